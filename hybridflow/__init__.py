@@ -1,0 +1,25 @@
+"""hybridflow: eager tensors with a gradient tape, and the same functions compiled."""
+
+from hybridflow.autodiff.tape import GradientTape as GradientTape
+from hybridflow.core.context import is_tracing as is_tracing
+from hybridflow.core.device import use_device as device
+from hybridflow.core.dtypes import bfloat16 as bfloat16
+from hybridflow.core.dtypes import bool_ as bool
+from hybridflow.core.dtypes import complex64 as complex64
+from hybridflow.core.dtypes import complex128 as complex128
+from hybridflow.core.dtypes import float16 as float16
+from hybridflow.core.dtypes import float32 as float32
+from hybridflow.core.dtypes import float64 as float64
+from hybridflow.core.dtypes import int8 as int8
+from hybridflow.core.dtypes import int16 as int16
+from hybridflow.core.dtypes import int32 as int32
+from hybridflow.core.dtypes import int64 as int64
+from hybridflow.core.dtypes import uint8 as uint8
+from hybridflow.core.dtypes import uint16 as uint16
+from hybridflow.core.dtypes import uint32 as uint32
+from hybridflow.core.dtypes import uint64 as uint64
+from hybridflow.core.spec import TensorSpec as TensorSpec
+from hybridflow.core.tensor import Tensor as Tensor
+from hybridflow.core.tensor import Variable as Variable
+from hybridflow.core.tensor import asarray as asarray
+from hybridflow.ops.elementwise import *  # noqa: F403

@@ -1,0 +1,399 @@
+"""`GradientTape`: an interval of the recording, from which gradients are asked."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self, cast
+
+import jax
+import numpy as np
+
+from hybridflow.autodiff.backprop import BOUND, RAW, Engine, backprop, connected, reachable
+from hybridflow.core.context import current, set_tapes
+from hybridflow.core.device import place
+from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    ShapeError,
+    TapeError,
+    TapeStateError,
+    message,
+)
+from hybridflow.core.op import Stops
+from hybridflow.core.node import Edge, Node, Where, format_where, next_sequence, user_place
+from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray, describe, make_tensor, watch_tensor
+from hybridflow.ir.builder import GraphBuilder
+
+_FOREVER = 1 << 62
+_CHOICES = ("none", "zero")
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Flatten a pytree, keeping None as a leaf."""
+    return jax.tree_util.tree_flatten(tree, is_leaf=lambda x: x is None)
+
+
+class GradientTape:
+    """Records the operations of a ``with`` block, so that gradients can be asked afterwards.
+
+    Trainable Variables are watched when they are read; tensors only after `watch`.
+
+    Args:
+        persistent: whether more than one gradient may be asked.
+        watch_accessed_variables: whether to watch trainable Variables that are read.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> x = hf.Variable(3.0)
+        >>> with hf.GradientTape() as tape:
+        ...     y = x * x
+        >>> tape.gradient(y, x)
+        Tensor(6., dtype=float32)
+    """
+
+    def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
+        self._persistent = persistent
+        self._accessed = watch_accessed_variables
+        self._active = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self.first_sequence = next_sequence()
+        self._intervals: list[tuple[int, int]] = []
+        self._began = self.first_sequence
+        self._watched: dict[Edge, None] = {}
+        self._variables: dict[int, tuple[Variable, dict[Edge, None]]] = {}
+        self._left: list[tuple[weakref.ref[Node], Where | None]] = []
+        self._assigned: list[tuple[Variable, weakref.ref[Node], Where | None]] = []
+        self._used = False
+
+    # -- recording --------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if self._active:
+            raise TapeStateError(
+                message("GradientTape: this tape is already recording", hint="Use a second tape for nesting.")
+            )
+        self._push()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._active:
+            self._pop()
+
+    def _push(self) -> None:
+        self._active = True
+        self._began = next_sequence()
+        set_tapes((*current().tapes, self))
+
+    def _pop(self) -> None:
+        self._active = False
+        self._intervals.append((self._began, next_sequence()))
+        set_tapes(tuple([tape for tape in current().tapes if tape is not self]))
+
+    @contextmanager
+    def stop_recording(self) -> Iterator[None]:
+        """Stop recording inside a ``with`` block.
+
+        Raises:
+            TapeStateError: if the tape is not recording.
+        """
+        if not self._active:
+            raise TapeStateError(
+                message("stop_recording: this tape is not recording", hint="Use it inside the tape's `with` block.")
+            )
+        self._pop()
+        try:
+            yield
+        finally:
+            self._push()
+
+    def reset(self) -> None:
+        """Forget everything recorded and watched so far."""
+        active = self._active
+        if active:
+            self._pop()
+        self._clear()
+        if active:
+            self._push()
+
+    def watch(self, tensors: Any) -> None:
+        """Record what is computed from tensors from here on.
+
+        Args:
+            tensors: a tensor or Variable, or a pytree of them.
+
+        Raises:
+            ArgumentTypeError: something that is no tensor.
+            DTypeError: an integer or bool tensor.
+        """
+        leaves, _ = flatten(tensors)
+        for leaf in leaves:
+            if not isinstance(leaf, Tensor | Variable):
+                raise ArgumentTypeError(
+                    message(f"watch: a {type(leaf).__name__} cannot be watched, only tensors and Variables",
+                            got=repr(leaf)[:60], hint="Convert it first: x = hf.asarray(x); tape.watch(x).")
+                )  # fmt: skip
+            if not is_differentiable(leaf.dtype):
+                raise DTypeError(
+                    message(f"watch: {leaf.dtype} has no gradient", got=describe(leaf),
+                            hint="Cast to a float first, for example .astype(hf.float32).")
+                )  # fmt: skip
+        for leaf in leaves:
+            if isinstance(leaf, Variable):
+                self._variables.setdefault(id(leaf), (leaf, {}))
+            else:
+                self._watched[_tracked_edge(leaf)] = None
+
+    def variable_read(self, variable: Variable, edge: Edge) -> None:
+        """Watch a Variable's value (called when it is read)."""
+        entry = self._variables.get(id(variable))
+        if entry is None:
+            if not (self._accessed and variable.trainable) or not is_differentiable(variable.dtype):
+                return
+            entry = self._variables[id(variable)] = (variable, {})
+        entry[1][edge] = None
+        edge[0].stamp = next_sequence()
+
+    def value_left(self, edge: Edge) -> None:
+        """Remember where a recorded value became NumPy or a Python number, for `why_none`."""
+        self._left.append((weakref.ref(edge[0]), user_place(3)))
+
+    def value_assigned(self, variable: Variable, edge: Edge) -> None:
+        """Remember which recorded value was assigned to a Variable, for `why_none`."""
+        self._assigned.append((variable, weakref.ref(edge[0]), user_place(3)))
+
+    def watched_variables(self) -> tuple[Variable, ...]:
+        """Return the watched Variables, in the order in which they were first read."""
+        return tuple([variable for variable, _ in self._variables.values()])
+
+    # -- gradients --------------------------------------------------------------------------------------------
+
+    def gradient(
+        self, target: Any, sources: Any, output_gradients: Any = None, unconnected_gradients: str = "none"
+    ) -> Any:
+        """Return the gradients of a target (the sum, if it is several tensors or elements) for each source.
+
+        Args:
+            target: a tensor, or a pytree of them.
+            sources: tensors and Variables in any nesting.
+            output_gradients: what the target's gradient starts from, in the target's structure; ones if not given.
+            unconnected_gradients: what a source that the target does not depend on gets: ``"none"`` or ``"zero"``.
+
+        Returns:
+            The sources' structure, each source replaced by a tensor of its shape and dtype, or None.
+
+        Raises:
+            TapeError: on a second call of a tape that is not persistent.
+            ArgumentTypeError: a target or source that is no tensor.
+            ArgumentError: another word for `unconnected_gradients`.
+            ShapeError, DTypeError: output gradients unlike the target.
+        """
+        if unconnected_gradients not in _CHOICES:
+            raise ArgumentError(
+                message(f"gradient: unconnected_gradients={unconnected_gradients!r} is not one of {list(_CHOICES)}")
+            )
+        if self._used and not self._persistent:
+            raise TapeError(
+                message("gradient: a tape that is not persistent answers once",
+                        hint="Make it with hf.GradientTape(persistent=True).")
+            )  # fmt: skip
+        targets = _tensors(target, "target")
+        leaves, tree = flatten(sources)
+        for leaf in leaves:
+            _require_tensor(leaf, "source")
+        seeds = _seeds(targets, output_gradients, target)
+        if self._active and not self._persistent:
+            self._pop()
+        self._used = True
+        found = self._backprop(targets, seeds, leaves)
+        if unconnected_gradients == "zero":
+            found = [_zeros(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
+        return jax.tree_util.tree_unflatten(tree, found)
+
+    def _backprop(self, targets: list[Tensor], seeds: list[Tensor | None], leaves: list[Any]) -> list[Tensor | None]:
+        context = current()
+        bound = context.tracer is not None or bool(context.tapes)
+        engine: Engine = BOUND if bound else RAW
+        starts: list[tuple[Edge, Any]] = []
+        for tensor, seed in zip(targets, seeds, strict=True):
+            edge = _known_edge(tensor)
+            if edge is None or not is_differentiable(tensor.dtype):
+                continue
+            start = seed if seed is not None else _ones(tensor)
+            starts.append((edge, start if bound else start._value))
+        nodes = reachable([edge for edge, _ in starts], self._in_scope())
+        live = connected(nodes, self._watched_edges())
+        wanted: list[list[Edge]] = [[edge for edge in self._source_edges(leaf) if edge in live] for leaf in leaves]
+        result = backprop(starts, {edge for edges in wanted for edge in edges}, nodes, engine)
+        gradients: list[Tensor | None] = []
+        for edges in wanted:
+            total: Any = None
+            for edge in edges:
+                one = result.get(edge)
+                if one is not None:
+                    total = one if total is None else engine.add(total, one)
+            gradients.append(total if total is None or bound else make_tensor(total))
+        return gradients
+
+    def _in_scope(self) -> Callable[[Node], bool]:
+        intervals = [*self._intervals, (self._began, _FOREVER)] if self._active else list(self._intervals)
+        if len(intervals) == 1:
+            ((first, last),) = intervals
+            return lambda node: first < node.sequence < last
+        return lambda node: any(first < node.sequence < last for first, last in intervals)
+
+    def _watched_edges(self) -> set[Edge]:
+        edges = set(self._watched)
+        for _, read in self._variables.values():
+            edges.update(read)
+        return edges
+
+    def _source_edges(self, leaf: Tensor | Variable) -> Sequence[Edge]:
+        if isinstance(leaf, Variable):
+            entry = self._variables.get(id(leaf))
+            return () if entry is None else tuple(entry[1])
+        edge = _known_edge(leaf)
+        return () if edge is None else (edge,)
+
+    # -- explanations -----------------------------------------------------------------------------------------
+
+    def why_none(self, target: Any, source: Any) -> str:
+        """Say in one sentence why the gradient of a target for a source is None.
+
+        Args:
+            target: a tensor.
+            source: a tensor or Variable.
+        """
+        (tensor,) = _tensors(target, "target")[:1]
+        _require_tensor(source, "source")
+        for what, value in (("target", tensor), ("source", source)):
+            if not is_differentiable(value.dtype):
+                return f"The {what} is {value.dtype}: integers and bools have no gradient."
+        edges = self._source_edges(source)
+        if isinstance(source, Variable) and id(source) not in self._variables:
+            reason = "it is not trainable" if not source.trainable else "it was not read while the tape recorded"
+            return f"The Variable {source.name!r} was not watched: {reason}; call tape.watch(variable)."
+        if not edges:
+            return "The source was not watched: call tape.watch(source) before computing the target from it."
+        target_edge = _known_edge(tensor)
+        in_scope = self._in_scope()
+        nodes = reachable([target_edge], in_scope) if target_edge is not None else []
+        if isinstance(source, Tensor) and not connected([*nodes, *reachable(edges, in_scope)], self._watched_edges()) & set(edges):
+            return "The source was not watched: call tape.watch(source) before computing the target from it."
+        if target_edge is not None and target_edge in connected(nodes, set(edges)):
+            return "It is not None: the target depends on the source."
+        for node in reversed(nodes):
+            if isinstance(node.op.vjp, Stops) and connected(nodes, set(edges)) & set(node.inputs):
+                return f"The path goes through {node.op.name} at {node.location}: {node.op.vjp.why}."
+        return self._why_no_path(nodes, set(edges))
+
+    def _why_no_path(self, nodes: list[Node], sources: set[Edge]) -> str:
+        in_scope = self._in_scope()
+
+        def depends(reference: weakref.ref[Node]) -> bool:
+            node = reference()
+            if node is None:
+                return False
+            path = connected(reachable([(node, 0)], in_scope), sources)
+            return any((node, i) in path for i in range(len(node.outputs)))
+
+        for variable, reference, where in self._assigned:
+            if depends(reference):
+                return (
+                    f"The path was cut where a value was assigned to Variable {variable.name!r} at "
+                    f"{format_where(where)}: no gradient flows through an assignment."
+                )
+        for reference, where in self._left:
+            if depends(reference):
+                return f"The path left through NumPy at {format_where(where)}: only hybridflow operations are recorded."
+        del nodes
+        return "There is no path: the target was not computed from the source while the tape recorded."
+
+
+# -- helpers ------------------------------------------------------------------------------------------------------
+
+
+def _tracked_edge(tensor: Tensor) -> Edge:
+    """Return a tensor's edge, making it part of the recording (or of the trace) from now on."""
+    tracer = current().tracer
+    if isinstance(tracer, GraphBuilder):
+        edge = tracer.edge_of(tensor)
+        edge[0].stamp = next_sequence()
+        return edge
+    return watch_tensor(tensor)
+
+
+def _known_edge(tensor: Tensor) -> Edge | None:
+    """Return a tensor's edge if it has one already."""
+    tracer = current().tracer
+    if isinstance(tracer, GraphBuilder):
+        return tracer.edge_of(tensor)
+    return tensor._edge
+
+
+def _require_tensor(leaf: Any, what: str) -> None:
+    if not isinstance(leaf, Tensor | Variable):
+        raise ArgumentTypeError(
+            message(f"gradient: the {what} is a {type(leaf).__name__}, not a tensor", got=repr(leaf)[:60],
+                    hint="Pass tensors or Variables that the tape recorded.")
+        )  # fmt: skip
+
+
+def _tensors(target: Any, what: str) -> list[Tensor]:
+    leaves, _ = flatten(target)
+    if not leaves:
+        raise ArgumentTypeError(message(f"gradient: the {what} is empty", got=repr(target)))
+    for leaf in leaves:
+        _require_tensor(leaf, what)
+    return [as_tensor(leaf) for leaf in leaves]
+
+
+def _seeds(targets: list[Tensor], output_gradients: Any, target: Any) -> list[Tensor | None]:
+    if output_gradients is None:
+        return [None] * len(targets)
+    leaves, tree = flatten(output_gradients)
+    _, expected = flatten(target)
+    if tree != expected:
+        raise ArgumentError(
+            message(f"gradient: output_gradients have structure {tree}, the target {expected}",
+                    hint="Give one output gradient per target, or None.")
+        )  # fmt: skip
+    seeds: list[Tensor | None] = []
+    for index, (leaf, tensor) in enumerate(zip(leaves, targets, strict=True)):
+        seed = None if leaf is None else as_tensor(leaf) if hasattr(leaf, "dtype") else asarray(leaf, dtype=tensor.dtype)
+        if seed is not None and seed.shape != tensor.shape:
+            raise ShapeError(
+                message(f"gradient: output_gradients[{index}] has shape {seed.shape}, its target {tensor.shape}",
+                        got=f"{seed.spec} for {tensor.spec}", hint="Give it the target's shape.")
+            )  # fmt: skip
+        if seed is not None and seed.dtype != tensor.dtype:
+            raise DTypeError(
+                message(f"gradient: output_gradients[{index}] is {seed.dtype}, its target {tensor.dtype}",
+                        got=f"{seed.spec} for {tensor.spec}", hint=f"Cast it with .astype(hf.{tensor.dtype}).")
+            )  # fmt: skip
+        seeds.append(seed)
+    return seeds
+
+
+def _filled(like: Tensor | Variable, number: int) -> Tensor:
+    tracer = current().tracer
+    if tracer is not None:
+        from hybridflow.autodiff.namespaces import PUBLIC
+
+        return PUBLIC.full(like.shape, number, dtype=like.dtype)
+    array = np.full(like.shape, number, dtype=like.dtype)
+    value = cast(Any, like)._value
+    return make_tensor(array if isinstance(value, np.ndarray) else place(array, next(iter(value.devices()))))
+
+
+def _ones(like: Tensor) -> Tensor:
+    return _filled(like, 1)
+
+
+def _zeros(like: Tensor | Variable) -> Tensor:
+    return _filled(like, 0)

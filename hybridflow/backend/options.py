@@ -1,0 +1,90 @@
+"""XLA options: one table by backend and jaxlib version, each row with its reason and its test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jaxlib
+
+
+@dataclass(frozen=True)
+class XlaOption:
+    """One compiler option.
+
+    Attributes:
+        name, value: as XLA spells them.
+        backend: ``cpu``, ``gpu``, ``tpu`` or ``*``.
+        since, until: jaxlib versions it applies to, from `since` up to but without `until`.
+        why: the reason.
+        test: where the reason is tested.
+    """
+
+    name: str
+    value: str | bool | int
+    backend: str
+    since: tuple[int, ...]
+    until: tuple[int, ...] | None
+    why: str
+    test: str
+
+
+OPTIONS: tuple[XlaOption, ...] = (
+    XlaOption(
+        name="xla_cpu_experimental_ynn_fusion_type",
+        value="",
+        backend="cpu",
+        since=(0, 10),
+        until=None,
+        why="jaxlib 0.10.2 segfaults on sum(a*b, axis=3) of f32[3,1,2,2,8,8,8]; without these fusions it does not, "
+        "and an MLP step is about 17 % faster",
+        test="tests/test_xla_options.py",
+    ),
+    XlaOption(
+        name="xla_allow_excess_precision",
+        value=False,
+        backend="*",
+        since=(0, 10),
+        until=None,
+        why="otherwise XLA keeps bfloat16 intermediates in float32 and the compiled result is not the eager one",
+        test="tests/test_xla_options.py",
+    ),
+)
+EAGER_OPTIONS: tuple[XlaOption, ...] = (
+    XlaOption(
+        name="xla_backend_optimization_level",
+        value=0,
+        backend="cpu",
+        since=(0, 10),
+        until=None,
+        why="an op compiled on its own in eager mode is compiled about three times faster",
+        test="tests/test_xla_options.py",
+    ),
+    XlaOption(
+        name="xla_cpu_use_fusion_emitters",
+        value=False,
+        backend="cpu",
+        since=(0, 10),
+        until=None,
+        why="with the level above: one op has nothing to fuse",
+        test="tests/test_xla_options.py",
+    ),
+)
+
+
+def _jaxlib_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in jaxlib.__version__.split(".")[:3] if part.isdigit())
+
+
+def compiler_options(*, eager: bool = False, backend: str | None = None) -> dict[str, str | bool | int]:
+    """Return the options for a compilation on a backend (jax's default one if not given)."""
+    backend = backend or jax.default_backend()
+    version = _jaxlib_version()
+    table = OPTIONS + EAGER_OPTIONS if eager else OPTIONS
+    return {
+        option.name: option.value
+        for option in table
+        if option.backend in ("*", backend)
+        and option.since <= version
+        and (option.until is None or version < option.until)
+    }

@@ -1,0 +1,113 @@
+"""The current tracer, tapes and device: one immutable `Context` in a contextvar, None in plain eager code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from hybridflow.core.node import Edge
+
+NOTHING_RECORDED = 1 << 62
+"""The `start` of a context without tapes: no node is that young."""
+
+
+class Recorder(Protocol):
+    """What a gradient tape offers to the core."""
+
+    first_sequence: int
+
+    def variable_read(self, variable: Any, edge: Edge) -> None:
+        """Take note that a Variable was read as the value on `edge`."""
+
+    def value_left(self, edge: Edge) -> None:
+        """Take note that a recorded value was turned into NumPy or a Python number."""
+
+    def value_assigned(self, variable: Any, edge: Edge) -> None:
+        """Take note that a recorded value was assigned to a Variable."""
+
+
+class TracerProtocol(Protocol):
+    """What a tracer offers to the core."""
+
+    def bind(self, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        """Add a node to the graph and return its traced output or outputs."""
+
+    def constant(self, array: Any) -> Any:
+        """Return a traced constant."""
+
+    def read_variable(self, variable: Any) -> Any:
+        """Return a Variable's traced value."""
+
+    def assign_variable(self, variable: Any, value: Any) -> None:
+        """Make a traced value the Variable's value."""
+
+    def new_variable(self, variable: Any) -> None:
+        """Take note that a Variable was made during the trace."""
+
+
+class Context:
+    """What surrounds the code that runs now.
+
+    Attributes:
+        tracer: the tracer that turns operations into nodes, or None.
+        tapes: the active tapes, outermost first.
+        start: recordings older than this belong to no active tape.
+        device: the jax device chosen by `hf.device`, or None for the default.
+    """
+
+    __slots__ = ("device", "start", "tapes", "tracer")
+
+    def __init__(
+        self, tracer: TracerProtocol | None = None, tapes: tuple[Recorder, ...] = (), device: Any = None
+    ) -> None:
+        self.tracer = tracer
+        self.tapes = tapes
+        self.start = min((tape.first_sequence for tape in tapes), default=NOTHING_RECORDED)
+        self.device = device
+
+    def plain(self) -> bool:
+        """Whether this says nothing that None would not."""
+        return self.tracer is None and not self.tapes and self.device is None
+
+
+CONTEXT: ContextVar[Context | None] = ContextVar("hybridflow", default=None)
+_EMPTY = Context()
+
+
+def current() -> Context:
+    """Return the current context, an empty one in plain eager code."""
+    return CONTEXT.get() or _EMPTY
+
+
+def set_tapes(tapes: tuple[Recorder, ...]) -> None:
+    """Replace the active tapes, keeping the rest."""
+    context = current()
+    changed = Context(context.tracer, tapes, context.device)
+    CONTEXT.set(None if changed.plain() else changed)
+
+
+@contextmanager
+def context_of(tracer: TracerProtocol | None, tapes: tuple[Recorder, ...] = (), device: Any = None) -> Iterator[None]:
+    """Run a block in a context of its own."""
+    changed = Context(tracer, tapes, device)
+    token = CONTEXT.set(None if changed.plain() else changed)
+    try:
+        yield
+    finally:
+        CONTEXT.reset(token)
+
+
+def is_tracing() -> bool:
+    """Return whether operations are being traced into a graph instead of executed.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.is_tracing()
+        False
+        >>> hf.compile(lambda x: x + 1 if hf.is_tracing() else x)(1.0).item()
+        2.0
+    """
+    context = CONTEXT.get()
+    return context is not None and context.tracer is not None

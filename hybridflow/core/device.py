@@ -1,0 +1,85 @@
+"""Where values live: NumPy arrays on the host, `jax.Array` on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridflow.core.context import context_of, current
+from hybridflow.core.errors import DeviceError, message
+
+
+@cache
+def default_is_host() -> bool:
+    """Whether jax's default device is the CPU, so that values live in NumPy arrays."""
+    return jax.default_backend() == "cpu"
+
+
+@cache
+def find_device(name: str) -> Any:
+    """Return the jax device of a name such as ``cpu``, ``gpu`` or ``gpu:1``.
+
+    Raises:
+        DeviceError: if there is no such device.
+    """
+    platform, _, index = name.partition(":")
+    try:
+        return jax.devices({"cuda": "gpu"}.get(platform, platform))[int(index or 0)]
+    except (RuntimeError, IndexError, ValueError):
+        known = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
+        raise DeviceError(message(f"device: there is no {name!r}", hint=f"Devices here: cpu, {known}.")) from None
+
+
+def device_of(value: Any) -> Any:
+    """Return the jax device that holds a `jax.Array`."""
+    return next(iter(value.devices()))
+
+
+def device_string(value: Any) -> str:
+    """Return the device of a raw value as a string."""
+    if value is None:
+        device = current().device
+        return "cpu" if device is None and default_is_host() else _name(device or jax.devices()[0])
+    return "cpu" if isinstance(value, np.ndarray) else _name(device_of(value))
+
+
+def _name(device: Any) -> str:
+    return "cpu" if device.platform == "cpu" else f"{device.platform}:{device.id}"
+
+
+def place(value: Any, device: Any) -> Any:
+    """Return a raw value on a device (None: the default one), as NumPy on the host and a `jax.Array` elsewhere."""
+    host = default_is_host() if device is None else device.platform == "cpu"
+    if host:
+        return value if isinstance(value, np.ndarray) else np.asarray(value)
+    from hybridflow.backend.jax_shim import enable_x64
+
+    with enable_x64():
+        return jax.device_put(value, device or jax.devices()[0])
+
+
+@contextmanager
+def use_device(name: str) -> Iterator[None]:
+    """Create tensors, and compute from nothing, on a device inside a ``with`` block.
+
+    Args:
+        name: ``cpu``, ``gpu``, ``gpu:1`` or ``tpu:0``.
+
+    Raises:
+        DeviceError: if there is no such device.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> with hf.device("cpu"):
+        ...     hf.asarray([1.0]).device
+        'cpu'
+    """
+    device = find_device(name)
+    context = current()
+    with context_of(context.tracer, context.tapes, device):
+        yield

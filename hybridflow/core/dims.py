@@ -1,0 +1,244 @@
+"""Symbolic sizes: integer polynomials over the unknown dimensions of a trace.
+
+A size is an `int` or a `Dim`. A `Dim` belongs to a `DimScope`, which knows the size each symbol had when the
+trace was made (its hint). Arithmetic builds new polynomials; a comparison answers with the hint and is recorded
+in the scope as a guard, so a later call with other sizes uses the trace only if every answer is still the same.
+Converting a `Dim` to an `int` guards on equality.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+
+class Opaque(NamedTuple):
+    """A quotient or remainder of polynomials, which is not a polynomial itself."""
+
+    kind: str
+    left: Dim
+    right: Dim
+
+
+Atom = str | Opaque
+Monomial = tuple[Atom, ...]
+
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_OPAQUE: dict[str, Callable[[int, int], int]] = {"//": operator.floordiv, "%": operator.mod}
+
+
+class Guard(NamedTuple):
+    """A comparison of sizes that a trace relied on, and the answer it got."""
+
+    left: Dim
+    compare: str
+    right: Size
+    answer: bool
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the comparison gives the same answer for other sizes of the symbols."""
+        return _COMPARE[self.compare](evaluate(self.left, sizes), evaluate(self.right, sizes)) == self.answer
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.compare} {self.right} is {self.answer}"
+
+
+@dataclass(eq=False)
+class DimScope:
+    """The symbols of one trace: the size each had then, and the guards taken from them."""
+
+    hints: dict[str, int] = field(default_factory=dict[str, int])
+    guards: list[Guard] = field(default_factory=list[Guard])
+
+    def symbol(self, name: str, hint: int) -> Dim:
+        """Add a symbol and return it as a size."""
+        self.hints[name] = hint
+        return Dim({(name,): 1}, self)
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether every guard holds for other sizes of the symbols."""
+        return all(guard.holds(sizes) for guard in self.guards)
+
+
+def _order(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
+    return len(monomial), tuple(map(str, monomial))
+
+
+class Dim:
+    """A size that depends on the unknown dimensions of a trace."""
+
+    __slots__ = ("scope", "terms")
+
+    def __init__(self, terms: dict[Monomial, int], scope: DimScope) -> None:
+        self.terms = terms
+        self.scope = scope
+
+    def _build(self, terms: dict[Monomial, int]) -> Size:
+        terms = {monomial: factor for monomial, factor in terms.items() if factor}
+        if not terms:
+            return 0
+        if len(terms) == 1 and () in terms:
+            return terms[()]
+        return Dim(terms, self.scope)
+
+    def __add__(self, other: Size) -> Size:
+        if not isinstance(other, int | Dim):
+            return NotImplemented
+        terms = dict(self.terms)
+        for monomial, factor in _terms(other).items():
+            terms[monomial] = terms.get(monomial, 0) + factor
+        return self._build(terms)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Size) -> Size:
+        if not isinstance(other, int | Dim):
+            return NotImplemented
+        terms: dict[Monomial, int] = {}
+        for left, factor_left in self.terms.items():
+            for right, factor_right in _terms(other).items():
+                monomial = tuple(sorted(left + right, key=str))
+                terms[monomial] = terms.get(monomial, 0) + factor_left * factor_right
+        return self._build(terms)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Size:
+        return self * -1
+
+    def __sub__(self, other: Size) -> Size:
+        if not isinstance(other, int | Dim):
+            return NotImplemented
+        return self + other * -1
+
+    def __rsub__(self, other: int) -> Size:
+        return self * -1 + other
+
+    def __floordiv__(self, other: Size) -> Size:
+        exact = self._divide(other)
+        return exact if exact is not None else self._opaque("//", self, other)
+
+    def __rfloordiv__(self, other: int) -> Size:
+        return self._opaque("//", other, self)
+
+    def __mod__(self, other: Size) -> Size:
+        return 0 if self._divide(other) is not None else self._opaque("%", self, other)
+
+    def __rmod__(self, other: int) -> Size:
+        return self._opaque("%", other, self)
+
+    def _opaque(self, kind: str, left: Size, right: Size) -> Dim:
+        def as_dim(size: Size) -> Dim:
+            return size if isinstance(size, Dim) else Dim({(): size}, self.scope)
+
+        return Dim({(Opaque(kind, as_dim(left), as_dim(right)),): 1}, self.scope)
+
+    def _divide(self, other: Size) -> Size | None:
+        """Divide by a constant or a single monomial where that is exact."""
+        divisor = _terms(other)
+        if len(divisor) != 1:
+            return 1 if self.terms == divisor else None
+        ((by, factor),) = divisor.items()
+        quotient: dict[Monomial, int] = {}
+        for monomial, own in self.terms.items():
+            rest = list(monomial)
+            for atom in by:
+                if atom not in rest:
+                    return None
+                rest.remove(atom)
+            if factor == 0 or own % factor:
+                return None
+            quotient[tuple(rest)] = own // factor
+        return self._build(quotient)
+
+    def _ask(self, compare: str, other: Size) -> bool:
+        hints = self.scope.hints
+        answer = _COMPARE[compare](evaluate(self, hints), evaluate(other, hints))
+        self.scope.guards.append(Guard(self, compare, other, answer))
+        return answer
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, int | Dim):
+            return NotImplemented
+        return self.terms == _terms(other) or self._ask("==", other)
+
+    def __lt__(self, other: Size) -> bool:
+        return self._ask("<", other)
+
+    def __le__(self, other: Size) -> bool:
+        return self._ask("<=", other)
+
+    def __gt__(self, other: Size) -> bool:
+        return self._ask(">", other)
+
+    def __ge__(self, other: Size) -> bool:
+        return self._ask(">=", other)
+
+    def __bool__(self) -> bool:
+        return not self._ask("==", 0)
+
+    def __index__(self) -> int:
+        hint = evaluate(self, self.scope.hints)
+        self._ask("==", hint)
+        return hint
+
+    __int__ = __index__
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.terms.items()))
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        for monomial, factor in sorted(self.terms.items(), key=lambda term: _order(term[0]), reverse=True):
+            atoms = "*".join(
+                atom if isinstance(atom, str) else f"(({atom.left}){atom.kind}({atom.right}))" for atom in monomial
+            )
+            sign = ("-" if factor < 0 else "+") if parts else ("-" if factor < 0 else "")
+            size = abs(factor)
+            parts.append(sign + (str(size) if not atoms else atoms if size == 1 else f"{size}*{atoms}"))
+        return "".join(parts)
+
+    __repr__ = __str__
+
+
+Size = int | Dim
+
+
+def _terms(size: Size) -> dict[Monomial, int]:
+    return size.terms if isinstance(size, Dim) else {(): size}
+
+
+def same_size(a: Size, b: Size) -> bool:
+    """Whether two sizes are the same expression; never takes a guard."""
+    return _terms(a) == _terms(b)
+
+
+def evaluate(size: Size, sizes: Mapping[str, int]) -> int:
+    """Return the integer a size is for given sizes of the symbols."""
+    if not isinstance(size, Dim):
+        return size
+    total = 0
+    for monomial, factor in size.terms.items():
+        for atom in monomial:
+            if isinstance(atom, str):
+                factor *= sizes[atom]
+            else:
+                factor *= _OPAQUE[atom.kind](evaluate(atom.left, sizes), evaluate(atom.right, sizes))
+        total += factor
+    return total
+
+
+def substitute(value: Any, sizes: Mapping[str, int]) -> Any:
+    """Return an attribute value with every `Dim` in it (tuples and slices included) replaced by its integer."""
+    if isinstance(value, Dim):
+        return evaluate(value, sizes)
+    if isinstance(value, tuple):
+        items = cast("tuple[Any, ...]", value)
+        return tuple([substitute(item, sizes) for item in items])
+    if isinstance(value, slice):
+        return slice(substitute(value.start, sizes), substitute(value.stop, sizes), substitute(value.step, sizes))
+    return value

@@ -1,0 +1,183 @@
+"""Data types, their promotion, and the rule for Python numbers.
+
+A dtype is a `numpy.dtype` (bfloat16 comes from `ml_dtypes`, which jax ships with). Promotion follows the
+Array API standard; an integer with a float gives the float's dtype. Python numbers are weak: they take the
+dtype of what they meet, and one that does not fit is an error, never a wrap.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from hybridflow.core.errors import DTypeError, NumberRangeError, message
+
+DType = np.dtype[Any]
+
+bool_: DType = np.dtype(np.bool_)
+int8: DType = np.dtype(np.int8)
+int16: DType = np.dtype(np.int16)
+int32: DType = np.dtype(np.int32)
+int64: DType = np.dtype(np.int64)
+uint8: DType = np.dtype(np.uint8)
+uint16: DType = np.dtype(np.uint16)
+uint32: DType = np.dtype(np.uint32)
+uint64: DType = np.dtype(np.uint64)
+float16: DType = np.dtype(np.float16)
+bfloat16: DType = np.dtype(ml_dtypes.bfloat16)
+float32: DType = np.dtype(np.float32)
+float64: DType = np.dtype(np.float64)
+complex64: DType = np.dtype(np.complex64)
+complex128: DType = np.dtype(np.complex128)
+
+_SHORT: dict[str, DType] = {
+    "bool": bool_, "i8": int8, "i16": int16, "i32": int32, "i64": int64, "u8": uint8, "u16": uint16,
+    "u32": uint32, "u64": uint64, "f16": float16, "bf16": bfloat16, "f32": float32, "f64": float64,
+    "c64": complex64, "c128": complex128,
+}  # fmt: skip
+_SHORT_NAME: dict[DType, str] = {dtype: name for name, dtype in _SHORT.items()}
+_KIND: dict[DType, str] = {
+    dtype: "float" if name.startswith(("f", "bf")) else
+    {"b": "bool", "i": "int", "u": "uint", "c": "complex"}[name[0]]
+    for name, dtype in _SHORT.items()
+}  # fmt: skip
+
+LOW_PRECISION = frozenset({float16.num, bfloat16.num})
+"""`dtype.num` of the floats that NumPy computes slowly and that XLA therefore computes in eager mode too."""
+WIDE = frozenset({int64.num, uint64.num, float64.num, complex128.num})
+"""`dtype.num` of the dtypes that jax only keeps inside `enable_x64`."""
+
+
+def as_dtype(dtype: Any) -> DType:
+    """Return the dtype that a name, a NumPy type or a dtype stands for.
+
+    Raises:
+        DTypeError: if hybridflow has no such dtype.
+    """
+    if isinstance(dtype, str) and dtype in _SHORT:
+        return _SHORT[dtype]
+    builtin = {bool: bool_, int: int32, float: float32, complex: complex64}
+    if isinstance(dtype, type) and dtype in builtin:
+        return builtin[dtype]
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found not in _KIND:
+        raise DTypeError(
+            message(f"dtype: {dtype!r} is not a hybridflow dtype", hint=f"Choose one of: {', '.join(map(str, _KIND))}.")
+        )
+    return found
+
+
+def short_name(dtype: DType) -> str:
+    """Return the IR's name for a dtype, such as ``f32``."""
+    return _SHORT_NAME[dtype]
+
+
+def kind_of(dtype: DType) -> str:
+    """Return ``bool``, ``int``, ``uint``, ``float`` or ``complex``."""
+    return _KIND[dtype]
+
+
+def is_floating(dtype: DType) -> bool:
+    """Whether the dtype is a real float."""
+    return _KIND[dtype] == "float"
+
+
+def is_integer(dtype: DType) -> bool:
+    """Whether the dtype is a signed or unsigned integer (bool is not)."""
+    return _KIND[dtype] in ("int", "uint")
+
+
+def is_differentiable(dtype: DType) -> bool:
+    """Whether a value of the dtype can carry a gradient."""
+    return _KIND[dtype] in ("float", "complex")
+
+
+_INT_BY_BITS = {8: int8, 16: int16, 32: int32, 64: int64}
+_COMPLEX_OF = {float16: complex64, bfloat16: complex64, float32: complex64, float64: complex128}
+_RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
+
+
+@cache
+def promote_types(a: DType, b: DType) -> DType:
+    """Return the dtype in which values of two dtypes meet.
+
+    Raises:
+        DTypeError: for uint64 with a signed integer, which no integer dtype holds.
+    """
+    if a == b:
+        return a
+    kind_a, kind_b = _KIND[a], _KIND[b]
+    if kind_a == kind_b:
+        if {a, b} == {float16, bfloat16}:
+            return float32
+        return a if a.itemsize > b.itemsize else b
+    if _RANK[kind_a] > _RANK[kind_b]:
+        a, b, kind_a, kind_b = b, a, kind_b, kind_a
+    if _RANK[kind_a] == _RANK[kind_b]:
+        return _promote_signed(*((a, b) if kind_a == "uint" else (b, a)))
+    if kind_a == "float" and kind_b == "complex":
+        return promote_types(_COMPLEX_OF[a], b)
+    return b
+
+
+def _promote_signed(unsigned: DType, signed: DType) -> DType:
+    if unsigned.itemsize < signed.itemsize:
+        return signed
+    bits = unsigned.itemsize * 16
+    if bits > 64:
+        raise DTypeError(
+            message(
+                f"promotion: no integer dtype holds both {unsigned} and {signed}",
+                hint="Cast one of them with .astype(...).",
+            )
+        )
+    return _INT_BY_BITS[bits]
+
+
+def weak_dtype(number: bool | int | float | complex, dtype: DType) -> DType:
+    """Return the dtype in which a Python number meets a tensor of `dtype`."""
+    kind = _KIND[dtype]
+    if isinstance(number, bool):
+        return dtype
+    if isinstance(number, int):
+        return int32 if kind == "bool" else dtype
+    if isinstance(number, float):
+        return dtype if kind in ("float", "complex") else float32
+    return dtype if kind == "complex" else _COMPLEX_OF.get(dtype, complex64)
+
+
+def default_dtype(number: bool | int | float | complex) -> DType:
+    """Return the dtype of a Python number on its own: bool, int32, float32 or complex64."""
+    if isinstance(number, bool):
+        return bool_
+    if isinstance(number, int):
+        return int32
+    return float32 if isinstance(number, float) else complex64
+
+
+def check_fits(number: object, dtype: DType) -> None:
+    """Raise if a Python number cannot become `dtype` without changing what it is.
+
+    Raises:
+        NumberRangeError: an integer outside the dtype's range.
+    """
+    if isinstance(number, int) and not isinstance(number, bool) and is_integer(dtype):
+        info = np.iinfo(dtype)
+        if not info.min <= number <= info.max:
+            raise NumberRangeError(
+                message(
+                    f"asarray: {number} does not fit {dtype}, which holds {info.min} to {info.max}",
+                    hint="Choose a wider dtype, for example dtype=hf.int64.",
+                )
+            )
+
+
+def as_differentiable(dtype: DType) -> DType:
+    """Return the float dtype an integer or bool becomes where a float is needed (the default, float32)."""
+    return dtype if is_differentiable(dtype) else float32

@@ -1,0 +1,89 @@
+"""The errors hybridflow raises: one class per kind, each also the builtin a user would catch."""
+
+from __future__ import annotations
+
+
+class HybridflowError(Exception):
+    """Base of every error raised by hybridflow itself."""
+
+
+class ShapeError(HybridflowError, ValueError):
+    """Shapes or axes that do not fit together."""
+
+
+class DTypeError(HybridflowError, TypeError):
+    """A dtype an operation does not accept."""
+
+
+class ArgumentError(HybridflowError, ValueError):
+    """An argument whose value is not one of those allowed."""
+
+
+class ArgumentTypeError(HybridflowError, TypeError):
+    """An argument of a Python type that is not accepted."""
+
+
+class IndexRangeError(HybridflowError, IndexError):
+    """An index outside the axis it selects from."""
+
+
+class NumberRangeError(HybridflowError, OverflowError):
+    """A Python number that its dtype cannot hold."""
+
+
+class TapeError(HybridflowError, RuntimeError):
+    """A gradient tape used in a way its state does not allow."""
+
+
+class TapeStateError(HybridflowError, ValueError):
+    """A tape entered while it is already recording."""
+
+
+class GradientError(HybridflowError, RuntimeError):
+    """A gradient that an operation does not define."""
+
+
+class TraceError(HybridflowError, RuntimeError):
+    """Something a trace cannot express."""
+
+
+class TracedValueError(TraceError, TypeError):
+    """Python asked a traced tensor for the value it does not have yet."""
+
+
+class LeakError(TraceError):
+    """A traced tensor used outside the trace that made it."""
+
+
+class MutationError(TraceError, TypeError):
+    """A Python structure changed in a way a compiled function would lose."""
+
+
+class VerifyError(HybridflowError, ValueError):
+    """A graph that breaks a rule of the IR."""
+
+
+class ParseError(HybridflowError, ValueError):
+    """Text that is not a graph."""
+
+
+class ParityError(HybridflowError, AssertionError):
+    """Eager and compiled results that differ by more than rounding."""
+
+
+class DeviceError(HybridflowError, RuntimeError):
+    """A device that does not exist, or values on different devices."""
+
+
+class TargetError(HybridflowError, ValueError):
+    """A command-line target that cannot be loaded."""
+
+
+def message(what: str, *, got: str | None = None, hint: str | None = None) -> str:
+    """Compose an error text: what differs, the call as it was, and the next step."""
+    lines = [what]
+    if got is not None:
+        lines.append(f"  got: {got}")
+    if hint is not None:
+        lines.append(f"  {hint}")
+    return "\n".join(lines)

@@ -1,0 +1,148 @@
+"""`Node`: one recorded operation, in a graph or on the eager recording.
+
+An edge is a pair ``(node, index)``: output `index` of `node`. A tensor carries the edge that produced it. An
+eager node also holds the arrays its gradient rule reads (`saved`), never tensors, so that nothing is kept alive
+that no rule needs; a graph's nodes hold none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+from hybridflow.core.spec import TensorSpec, spec_of
+
+if TYPE_CHECKING:
+    from hybridflow.core.op import Op
+
+Edge = tuple["Node", int]
+Where = tuple[CodeType, int]
+"""A place in the user's code: the code object and the offset of the instruction, read into a line lazily."""
+
+next_sequence: Callable[[], int] = itertools.count(1).__next__
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class Node:
+    """One operation: op, inputs, attributes, output specs and the user's line.
+
+    Attributes:
+        op: the operation's record.
+        inputs: one edge per input; ``None`` where an eager input has no recorded producer.
+        attrs: the attributes, all hashable.
+        outputs: per output, its spec or (eager) anything with a shape and dtype that became cheap to keep.
+        where: the user's place, or None.
+        saved: eager only: ``(y, *xs)`` as the rule reads them, None where it does not.
+        input_specs: eager only: specs of the inputs that neither edges nor saved arrays can tell.
+        sequence: position in the recording, which is a topological order.
+        stamp: as `sequence`, renewed when a tape watches the node.
+        backend: ``host``, ``xla`` or (in a graph) ``graph``.
+        scope: the trace that owns a graph's node.
+    """
+
+    __slots__ = (
+        "__weakref__", "attrs", "backend", "input_specs", "inputs", "op", "outputs", "saved", "scope", "sequence", "stamp", "where",
+    )  # fmt: skip
+
+    op: Op
+    inputs: tuple[Edge | None, ...]
+    attrs: dict[str, Any]
+    outputs: tuple[Any, ...]
+    where: Where | None
+    saved: tuple[Any, ...] | None
+    input_specs: tuple[TensorSpec | None, ...] | None
+    sequence: int
+    stamp: int
+    backend: str
+    scope: Any
+
+    def spec(self, index: int = 0) -> TensorSpec:
+        """Return the spec of an output."""
+        found = self.outputs[index]
+        if type(found) is not TensorSpec:
+            found = spec_of(_Pair(*found))
+            self.outputs = (*self.outputs[:index], found, *self.outputs[index + 1 :])
+        return found
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The specs of all outputs."""
+        return tuple([self.spec(index) for index in range(len(self.outputs))])
+
+    @property
+    def location(self) -> str | None:
+        """The user's place as ``file:line``, if known."""
+        return format_where(self.where)
+
+    def __repr__(self) -> str:
+        return f"<Node {self.op.name} -> {', '.join(map(str, self.specs))}>"
+
+
+class _Pair:
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, shape: Any, dtype: Any) -> None:
+        self.shape = shape
+        self.dtype = dtype
+
+
+def make_node(
+    op: Op,
+    inputs: tuple[Edge | None, ...],
+    attrs: dict[str, Any],
+    outputs: tuple[Any, ...],
+    *,
+    where: Where | None = None,
+    backend: str = "graph",
+    scope: Any = None,
+) -> Node:
+    """Build a node that saves nothing (a graph's, or a leaf)."""
+    node = object.__new__(Node)
+    node.op = op
+    node.inputs = inputs
+    node.attrs = attrs
+    node.outputs = outputs
+    node.where = where
+    node.saved = None
+    node.input_specs = None
+    node.sequence = node.stamp = next_sequence()
+    node.backend = backend
+    node.scope = scope
+    return node
+
+
+def is_internal(frame: FrameType) -> bool:
+    """Whether a frame runs hybridflow's own code."""
+    return frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def user_place(depth: int = 1) -> Where | None:
+    """Return the nearest place outside hybridflow, starting `depth` frames up."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_PACKAGE):
+            return frame.f_code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
+def where_file_line(where: Where | None) -> tuple[str, int] | None:
+    """Return the file and line of a place."""
+    if where is None:
+        return None
+    code, offset = where
+    line = code.co_firstlineno
+    for start, end, number in code.co_lines():
+        if start <= offset < end and number is not None:
+            line = number
+    return code.co_filename, line
+
+
+def format_where(where: Where | None) -> str | None:
+    """Return a place as ``file:line``."""
+    place = where_file_line(where)
+    return None if place is None else f"{place[0]}:{place[1]}"

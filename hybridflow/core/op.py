@@ -1,0 +1,234 @@
+"""`Op`: the one record of an operation, and the decorator that makes it from a public function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+import numpy as np
+
+from hybridflow.core.errors import ArgumentError, message
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+Array = Any
+"""A `numpy.ndarray` or `jax.Array`: what kernels, lowerings and raw gradient rules work on."""
+
+
+@dataclass(frozen=True)
+class No:
+    """A column that an operation deliberately leaves out, and why."""
+
+    why: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class Stops(No):
+    """A gradient rule that passes nothing by definition, and why: gradients through it are None, not an error."""
+
+
+@dataclass(frozen=True)
+class Saves:
+    """What a gradient rule reads, and so what the recording keeps alive.
+
+    Args:
+        x: positions of the inputs whose values the rule reads, or ``"all"``; the others arrive as specs.
+        y: whether the rule reads the outputs' values.
+        hidden: how many trailing outputs exist only for the rule. The kernel, lowering and infer of such an op
+            take ``residuals=``: True asks for the hidden outputs behind the visible ones.
+    """
+
+    x: tuple[int, ...] | str = ()
+    y: bool = False
+    hidden: int = 0
+
+    def keeps(self, index: int) -> bool:
+        """Whether the rule reads the value of an input."""
+        return self.x == "all" or index in self.x
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A good call of the public function, from which every automatic test of the op is made.
+
+    Args:
+        args: positional arguments (arrays and plain values).
+        kwargs: keyword arguments.
+        gradient: whether the gradient checks apply at this point (False at a kink).
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    gradient: bool = True
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A call that must fail, the error it must raise, and a part of its text."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    error: type[Exception] = ValueError
+    text: str = ""
+
+
+Samples = Callable[[np.random.Generator], Iterable[Sample | Bad]]
+
+TRAITS = {
+    "pointwise": "each output element depends on the matching element of the broadcast inputs",
+    "commutative": "swapping the two inputs changes nothing",
+    "layout": "moves elements without arithmetic, so NumPy does it for every dtype",
+    "identity": "returns its input unchanged; exists for its gradient or for its place in the order",
+    "random": "draws random numbers from the key it is given",
+    "effect": "must run even if nothing reads its result",
+    "nested": "carries graphs among its attributes",
+    "source": "has no inputs to compute from: placeholders and constants",
+    "tensor_rule": "its gradient rule is the user's and works on tensors",
+    "dynamic_shape": "its output shape depends on values, so it cannot be traced",
+}
+
+
+@dataclass(eq=False, slots=True)
+class Op:
+    """Everything hybridflow knows of one operation.
+
+    Attributes:
+        name: the name in the IR.
+        kernel: NumPy function ``(*arrays, **attrs)`` or `No`.
+        lower: jax function of the same signature.
+        infer: ``(*specs, **attrs)`` to the spec, or tuple of specs, of the outputs; raises with the sizes.
+        vjp: ``(F, g, y, *xs, **attrs)`` to one gradient per input: an array, None, or a function without
+            arguments that computes it if it is wanted. `g` and `y` are tuples if the op has several outputs.
+            `Stops` where no gradient passes, `No` where asking for one is an error.
+        saves: what the rule reads.
+        flops: ``(outputs, *inputs, **attrs)`` (specs) to the number of floating-point operations.
+        samples: good and bad calls.
+        traits: see `TRAITS`.
+        method: names under which the function is a method of `Tensor`.
+        ulp: the error bound of one element, in units in the last place of the result's dtype.
+        public: the function users call.
+    """
+
+    name: str
+    kernel: Callable[..., Any] | No
+    lower: Callable[..., Any]
+    infer: Callable[..., Any]
+    vjp: Callable[..., Any] | No
+    saves: Saves = Saves()
+    flops: Callable[..., Any] = lambda outputs, *inputs, **attrs: 0  # noqa: E731
+    samples: Samples | No = No("not given")
+    traits: frozenset[str] = frozenset()
+    method: tuple[str, ...] = ()
+    ulp: float = 4.0
+    public: Callable[..., Any] | None = None
+    jitted: dict[Any, Callable[..., Any]] = field(default_factory=dict[Any, Callable[..., Any]], repr=False)
+
+    def __repr__(self) -> str:
+        return f"<Op {self.name}>"
+
+    def has(self, trait: str) -> bool:
+        """Whether the op has a trait."""
+        return trait in self.traits
+
+
+REGISTRY: dict[str, Op] = {}
+"""Every op by its IR name; filled by `op` and `register`, never by hand."""
+
+
+def register(record: Op) -> Op:
+    """Add a record to the registry.
+
+    Raises:
+        ArgumentError: if the name is taken or a trait is unknown.
+    """
+    unknown = record.traits - TRAITS.keys()
+    if unknown:
+        raise ArgumentError(message(f"op {record.name}: unknown traits {sorted(unknown)}", hint=f"Known: {list(TRAITS)}"))
+    if record.name in REGISTRY:
+        raise ArgumentError(message(f"op {record.name}: the name is taken", hint="Choose another name."))
+    REGISTRY[record.name] = record
+    return record
+
+
+class OpFunction(Protocol[P, R_co]):
+    """A public function with its record beside it; at run time the plain function itself."""
+
+    op: Op
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+MethodInstaller = Callable[[Op, Callable[..., Any]], None]
+_installers: list[MethodInstaller] = []
+
+
+def on_method(install: MethodInstaller) -> None:
+    """Say how `Op.method` names reach the `Tensor` class (done once, by `core.dispatch`)."""
+    _installers.append(install)
+
+
+def op(
+    *,
+    kernel: Callable[..., Any] | No,
+    lower: Callable[..., Any],
+    infer: Callable[..., Any],
+    vjp: Callable[..., Any] | No,
+    samples: Samples | No,
+    saves: Saves | None = None,
+    flops: Callable[..., Any] | None = None,
+    traits: Iterable[str] = (),
+    method: str = "",
+    ulp: float = 4.0,
+    name: str | None = None,
+) -> Callable[[Callable[P, R]], OpFunction[P, R]]:
+    """Make a public function an operation: its body normalises arguments and calls `bind(fn.op, ...)`.
+
+    Args:
+        kernel, lower, infer, vjp, samples, saves, flops, ulp: the columns of `Op`.
+        traits: trait names.
+        method: names of `Tensor` methods, separated by spaces.
+        name: the IR name, if not the function's.
+    """
+
+    def decorate(function: Callable[P, R]) -> OpFunction[P, R]:
+        record = Op(
+            name=name or cast(FunctionType, function).__name__,
+            kernel=kernel,
+            lower=lower,
+            infer=infer,
+            vjp=vjp,
+            saves=saves or Saves(),
+            samples=samples,
+            traits=frozenset(traits),
+            method=tuple(method.split()),
+            ulp=ulp,
+            public=function,
+        )
+        if flops is not None:
+            record.flops = flops
+        register(record)
+        result = cast("OpFunction[P, R]", function)
+        result.op = record
+        for install in _installers:
+            install(record, function)
+        return result
+
+    return decorate
+
+
+def public_names(namespace: dict[str, Any]) -> list[str]:
+    """Return the public functions and classes that a module itself defines, for its ``__all__``."""
+    module = namespace["__name__"]
+
+    def names() -> Iterator[str]:
+        for name, value in namespace.items():
+            if not name.startswith("_") and getattr(value, "__module__", None) == module and callable(value):
+                yield name
+
+    return sorted(names())

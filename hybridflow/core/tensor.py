@@ -1,0 +1,689 @@
+"""`Tensor` (an immutable value), `Variable` (a place for one) and the conversions into them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, Self, cast
+
+import jax
+import numpy as np
+
+from hybridflow.core.context import CONTEXT, current
+from hybridflow.core.device import device_of, device_string, find_device, place
+from hybridflow.core.dtypes import (
+    DType,
+    as_dtype,
+    check_fits,
+    default_dtype,
+    is_differentiable,
+    promote_types,
+    short_name,
+    weak_dtype,
+)
+from hybridflow.core.errors import (
+    ArgumentTypeError,
+    DTypeError,
+    LeakError,
+    MutationError,
+    ShapeError,
+    TracedValueError,
+    message,
+)
+from hybridflow.core.methods import TensorMethods
+from hybridflow.core.node import Edge, Node, format_where, make_node, next_sequence
+from hybridflow.core.op import No, Op, register
+from hybridflow.core.spec import TensorSpec, format_spec, make_spec
+
+_new = object.__new__
+
+
+def _source(*specs: Any, **attrs: Any) -> Any:
+    raise LeakError("a source has no value to compute")
+
+
+VARIABLE = register(
+    Op("variable", No("a Variable's value"), _source, _source, No("a source"), traits=frozenset({"source"}))
+)
+WATCHED = register(
+    Op("watched", No("a watched tensor"), _source, _source, No("a source"), traits=frozenset({"source"}))
+)
+
+
+class Tensor(TensorMethods):
+    """An immutable array: a NumPy array on the host, a `jax.Array` on a device, or a value yet to come in a trace.
+
+    Make one with `hf.asarray`. Arithmetic, comparison, indexing and NumPy-style methods are operations of `hf`.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.asarray([1.0, 2.0]) * 2
+        Tensor([2., 4.], dtype=float32)
+    """
+
+    __slots__ = ("__weakref__", "_alt", "_edge", "_value")
+
+    __array_priority__ = 1000
+    __array_ufunc__ = None  # so that `ndarray + tensor` defers to the tensor
+
+    _value: Any
+    _alt: Any
+    _edge: Edge | None
+
+    def __init__(self) -> None:
+        raise ArgumentTypeError(message("Tensor: not constructed directly", hint="Use hf.asarray(value)."))
+
+    # -- what it is -------------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The shape and dtype as a `TensorSpec`."""
+        value = self._value
+        if value is not None:
+            return make_spec(value.shape, value.dtype)
+        node, index = cast(Edge, self._edge)
+        return node.spec(index)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The size of each dimension."""
+        value = self._value
+        return value.shape if value is not None else self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype."""
+        value = self._value
+        return value.dtype if value is not None else self.spec.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> Any:
+        """The number of elements."""
+        return self.spec.size
+
+    @property
+    def nbytes(self) -> Any:
+        """The size of the value in bytes."""
+        return self.spec.nbytes
+
+    @property
+    def device(self) -> str:
+        """Where the value lives, such as ``cpu`` or ``gpu:0``."""
+        return device_string(self._value)
+
+    # -- the value --------------------------------------------------------------------------------------------
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return the value as a read-only NumPy view (a copy if it lives on a device).
+
+        Raises:
+            TracedValueError: inside a trace, where there is no value yet.
+        """
+        view = host_array(self).view()
+        self._note_left()
+        view.flags.writeable = False
+        return view
+
+    def item(self) -> Any:
+        """Return the one element as a Python number.
+
+        Raises:
+            ShapeError: if there is not exactly one element.
+        """
+        array = host_array(self)
+        if array.size != 1:
+            raise ShapeError(
+                message(f"item: needs exactly one element, there are {array.size}", got=str(self.spec),
+                        hint="Index or reduce first.")
+            )  # fmt: skip
+        self._note_left()
+        return array.item()
+
+    def _note_left(self) -> None:
+        """Tell the active tapes, so that `why_none` can say where a value left the recording."""
+        context = CONTEXT.get()
+        if context is not None and self._edge is not None:
+            for tape in context.tapes:
+                tape.value_left(self._edge)
+
+    def tolist(self) -> Any:
+        """Return the value as nested Python lists."""
+        return host_array(self).tolist()
+
+    def to(self, device: str) -> Tensor:
+        """Return the tensor on another device; its gradient comes back to this one."""
+        target = find_device(device)
+        _concrete(self, "to")
+        return make_tensor(place(self._value, target), self._edge)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self.numpy()
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ArgumentTypeError(f"numpy.asarray: {array.dtype} to {dtype} needs a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        _concrete(self, "__dlpack__")
+        value = self._value
+        if isinstance(value, np.ndarray):
+            # An exporter cannot mark memory read-only for every consumer, so what leaves is a copy.
+            return value.copy().__dlpack__(**kwargs)
+        return value.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        _concrete(self, "__dlpack_device__")
+        return self._value.__dlpack_device__()
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        import hybridflow
+
+        return hybridflow
+
+    def __bool__(self) -> bool:
+        return bool(self._one_element("bool"))
+
+    def __int__(self) -> int:
+        return int(self._one_element("int"))
+
+    def __float__(self) -> float:
+        return float(self._one_element("float"))
+
+    def __complex__(self) -> complex:
+        return complex(self._one_element("complex"))
+
+    def __index__(self) -> int:
+        value = self._one_element("index")
+        if self.ndim or not isinstance(value, int):
+            raise ArgumentTypeError(
+                message("index: only an integer tensor of shape () is an index", got=str(self.spec), hint="Use int(t).")
+            )
+        return value
+
+    def _one_element(self, wanted: str) -> Any:
+        _concrete(self, wanted)
+        return self.item()
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ArgumentTypeError(message("len: a tensor of shape () has no length", got=str(self.spec)))
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise ArgumentTypeError(message("iter: a tensor of shape () cannot be iterated", got=str(self.spec)))
+        for index in range(len(self)):
+            yield cast(Any, self)[index]
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise MutationError(
+            message("Tensor: tensors are immutable", got=f"t[{index!r}] = ...", hint="Use t = t.at[index].set(value).")
+        )
+
+    def __copy__(self) -> Tensor:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (np.array(host_array(self)),)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    def __repr__(self) -> str:
+        return format_tensor("Tensor", self)
+
+
+def make_tensor(value: Any, edge: Edge | None = None) -> Tensor:
+    """Wrap an array that nobody else will write to."""
+    tensor = _new(Tensor)
+    tensor._value = value
+    tensor._alt = None
+    tensor._edge = edge
+    return tensor
+
+
+def format_tensor(kind: str, tensor: Tensor, name: str | None = None) -> str:
+    """Format a tensor: its values, dtype and (unless obvious) shape; a traced one says so."""
+    label = f", name={name!r}" if name else ""
+    if tensor._value is None:
+        return f"{kind}(traced {tensor.spec}{label})"
+    array = host_array(tensor)
+    body = np.array2string(array, separator=", ", prefix=f"{kind}(", threshold=200)
+    shape = f", shape={array.shape}" if array.size == 0 or array.size > 200 else ""
+    place = "" if device_string(tensor._value) == "cpu" else f", device={device_string(tensor._value)}"
+    return f"{kind}({body}{shape}, dtype={array.dtype}{label}{place})"
+
+
+def _unpickle(array: np.ndarray[Any, Any]) -> Tensor:
+    return make_tensor(place(array, current().device))
+
+
+def _concrete(tensor: Tensor, wanted: str) -> None:
+    """Raise if a traced tensor is asked for its value."""
+    if tensor._value is None:
+        node = cast(Edge, tensor._edge)[0]
+        made = f" It was made at {node.location}." if node.where is not None else ""
+        scope = node.scope
+        if scope is not None and not scope.alive:
+            raise LeakError(leak_text(tensor))
+        hint = (
+            "Use hf.where, hf.cond or hf.while_loop, or move this out of the compiled function."
+            if wanted == "bool"
+            else "Return it and read it outside the compiled function, or mark the argument static."
+        )
+        raise TracedValueError(
+            message(
+                f"{wanted}: a traced tensor has no value while the function is being compiled.{made}",
+                got=f"{wanted}({tensor.spec})",
+                hint=hint,
+            )
+        )
+
+
+def leak_text(tensor: Tensor) -> str:
+    """Describe a traced tensor that outlived its trace."""
+    node = cast(Edge, tensor._edge)[0]
+    scope = node.scope
+    origin = f" by {node.op.name} at {format_where(node.where)}" if node.where is not None else ""
+    name = getattr(scope, "name", None)
+    return message(
+        f"a traced tensor leaked out of the compiled function {name!r}: it was made{origin}",
+        got=str(tensor.spec),
+        hint="Return the value from the function instead of storing it.",
+    )
+
+
+def host_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Return the value as a NumPy array, waiting for it if a device still computes it."""
+    value = tensor._value
+    if type(value) is np.ndarray:
+        return value
+    _concrete(tensor, "numpy")
+    if device_of(value).platform == "cpu":
+        # A jax array on the CPU and its NumPy view are the same memory: keep both.
+        tensor._alt = value
+        tensor._value = array = np.asarray(value)
+        return array
+    if tensor._alt is None:
+        tensor._alt = np.asarray(value)
+    return tensor._alt
+
+
+# -- conversion ---------------------------------------------------------------------------------------------------
+
+
+def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None) -> Tensor:
+    """Return a tensor of a number, nested sequence, array, tensor or Variable.
+
+    Arrays keep their dtype; Python floats become float32 and integers int32. A user's array is copied.
+
+    Args:
+        obj: the value.
+        dtype: the dtype to convert to.
+        device: the device to put it on, such as ``"cpu"`` or ``"gpu:0"``; jax's default one if not given.
+        copy: False raises if a copy would be needed; tensors are never copied, since they are immutable.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        NumberRangeError: a Python integer that the dtype cannot hold.
+        ShapeError: nested sequences of different lengths.
+        DTypeError: objects, strings, or other things that are no numbers.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.asarray([1, 2, 3])
+        Tensor([1, 2, 3], dtype=int32)
+    """
+    wanted = None if dtype is None else as_dtype(dtype)
+    if isinstance(obj, Tensor | Variable):
+        tensor = as_tensor(obj)
+        if wanted is not None and tensor.dtype != wanted:
+            if copy is False:
+                raise ArgumentTypeError(message(f"asarray: {tensor.dtype} to {wanted} needs a copy, and copy=False"))
+            tensor = cast(Tensor, cast(Any, tensor).astype(wanted))
+        return tensor if device is None else tensor.to(device)
+    if copy is False:
+        raise ArgumentTypeError(message("asarray: a user's array is always copied", hint="Leave copy=None."))
+    context = CONTEXT.get()
+    array = to_numpy(obj, wanted)
+    if context is not None and context.tracer is not None:
+        return context.tracer.constant(array)
+    if device is not None:
+        return make_tensor(place(array, find_device(device)))
+    return make_tensor(place(array, None if context is None else context.device))
+
+
+def to_numpy(obj: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
+    """Return a NumPy array of the user's value that nobody else can write to."""
+    if isinstance(obj, bool | int | float | complex) and not isinstance(obj, np.generic):
+        target = dtype or default_dtype(obj)
+        check_fits(obj, target)
+        return np.asarray(obj, dtype=target)
+    if isinstance(obj, np.ndarray | np.generic | jax.Array):
+        source = np.asarray(cast(Any, obj))
+        return np.array(source, dtype=dtype or as_dtype(source.dtype), order="C")
+    if hasattr(obj, "__dlpack__") or hasattr(obj, "__array__"):
+        source = np.from_dlpack(obj) if hasattr(obj, "__dlpack__") else np.asarray(obj)
+        return np.array(source, dtype=dtype or as_dtype(source.dtype), order="C")
+    if isinstance(obj, list | tuple):
+        return _nested(cast("list[Any]", obj), dtype)
+    raise ArgumentTypeError(
+        message(f"asarray: cannot make a tensor of a {type(obj).__name__}", got=repr(obj)[:80],
+                hint="Pass a number, a nested list of numbers, an array or a tensor.")
+    )  # fmt: skip
+
+
+def _nested(obj: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
+    leaves: list[Any] = []
+
+    def walk(item: Any, depth: int) -> Any:
+        if isinstance(item, list | tuple):
+            return [walk(child, depth + 1) for child in cast("list[Any]", item)]
+        array = np.asarray(host_array(as_tensor(item)) if isinstance(item, Tensor | Variable) else item)
+        leaves.append(item)
+        return array
+
+    nested = walk(obj, 0)
+    try:
+        array = np.array(nested)
+    except ValueError:
+        raise ShapeError(
+            message("asarray: a nested list must be rectangular", got=repr(obj)[:80],
+                    hint="Pad the rows to one length.")
+        ) from None  # fmt: skip
+    target = dtype or _common_dtype(leaves)
+    if array.dtype == object and all(isinstance(leaf, int) for leaf in leaves):
+        for leaf in leaves:
+            check_fits(leaf, target)
+    for leaf in leaves:
+        check_fits(leaf, target)
+    try:
+        return np.asarray(array, dtype=target)
+    except (TypeError, ValueError):
+        raise DTypeError(
+            message(f"asarray: cannot make {target} of {array.dtype}", got=repr(obj)[:80], hint="Pass numbers.")
+        ) from None
+
+
+def _common_dtype(leaves: list[Any]) -> DType:
+    weak: list[Any] = []
+    strong: DType | None = None
+    for leaf in leaves:
+        if isinstance(leaf, bool | int | float | complex) and not isinstance(leaf, np.generic):
+            weak.append(leaf)
+        else:
+            found = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+            strong = as_dtype(found) if strong is None else promote_types(strong, as_dtype(found))
+    if strong is None:
+        if not weak:
+            return default_dtype(0.0)
+        result = default_dtype(weak[0])
+        for leaf in weak[1:]:
+            result = promote_types(result, default_dtype(leaf))
+        return result
+    for leaf in weak:
+        strong = weak_dtype(leaf, strong)
+    return strong
+
+
+def as_tensor(value: Any) -> Tensor:
+    """Return what an operation got as an input as a tensor: tensors as they are, Variables read, others converted."""
+    if type(value) is Tensor:
+        return value
+    if isinstance(value, Variable):
+        return value.read()
+    return asarray(value)
+
+
+# -- Variable -----------------------------------------------------------------------------------------------------
+
+_unnamed = itertools.count()
+
+
+class Variable(TensorMethods):
+    """A place that holds a tensor and can be assigned another of the same shape and dtype.
+
+    Args:
+        initial_value: anything `hf.asarray` takes.
+        dtype: the dtype to convert it to.
+        name: a name for messages and graphs.
+        trainable: whether a `hf.GradientTape` watches it when it is read.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> v = hf.Variable([1.0, 2.0], name="v")
+        >>> v.assign_add([1.0, 1.0])
+        Variable([2., 3.], dtype=float32, name='v')
+    """
+
+    __slots__ = ("__weakref__", "_leaf", "_name", "_trainable", "_value")
+
+    __array_priority__ = 1000
+    __array_ufunc__ = None
+
+    def __init__(
+        self, initial_value: Any, *, dtype: Any = None, name: str | None = None, trainable: bool = True
+    ) -> None:
+        context = CONTEXT.get()
+        if context is not None and context.tracer is not None:
+            context.tracer.new_variable(self)
+        tensor = asarray(initial_value, dtype=dtype)
+        _concrete(tensor, "Variable")
+        self._value = tensor._value
+        self._name = name if name is not None else f"variable_{next(_unnamed)}"
+        self._trainable = bool(trainable)
+        self._leaf = make_node(VARIABLE, (), {"name": self._name}, (tensor.spec,), backend="host")
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._name
+
+    @property
+    def trainable(self) -> bool:
+        """Whether a tape watches the Variable when it is read."""
+        return self._trainable
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The shape and dtype, which never change."""
+        return self._leaf.outputs[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each dimension."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype."""
+        return self.spec.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.spec.size
+
+    @property
+    def device(self) -> str:
+        """Where the value lives."""
+        return device_string(self._value)
+
+    def read(self) -> Tensor:
+        """Return the value as a tensor, watched by the active tapes if the Variable is trainable."""
+        context = CONTEXT.get()
+        if context is None:
+            return make_tensor(self._value)
+        tensor = (
+            make_tensor(self._value, (self._leaf, 0))
+            if context.tracer is None
+            else context.tracer.read_variable(self)
+        )
+        for tape in context.tapes:
+            tape.variable_read(self, cast(Edge, tensor._edge))
+        return tensor
+
+    def assign(self, value: Any) -> Self:
+        """Replace the value; no gradient flows through an assignment.
+
+        Args:
+            value: a tensor, array or number of the Variable's shape; Python numbers and sequences take its dtype.
+
+        Returns:
+            The Variable itself.
+
+        Raises:
+            ShapeError: another shape.
+            DTypeError: another dtype.
+        """
+        tensor = (
+            as_tensor(value)
+            if isinstance(value, Tensor | Variable) or hasattr(value, "dtype")
+            else asarray(value, dtype=self.dtype)
+        )
+        if tensor.shape != self.shape:
+            raise ShapeError(
+                message(f"assign: the value has shape {tensor.shape}, the Variable {self.shape}",
+                        got=f"{self._name}: {self.spec} = {tensor.spec}",
+                        hint="A Variable keeps its shape; reshape the value or make a new Variable.")
+            )  # fmt: skip
+        if tensor.dtype != self.dtype:
+            raise DTypeError(
+                message(f"assign: the value is {tensor.dtype}, the Variable {self.dtype}",
+                        got=f"{self._name}: {self.spec} = {tensor.spec}",
+                        hint=f"Cast it with .astype(hf.{self.dtype}).")
+            )  # fmt: skip
+        context = CONTEXT.get()
+        if context is not None and context.tracer is not None:
+            context.tracer.assign_variable(self, tensor)
+        else:
+            _concrete(tensor, "assign")
+            if context is not None and tensor._edge is not None:
+                for tape in context.tapes:
+                    tape.value_assigned(self, tensor._edge)
+            self._value = tensor._value
+        return self
+
+    def assign_add(self, value: Any) -> Self:
+        """Add to the value; see `assign`."""
+        return self.assign(cast(Any, self.read()) + value)
+
+    def assign_sub(self, value: Any) -> Self:
+        """Subtract from the value; see `assign`."""
+        return self.assign(cast(Any, self.read()) - value)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return the present value as a read-only NumPy copy that later assignments do not change."""
+        return self.read().numpy()
+
+    def item(self) -> Any:
+        """Return the one element as a Python number."""
+        return self.read().item()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return self.read().__array__(dtype, copy)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.read().__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.read().__dlpack_device__()
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        return self.read().__array_namespace__(api_version=api_version)
+
+    def __bool__(self) -> bool:
+        return bool(self.read())
+
+    def __int__(self) -> int:
+        return int(self.read())
+
+    def __float__(self) -> float:
+        return float(self.read())
+
+    def __len__(self) -> int:
+        return len(self.read())
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.read())
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise MutationError(
+            message("Variable: elements cannot be assigned", got=f"v[{index!r}] = ...",
+                    hint="Use v.assign(v.at[index].set(value)).")
+        )  # fmt: skip
+
+    def __copy__(self) -> Variable:
+        return self.__deepcopy__({})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
+        return Variable(self.read(), name=self._name, trainable=self._trainable)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle_variable, (np.array(self.numpy()), self._name, self._trainable)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.read(), spec)
+
+    def __repr__(self) -> str:
+        return format_tensor("Variable", make_tensor(self._value), self._name)
+
+
+def _unpickle_variable(array: np.ndarray[Any, Any], name: str, trainable: bool) -> Variable:
+    return Variable(array, name=name, trainable=trainable)
+
+
+def watch_tensor(tensor: Tensor) -> Edge:
+    """Give a tensor an edge that belongs to the recording from now on, and return it.
+
+    Raises:
+        DTypeError: if the dtype cannot carry a gradient.
+    """
+    if not is_differentiable(tensor.dtype):
+        raise DTypeError(
+            message(f"watch: {tensor.dtype} has no gradient", got=str(tensor.spec),
+                    hint="Cast to a float first, for example .astype(hf.float32).")
+        )  # fmt: skip
+    if tensor._edge is None:
+        node = make_node(WATCHED, (), {}, (tensor.spec,), backend="host")
+        tensor._edge = (node, 0)
+    tensor._edge[0].stamp = next_sequence()
+    return tensor._edge
+
+
+def describe(value: Any) -> str:
+    """Describe an argument the way error texts show calls: tensors as specs, the rest by repr."""
+    if isinstance(value, Tensor | Variable | TensorSpec):
+        return str(value.spec) if not isinstance(value, TensorSpec) else str(value)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return f"numpy {format_spec(value.shape, as_dtype(value.dtype))}"
+    if isinstance(value, list | tuple) and any(isinstance(item, Tensor | Variable) for item in cast(Any, value)):
+        return "[" + ", ".join(describe(item) for item in cast("list[Any]", value)) + "]"
+    return repr(value)[:60]
+
+
+__all__ = [
+    "Node", "Tensor", "Variable", "as_tensor", "asarray", "describe", "host_array", "make_tensor", "short_name",
+]  # fmt: skip

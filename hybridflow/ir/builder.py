@@ -1,0 +1,266 @@
+"""`GraphBuilder`: the tracer that turns operations into the nodes of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from hybridflow.core.context import CONTEXT, Context, context_of, current
+from hybridflow.core.dims import DimScope
+from hybridflow.core.dispatch import visible_outputs
+from hybridflow.core.errors import DTypeError, HybridflowError, LeakError, TraceError, message
+from hybridflow.core.node import Edge, Node, Where, format_where, make_node, user_place
+from hybridflow.core.op import Op, Stops, register
+from hybridflow.core.spec import TensorSpec, spec_of
+from hybridflow.core.tensor import Tensor, Variable, leak_text, make_tensor
+from hybridflow.ir.graph import Graph, constant_node, input_node
+
+
+class Scope:
+    """What the nodes of one trace share; dead once the trace has ended."""
+
+    __slots__ = ("alive", "name", "parent")
+
+    def __init__(self, name: str, parent: Scope | None) -> None:
+        self.name = name
+        self.parent = parent
+        self.alive = True
+
+
+class Check(NamedTuple):
+    """A condition that must hold for a call to count."""
+
+    ok: Tensor
+    error: type[Exception]
+    text: str
+    where: Where | None
+
+
+class VariableState:
+    """A Variable as a trace sees it: the value it came with and the value it has now."""
+
+    __slots__ = ("assigned", "edge", "original", "variable")
+
+    def __init__(self, variable: Variable, original: Edge) -> None:
+        self.variable = variable
+        self.original = original
+        self.edge = original
+        self.assigned = False
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+ASSIGN = register(
+    Op(
+        "assign",
+        _same,
+        _same,
+        lambda x: x,  # pyright: ignore[reportUnknownLambdaType]
+        Stops("no gradient flows through an assignment"),
+        traits=frozenset({"identity", "layout"}),
+    )
+)
+
+
+class GraphBuilder:
+    """Collects the nodes of one trace.
+
+    Tensors made outside become inputs of the graph (`captures`), Variables too (`variables`); a nested builder,
+    for a branch or a loop body, captures the traced tensors of the builders around it in the same way.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.context: Context = current()
+        outer = self.context.tracer
+        self.outer: GraphBuilder | None = cast("GraphBuilder | None", outer)
+        self.scope = Scope(name, self.outer.scope if self.outer is not None else None)
+        self.name = name
+        self.arguments: list[Node] = []
+        self.nodes: list[Node] = []
+        self.captures: dict[Any, tuple[Tensor, Node]] = {}
+        self.variables: dict[int, VariableState] = {}
+        self.checks: list[Check] = []
+        self.dims = self.outer.dims if self.outer is not None else DimScope()
+
+    # -- inputs -----------------------------------------------------------------------------------------------
+
+    def argument(self, spec: TensorSpec, name: str) -> Tensor:
+        """Add an argument and return its traced tensor."""
+        node = input_node(spec, name, self.scope)
+        self.arguments.append(node)
+        return make_tensor(None, (node, 0))
+
+    def constant(self, array: np.ndarray[Any, Any]) -> Tensor:
+        """Add a constant and return its traced tensor."""
+        node = constant_node(array, self.scope, user_place(2))
+        self.nodes.append(node)
+        return make_tensor(None, (node, 0))
+
+    def edge_of(self, tensor: Tensor) -> Edge:
+        """Return a tensor's edge in this graph, capturing it if it comes from outside.
+
+        Raises:
+            LeakError: a traced tensor of a trace that is not around this one.
+        """
+        edge = tensor._edge
+        if tensor._value is None:
+            assert edge is not None
+            owner = edge[0].scope
+            if owner is self.scope:
+                return edge
+            scope = self.scope.parent
+            while scope is not None and scope is not owner:
+                scope = scope.parent
+            if scope is None or not owner.alive:
+                raise LeakError(leak_text(tensor))
+            key: Any = edge
+        else:
+            key = id(tensor)
+        found = self.captures.get(key)
+        if found is None:
+            node = input_node(tensor.spec, f"captured_{len(self.captures)}", self.scope, user_place(2))
+            found = self.captures[key] = (tensor, node)
+        return found[1], 0
+
+    # -- Variables --------------------------------------------------------------------------------------------
+
+    def read_variable(self, variable: Variable) -> Tensor:
+        """Return a Variable's traced value."""
+        if self.outer is not None:
+            token = CONTEXT.set(self.context)
+            try:
+                value = variable.read()
+            finally:
+                CONTEXT.reset(token)
+            return make_tensor(None, self.edge_of(value))
+        return make_tensor(None, self._state(variable).edge)
+
+    def _state(self, variable: Variable) -> VariableState:
+        state = self.variables.get(id(variable))
+        if state is None:
+            node = input_node(variable.spec, variable.name, self.scope)
+            state = self.variables[id(variable)] = VariableState(variable, (node, 0))
+        return state
+
+    def assign_variable(self, variable: Variable, value: Tensor) -> None:
+        """Make a traced value the Variable's value from here on."""
+        if self.outer is not None:
+            raise TraceError(
+                message(
+                    f"assign: Variable {variable.name!r} is assigned inside a branch or loop on tensors",
+                    got=f"{variable.spec} at {format_where(user_place(2))}",
+                    hint="Return the new value from the branch or loop and assign it outside.",
+                )
+            )
+        state = self._state(variable)
+        state.edge = cast(Edge, self.bind(ASSIGN, (value,), {})._edge)
+        state.assigned = True
+
+    def new_variable(self, variable: Variable) -> None:
+        """Refuse a Variable made during a trace.
+
+        Raises:
+            TraceError: always; it would be made anew by every trace, and never eagerly.
+        """
+        raise TraceError(
+            message(
+                f"Variable: created inside the compiled function {self.name!r} at {format_where(user_place(2))}",
+                hint="Create it once, outside the compiled function.",
+            )
+        )
+
+    # -- operations -------------------------------------------------------------------------------------------
+
+    def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
+        """Add a node and return its visible outputs."""
+        residuals = bool(op.saves.hidden) and bool(current().tapes)
+        outputs = self.bind_all(op, inputs, attrs, residuals=residuals)
+        if residuals:
+            return visible_outputs(op, outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def bind_all(
+        self, op: Op, inputs: Sequence[Tensor], attrs: dict[str, Any], *, residuals: bool
+    ) -> tuple[Tensor, ...]:
+        """Add a node and return all its outputs, the hidden ones included if `residuals`."""
+        if "dynamic_shape" in op.traits:
+            raise TraceError(
+                message(f"{op.name}: the shape of its result depends on values, which a trace does not have",
+                        got=f"{op.name}({', '.join(str(t.spec) for t in inputs)})",
+                        hint="Use an operation with a fixed result shape, such as hf.where.")
+            )  # fmt: skip
+        edges = tuple([self.edge_of(tensor) for tensor in inputs])
+        if op.saves.hidden:
+            attrs = {**attrs, "residuals": residuals}
+        outputs = op.infer(*[node.spec(index) for node, index in edges], **attrs)
+        if not isinstance(outputs, tuple):
+            outputs = (outputs,)
+        node = make_node(op, edges, attrs, outputs, where=user_place(3), scope=self.scope)
+        self.nodes.append(node)
+        return tuple([make_tensor(None, (node, index)) for index in range(len(outputs))])
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def finish(self, outputs: Sequence[Tensor]) -> Graph:
+        """Return the graph: arguments, captures and Variables in; outputs, assigned Variables and checks out."""
+        edges = [self.edge_of(tensor) for tensor in outputs]
+        edges += [state.edge for state in self.assigned()]
+        edges += [self.edge_of(check.ok) for check in self.checks]
+        inputs = (
+            *self.arguments,
+            *[node for _, node in self.captures.values()],
+            *[state.original[0] for state in self.variables.values()],
+        )
+        return Graph(self.name, inputs, tuple(self.nodes), tuple(edges), self.dims)
+
+    def assigned(self) -> list[VariableState]:
+        """Return the states of the Variables that the trace assigned."""
+        return [state for state in self.variables.values() if state.assigned]
+
+
+class Traced(NamedTuple):
+    """A graph and what its builder knows: captured tensors become its last inputs, checks its last outputs."""
+
+    graph: Graph
+    captures: tuple[Tensor, ...]
+    checks: tuple[Check, ...]
+
+
+def trace_body(
+    function: Callable[..., Sequence[Any]], specs: Sequence[TensorSpec], name: str, names: Sequence[str] = ()
+) -> Traced:
+    """Trace a function of tensors to a list of tensors, without Variables of its own.
+
+    Args:
+        function: takes one tensor per spec; returns tensors (or what `as_tensor` takes).
+        specs: the arguments.
+        name: the graph's name.
+        names: the arguments' names.
+    """
+    from hybridflow.core.tensor import as_tensor
+
+    builder = GraphBuilder(name)
+    arguments = [
+        builder.argument(spec, names[i] if i < len(names) else f"x{i}") for i, spec in enumerate(specs)
+    ]
+    try:
+        with context_of(builder):
+            graph = builder.finish([as_tensor(output) for output in function(*arguments)])
+    finally:
+        builder.scope.alive = False
+    if builder.variables:
+        raise TraceError(message(f"{name}: a graph without a trace around it cannot read Variables"))
+    return Traced(graph, tuple([tensor for tensor, _ in builder.captures.values()]), tuple(builder.checks))
+
+
+def add_check(ok: Tensor, error: type[HybridflowError], text: str) -> None:
+    """Make the current trace's calls fail with `error` unless `ok` (bool, shape ()) holds."""
+    tracer = current().tracer
+    assert isinstance(tracer, GraphBuilder)
+    if ok.dtype != np.bool_:
+        raise DTypeError(message(f"check: the condition must be bool, not {ok.dtype}", got=str(spec_of(ok))))
+    tracer.checks.append(Check(ok, error, text, user_place(2)))

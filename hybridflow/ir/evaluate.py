@@ -1,0 +1,74 @@
+"""Running a graph node by node: on jax values (lowering), on NumPy arrays, or on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hybridflow.core.dims import Dim, substitute
+from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.node import Edge, Node
+from hybridflow.ir.graph import Graph
+
+RunNode = Callable[[Node, list[Any], dict[str, Any]], Any]
+"""``(node, input values, attrs)`` to the output, or a tuple of outputs if the node has several."""
+
+
+def evaluate(graph: Graph, values: Sequence[Any], run: RunNode) -> tuple[Any, ...]:
+    """Run every node of a graph and return the values of its outputs.
+
+    Args:
+        graph: the graph.
+        values: one value per input.
+        run: what running one node means.
+    """
+    environment: dict[Edge, Any] = {(node, 0): value for node, value in zip(graph.inputs, values, strict=True)}
+    sizes = bind_sizes(graph, values) if graph.dims.hints else None
+    for node in graph.nodes:
+        attrs = node.attrs
+        if sizes is not None:
+            attrs = {name: substitute(value, sizes) for name, value in attrs.items()}
+        result = run(node, [environment[edge] for edge in node.inputs if edge is not None], attrs)
+        if len(node.outputs) == 1:
+            environment[node, 0] = result
+        else:
+            for index, value in enumerate(result):
+                environment[node, index] = value
+    return tuple([environment[edge] for edge in graph.outputs])
+
+
+def bind_sizes(graph: Graph, values: Sequence[Any]) -> dict[str, int]:
+    """Return the size of each symbol of the graph for given input values.
+
+    Raises:
+        ShapeError: if two inputs disagree about a symbol.
+    """
+    sizes: dict[str, int] = {}
+    for node, value in zip(graph.inputs, values, strict=True):
+        for size, actual in zip(node.spec().shape, value.shape, strict=True):
+            if isinstance(size, Dim):
+                name = str(size)
+                if sizes.setdefault(name, actual) != actual:
+                    raise ShapeError(
+                        message(
+                            f"{graph.name}: dimension {name} is {sizes[name]} in one input and {actual} in another",
+                            got=", ".join(str(n.spec()) for n in graph.inputs),
+                            hint="Pass inputs whose sizes agree.",
+                        )
+                    )
+    return sizes
+
+
+def run_lowering(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
+    """Run a node as jax operations."""
+    return node.op.lower(*inputs, **attrs)
+
+
+def lower_graph(graph: Graph) -> Callable[..., tuple[Any, ...]]:
+    """Return the graph as one jax function of its inputs."""
+
+    def lowered(*values: Any) -> tuple[Any, ...]:
+        return evaluate(graph, values, run_lowering)
+
+    lowered.__name__ = "".join(c if c.isalnum() else "_" for c in graph.name) or "graph"
+    return lowered

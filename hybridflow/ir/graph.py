@@ -1,0 +1,133 @@
+"""`Graph`: nodes in order from inputs to outputs, the one form of every traced computation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hybridflow.core.dims import DimScope
+from hybridflow.core.errors import LeakError
+from hybridflow.core.node import Edge, Node, Where, make_node
+from hybridflow.core.op import No, Op, register
+from hybridflow.core.spec import TensorSpec, make_spec
+
+
+class Constant:
+    """An array as an attribute: hashable, compared by dtype, shape and bits."""
+
+    __slots__ = ("_hash", "array")
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        self._hash: int | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Constant):
+            return NotImplemented
+        a, b = self.array, other.array
+        return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((self.array.dtype.num, self.array.shape, self.array.tobytes()))
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Constant({self.array!r})"
+
+
+def _no_value(*_: Any, **__: Any) -> Any:
+    raise LeakError("an input has no value outside a call")
+
+
+def _constant_lower(*, value: Constant) -> Any:
+    return value.array
+
+
+def _constant_infer(*, value: Constant) -> TensorSpec:
+    return make_spec(value.array.shape, value.array.dtype)
+
+
+INPUT = register(Op("input", No("given at the call"), _no_value, _no_value, No("a source"), traits=frozenset({"source"})))
+CONSTANT = register(
+    Op("constant", _constant_lower, _constant_lower, _constant_infer, No("a constant"), traits=frozenset({"source"}))
+)
+
+
+@dataclass(eq=False)
+class Graph:
+    """A computation: `outputs` as a function of `inputs`.
+
+    Attributes:
+        name: the traced function's name.
+        inputs: the input nodes, in calling order.
+        nodes: every other node, each after the nodes it reads.
+        outputs: the edges returned.
+        dims: the symbolic sizes of the inputs.
+        executables: what was compiled of this graph, freed with it.
+    """
+
+    name: str
+    inputs: tuple[Node, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Edge, ...]
+    dims: DimScope = field(default_factory=DimScope)
+    executables: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)
+
+    @property
+    def input_specs(self) -> tuple[TensorSpec, ...]:
+        """The specs of the inputs."""
+        return tuple([node.spec() for node in self.inputs])
+
+    @property
+    def output_specs(self) -> tuple[TensorSpec, ...]:
+        """The specs of the outputs."""
+        return tuple([node.spec(index) for node, index in self.outputs])
+
+    def walk(self) -> Iterator[Node]:
+        """Yield every node, those of nested graphs included."""
+        for node in self.nodes:
+            yield node
+            for graph in nested_graphs(node):
+                yield from graph.walk()
+
+    def __str__(self) -> str:
+        from hybridflow.ir.printer import print_graph
+
+        return print_graph(self)
+
+    __repr__ = __str__
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def nested_graphs(node: Node) -> list[Graph]:
+    """Return the graphs among a node's attributes."""
+    return [value for value in node.attrs.values() if isinstance(value, Graph)] if node.op.has("nested") else []
+
+
+def input_node(spec: TensorSpec, name: str, scope: Any = None, where: Where | None = None) -> Node:
+    """Make an input node."""
+    return make_node(INPUT, (), {"name": name}, (spec,), scope=scope, where=where)
+
+
+def constant_node(array: np.ndarray[Any, Any], scope: Any = None, where: Where | None = None) -> Node:
+    """Make a constant node."""
+    spec = make_spec(array.shape, array.dtype)
+    return make_node(CONSTANT, (), {"value": Constant(array)}, (spec,), scope=scope, where=where)
+
+
+def clone_node(node: Node, inputs: tuple[Edge, ...], **changes: Any) -> Node:
+    """Return a copy of a graph's node with other inputs (and other attrs or outputs, if given)."""
+    return make_node(
+        changes.get("op", node.op),
+        inputs,
+        changes.get("attrs", node.attrs),
+        changes.get("outputs", node.outputs),
+        where=node.where,
+        scope=node.scope,
+    )

@@ -1,0 +1,310 @@
+"""What the op families share: promotion, broadcasting, axes, and the helpers of gradient rules and samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dims import Size, same_size
+from hybridflow.core.dtypes import (
+    DType,
+    as_differentiable,
+    as_dtype,
+    check_fits,
+    kind_of,
+    promote_types,
+    weak_dtype,
+)
+from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.op import Bad, Sample
+from hybridflow.core.spec import TensorSpec, format_spec, make_spec
+from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray
+
+TensorLike = Any
+"""Anything `hf.asarray` takes: tensors, Variables, arrays, numbers, nested lists."""
+Shape = tuple[Any, ...]
+
+
+# -- arguments ----------------------------------------------------------------------------------------------------
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a Python number (NumPy's scalars are arrays)."""
+    return isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic)
+
+
+def promote(*values: TensorLike) -> tuple[Tensor, ...]:
+    """Return the operands as tensors of one dtype; Python numbers take the dtype of what they meet."""
+    tensors = [None if is_number(value) else as_tensor(value) for value in values]
+    dtype: DType | None = None
+    for tensor in tensors:
+        if tensor is not None:
+            dtype = tensor.dtype if dtype is None else promote_types(dtype, tensor.dtype)
+    if dtype is None:
+        return promote(asarray(values[0]), *values[1:])
+    for tensor, value in zip(tensors, values, strict=True):
+        if tensor is None:
+            dtype = weak_dtype(value, dtype)
+    result: list[Tensor] = []
+    for tensor, value in zip(tensors, values, strict=True):
+        if tensor is None:
+            check_fits(value, dtype)
+            tensor = asarray(value, dtype=dtype)
+        result.append(tensor if tensor.dtype == dtype else cast_to(tensor, dtype))
+    return tuple(result)
+
+
+def promote_float(*values: TensorLike) -> tuple[Tensor, ...]:
+    """As `promote`, and integers become the default float."""
+    tensors = promote(*values)
+    dtype = as_differentiable(tensors[0].dtype)
+    return tensors if tensors[0].dtype == dtype else tuple([cast_to(tensor, dtype) for tensor in tensors])
+
+
+def cast_to(tensor: Tensor, dtype: Any) -> Tensor:
+    """Return the tensor in a dtype; the cast is an op of its own, so gradients come back in the old one."""
+    from hybridflow.ops.elementwise import astype
+
+    return astype(tensor, dtype)
+
+
+def normalize_axis(op: str, axis: Any, ndim: int) -> int:
+    """Return an axis counted from the front.
+
+    Raises:
+        ShapeError: if the tensor has no such axis.
+    """
+    number = int(axis)
+    if not -ndim <= number < ndim:
+        raise ShapeError(
+            message(f"{op}: axis {number} is out of range for {ndim} dimensions",
+                    hint=f"Use an axis from {-ndim} to {ndim - 1}." if ndim else "A tensor of shape () has no axes.")
+        )  # fmt: skip
+    return number % ndim
+
+
+def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
+    """Return axes counted from the front, sorted; None means all of them.
+
+    Raises:
+        ShapeError: an axis out of range, or named twice.
+    """
+    if axis is None:
+        return tuple(range(ndim))
+    axes = axis if isinstance(axis, list | tuple) else (axis,)
+    found = [normalize_axis(op, one, ndim) for one in axes]
+    if len(set(found)) != len(found):
+        raise ShapeError(message(f"{op}: axis {axis} names an axis twice", hint="Name each axis once."))
+    return tuple(sorted(found))
+
+
+# -- shapes -------------------------------------------------------------------------------------------------------
+
+
+def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
+    """Return the shape in which shapes meet.
+
+    Raises:
+        ShapeError: if two sizes differ and neither is 1.
+    """
+    ndim = max(map(len, shapes))
+    result: list[Size] = []
+    for axis in range(-ndim, 0):
+        size: Size = 1
+        for shape in shapes:
+            if -axis > len(shape):
+                continue
+            other = shape[axis]
+            if same_size(other, size) or other == 1:
+                continue
+            if size != 1 and size != other:
+                raise ShapeError(
+                    message(
+                        f"{op}: shapes do not broadcast: size {size} against {other} on axis {axis}",
+                        got=f"{op}({', '.join(str(tuple(s)) for s in shapes)})",
+                        hint="Sizes must be equal, or one of them 1; reshape or hf.expand_dims an operand.",
+                    )
+                )
+            size = other
+        result.append(size)
+    return tuple(result)
+
+
+def call_text(op: str, *specs: TensorSpec) -> str:
+    """Format a call the way error texts show it."""
+    return f"{op}({', '.join(format_spec(spec.shape, spec.dtype) for spec in specs)})"
+
+
+def require_kind(op: str, kinds: Iterable[str], *specs: TensorSpec) -> None:
+    """Raise unless every dtype is of one of the kinds.
+
+    Raises:
+        DTypeError: naming the dtype and the kinds accepted.
+    """
+    kinds = tuple(kinds)
+    for spec in specs:
+        if kind_of(spec.dtype) not in kinds:
+            raise DTypeError(
+                message(
+                    f"{op}: does not take {spec.dtype}, only {', '.join(kinds)}",
+                    got=call_text(op, *specs),
+                    hint="Cast it with .astype(...).",
+                )
+            )
+
+
+NUMERIC = ("int", "uint", "float", "complex")
+REAL = ("int", "uint", "float")
+FLOATING = ("float", "complex")
+ANY = ("bool", *NUMERIC)
+
+
+def pointwise(
+    op: str, kinds: Iterable[str] = ANY, result: Any = None
+) -> Callable[..., TensorSpec]:
+    """Return the shape rule of an elementwise op on operands of one dtype.
+
+    Args:
+        op: its name, for messages.
+        kinds: the dtype kinds accepted.
+        result: the result's dtype, if not the operands'.
+    """
+    kinds = tuple(kinds)
+    fixed = None if result is None else as_dtype(result)
+
+    def infer(*specs: TensorSpec, **attrs: Any) -> TensorSpec:
+        del attrs
+        require_kind(op, kinds, *specs)
+        dtype = specs[0].dtype
+        for spec in specs[1:]:
+            if spec.dtype != dtype:
+                raise DTypeError(
+                    message(f"{op}: dtypes differ: {dtype} and {spec.dtype}", got=call_text(op, *specs))
+                )
+        shape = specs[0].shape if len(specs) == 1 else broadcast_shapes(op, *[spec.shape for spec in specs])
+        return make_spec(shape, fixed or dtype)
+
+    return infer
+
+
+def broadcasting(primitive: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a lax primitive on operands of one dtype that broadcasts its operands."""
+
+    def lowered(*xs: Any, **attrs: Any) -> Any:
+        shape = np.broadcast_shapes(*[x.shape for x in xs])
+        return primitive(*[broadcast_lowered(x, shape) for x in xs], **attrs)
+
+    return lowered
+
+
+def broadcast_lowered(x: Any, shape: tuple[int, ...]) -> Any:
+    """Broadcast a jax value with lax only."""
+    if tuple(x.shape) == tuple(shape):
+        return x
+    return lax.broadcast_in_dim(x, shape, tuple(range(len(shape) - len(x.shape), len(shape))))
+
+
+# -- gradient rules -----------------------------------------------------------------------------------------------
+
+
+def unbroadcast(F: Any, g: Any, like: Any) -> Any:
+    """Sum a cotangent over the axes along which an operand was broadcast."""
+    if g.shape == like.shape:
+        return g
+    extra = len(g.shape) - len(like.shape)
+    axes = tuple(range(extra)) + tuple(
+        [
+            i + extra
+            for i, size in enumerate(like.shape)
+            if not same_size(size, g.shape[i + extra]) and size == 1 and g.shape[i + extra] != 1
+        ]
+    )
+    if axes:
+        g = F.sum(g, axis=axes, keepdims=False)
+    return g if g.shape == like.shape else F.reshape(g, like.shape)
+
+
+def elements(outputs: Any, *inputs: Any, **attrs: Any) -> Any:
+    """Count one FLOP per element of the result."""
+    del inputs, attrs
+    first = outputs[0] if isinstance(outputs, tuple) else outputs
+    return first.size
+
+
+def input_elements(outputs: Any, *inputs: Any, **attrs: Any) -> Any:
+    """Count one FLOP per element of the first input (reductions)."""
+    del outputs, attrs
+    return inputs[0].size
+
+
+def no_flops(outputs: Any, *inputs: Any, **attrs: Any) -> int:
+    """Count none: the op moves data only."""
+    del outputs, inputs, attrs
+    return 0
+
+
+# -- samples ------------------------------------------------------------------------------------------------------
+
+
+def normals(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    """Draw standard normal numbers."""
+    return np.asarray(rng.standard_normal(shape), dtype=as_dtype(dtype))
+
+
+def positives(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    """Draw numbers from 0.5 to 2."""
+    return np.asarray(rng.uniform(0.5, 2.0, shape), dtype=as_dtype(dtype))
+
+
+def integers(rng: np.random.Generator, low: int, high: int, *shape: int, dtype: Any = np.int32) -> Any:
+    """Draw integers from `low` up to but without `high`."""
+    return np.asarray(rng.integers(low, high, shape), dtype=as_dtype(dtype))
+
+
+def unary_samples(
+    draw: Callable[..., Any] = normals, *, bad_kind: Sequence[Bad] = (), low: bool = True
+) -> Callable[[np.random.Generator], Iterable[Sample | Bad]]:
+    """Return samples of an elementwise op of one operand: 2-d, 0-d, empty, float64 and bfloat16."""
+
+    def samples(rng: np.random.Generator) -> Iterable[Sample | Bad]:
+        yield Sample((draw(rng, 3, 4),))
+        yield Sample((draw(rng),))
+        yield Sample((draw(rng, 0, 2),))
+        yield Sample((draw(rng, 5, dtype=np.float64),))
+        if low:
+            yield Sample((draw(rng, 2, 3, dtype="bfloat16"),), gradient=False)
+        yield from bad_kind
+
+    return samples
+
+
+def binary_samples(
+    draw: Callable[..., Any] = normals, *, more: Sequence[Sample | Bad] = ()
+) -> Callable[[np.random.Generator], Iterable[Sample | Bad]]:
+    """Return samples of an elementwise op of two operands: equal, broadcast, scalar, empty shapes; a bad one."""
+
+    def samples(rng: np.random.Generator) -> Iterable[Sample | Bad]:
+        yield Sample((draw(rng, 3, 4), draw(rng, 3, 4)))
+        yield Sample((draw(rng, 3, 4), draw(rng, 4)))
+        yield Sample((draw(rng, 3, 1), draw(rng, 2, 1, 4)))
+        yield Sample((draw(rng, 2), 2.0))
+        yield Sample((draw(rng), draw(rng)))
+        yield Sample((draw(rng, 0, 3), draw(rng, 3)))
+        yield Sample((draw(rng, 4, dtype=np.float64), draw(rng, 4)))
+        yield Sample((draw(rng, 2, 3, dtype="bfloat16"), draw(rng, 3, dtype="bfloat16")), gradient=False)
+        yield Bad((draw(rng, 3), draw(rng, 4)), error=ShapeError, text="size 3 against 4")
+        yield from more
+
+    return samples
+
+
+__all__ = [
+    "ANY", "Bad", "FLOATING", "NUMERIC", "REAL", "Sample", "Shape", "Tensor", "TensorLike", "TensorSpec", "Variable",
+    "as_tensor", "asarray", "binary_samples", "broadcast_lowered", "broadcast_shapes", "broadcasting", "call_text",
+    "cast_to", "elements", "input_elements", "integers", "is_number", "make_spec", "no_flops", "normalize_axes",
+    "normalize_axis", "normals", "pointwise", "positives", "promote", "promote_float", "require_kind",
+    "unary_samples", "unbroadcast",
+]  # fmt: skip

@@ -1,0 +1,133 @@
+"""Gradient rules taken from `jax.vjp` of an op's own lowering, for ops whose rule is not worth writing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.op import REGISTRY, No, Op, Saves, register
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.tensor import Tensor
+
+Attrs = tuple[tuple[str, Any], ...]
+
+
+def _lower(*values: Any, op: str, attrs: Attrs, given: tuple[bool, ...], wanted: tuple[int, ...]) -> Any:
+    """Pull cotangents back through the lowering of `op`; only the wanted, differentiable inputs get one."""
+    count = len(values) - sum(given)
+    xs, gs = values[:count], iter(values[count:])
+    run = partial(REGISTRY[op].lower, **dict(attrs))
+
+    def of_wanted(*some: Any) -> Any:
+        full = list(xs)
+        for position, value in zip(wanted, some, strict=True):
+            full[position] = value
+        outputs = run(*full)
+        return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+
+    outputs, pullback = jax.vjp(of_wanted, *[xs[i] for i in wanted])
+    cotangents = [
+        next(gs) if has else _zero_cotangent(y) for has, y in zip(given, outputs, strict=True)
+    ]
+    gradients = pullback(tuple(cotangents))
+    return gradients[0] if len(gradients) == 1 else gradients
+
+
+def _zero_cotangent(y: Any) -> Any:
+    if jnp.issubdtype(y.dtype, jnp.inexact):
+        return jnp.zeros(y.shape, y.dtype)
+    return np.zeros(y.shape, jax.dtypes.float0)
+
+
+def _infer(*specs: TensorSpec, op: str, attrs: Attrs, given: tuple[bool, ...], wanted: tuple[int, ...]) -> Any:
+    del op, attrs, given
+    found = tuple([make_spec(specs[i].shape, specs[i].dtype) for i in wanted])
+    return found[0] if len(found) == 1 else found
+
+
+def _vjp(F: Any, g: Any, y: Any, *values: Any, **attrs: Any) -> Any:
+    del F, y
+    gs = list(g) if isinstance(g, tuple) else [g]
+    return _pull_back(JAX_VJP, values, gs, attrs, tuple([True] * len(values)))
+
+
+JAX_VJP = register(
+    Op("jax_vjp", No("jax computes it"), _lower, _infer, _vjp, saves=Saves(x="all"), traits=frozenset())
+)
+
+
+def vjp_of_lowering(
+    op: Op, xs: Sequence[Tensor], cotangents: Sequence[Any], attrs: dict[str, Any], wanted: tuple[bool, ...]
+) -> list[Any]:
+    """Return the gradients of an op's inputs by `jax.vjp` of its lowering.
+
+    Args:
+        op: the op.
+        xs: its inputs, as tensors.
+        cotangents: one per output (hidden ones included), None where there is none.
+        attrs: its attributes.
+        wanted: which inputs' gradients are wanted.
+    """
+    return _pull_back(op, xs, cotangents, attrs, wanted)
+
+
+def _pull_back(
+    op: Op, xs: Sequence[Any], cotangents: Sequence[Any], attrs: dict[str, Any], wanted: tuple[bool, ...]
+) -> list[Any]:
+    positions = tuple([i for i, x in enumerate(xs) if wanted[i] and is_differentiable(x.dtype)])
+    result: list[Any] = [None] * len(xs)
+    if not positions:
+        return result
+    found = bind(
+        JAX_VJP,
+        (*xs, *[g for g in cotangents if g is not None]),
+        {
+            "op": op.name,
+            "attrs": tuple(attrs.items()),
+            "given": tuple([g is not None for g in cotangents]),
+            "wanted": positions,
+        },
+    )
+    for position, gradient in zip(positions, found if isinstance(found, tuple) else (found,), strict=True):
+        result[position] = gradient
+    return result
+
+
+def rule_from_lowering(name: str) -> Callable[..., Any]:
+    """Return a gradient rule for the op called `name` that asks `jax.vjp`; its op must save all inputs.
+
+    The rule works in every namespace: on tensors it binds one ``jax_vjp`` node, on bare arrays it runs jitted.
+    """
+
+    def rule(F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Any]:
+        op = REGISTRY[name]
+        many = isinstance(y, tuple)
+        gs = list(g) if isinstance(g, tuple) else [g]
+        if many:
+            gs += [None] * (len(y) - len(gs))
+        if op.saves.hidden:
+            attrs = {**attrs, "residuals": many}
+        wanted = tuple([is_differentiable(x.dtype) for x in xs])
+        if any(isinstance(x, Tensor) for x in (*xs, *gs)):
+            return _pull_back(op, xs, gs, attrs, wanted)
+        positions = tuple([i for i, want in enumerate(wanted) if want])
+        given = tuple([value is not None for value in gs])
+        found = F.jax_vjp(
+            *xs, *[value for value in gs if value is not None],
+            op=name, attrs=tuple(attrs.items()), given=given, wanted=positions,
+        )  # fmt: skip
+        result: list[Any] = [None] * len(xs)
+        for position, gradient in zip(
+            positions, found if isinstance(found, tuple | list) else (found,), strict=True
+        ):
+            result[position] = gradient
+        return result
+
+    return rule
