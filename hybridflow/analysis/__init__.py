@@ -1,1 +1,1 @@
-"""."""
+"""Comparison of eager and compiled runs, and reports about them."""

@@ -1,0 +1,37 @@
+"""Fixed seeds, and the `gpu` mark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs an accelerator where there is none."""
+    if jax.default_backend() != "cpu":
+        return
+    skip = pytest.mark.skip(reason="jax has no accelerator here")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator with a fixed seed."""
+    return np.random.default_rng(20240817)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaks() -> Iterator[None]:
+    """Every test starts and ends in plain eager code, with the user's settings untouched."""
+    from hybridflow.core.context import CONTEXT
+
+    before = np.geterr(), jax.config.jax_enable_x64
+    assert CONTEXT.get() is None
+    yield
+    assert CONTEXT.get() is None
+    assert (np.geterr(), jax.config.jax_enable_x64) == before

@@ -1,0 +1,116 @@
+"""The layout: imports go one way, files stay small, nothing private of jax is used."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "hybridflow"
+ORDER = ["backend", "core", "ir", "ops", "autodiff", "passes", "xla", "tracing", "transforms", "analysis", "cli"]
+LAYERS = [layer for layer in ORDER if (PACKAGE / layer).is_dir()]
+FILES = sorted(PACKAGE.rglob("*.py"))
+NAMESPACE = {("core/tensor.py", "hybridflow")}
+"""`Tensor.__array_namespace__` must answer with the public namespace, read when asked."""
+
+
+def rank(module: str) -> int:
+    """Return a module's place in the order; the public modules at the top come between analysis and cli."""
+    parts = module.split(".")
+    layer = parts[1] if len(parts) > 1 else ""
+    return 2 * ORDER.index(layer) if layer in ORDER else 2 * ORDER.index("cli") - 1
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and absolute name of every hybridflow module a file imports, lazily or not."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "hybridflow":
+                    yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            module = node.module or ""
+            if module == "hybridflow":
+                for alias in node.names:
+                    yield node.lineno, f"hybridflow.{alias.name}" if alias.name in ORDER else "hybridflow"
+            elif module.startswith("hybridflow."):
+                yield node.lineno, module
+
+
+def test_imports_go_one_way():
+    wrong: list[str] = []
+    for path in FILES:
+        relative = path.relative_to(PACKAGE)
+        own = rank(".".join(("hybridflow", *relative.with_suffix("").parts)))
+        if relative.as_posix() in ("__init__.py", "__main__.py"):
+            continue
+        wrong += [
+            f"{relative}:{line} imports {module}"
+            for line, module in imported(path)
+            if rank(module) > own and (relative.as_posix(), module) not in NAMESPACE
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("layer", LAYERS[:-1])
+def test_the_lint_rule_says_the_same(layer: str):
+    banned = tomllib.loads((PACKAGE / layer / "ruff.toml").read_text())["lint"]["flake8-tidy-imports"]["banned-api"]
+    later = {f"hybridflow.{other}" for other in ORDER[ORDER.index(layer) + 1 :]}
+    assert set(banned) == later | {"jax._src"}
+
+
+def test_files_are_small():
+    long = {str(path): lines for path in FILES if (lines := len(path.read_text().splitlines())) > 700}
+    assert not long
+
+
+def test_semi_public_jax_is_imported_in_one_place():
+    wrong: list[str] = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [f"{node.module}.{alias.name}" for alias in node.names]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+            wrong += [
+                f"{path}:{node.lineno}: {name}"
+                for name in names
+                if name.startswith(("jax.extend", "jax.experimental", "jax._src", "jax.interpreters"))
+                and path != PACKAGE / "backend" / "jax_shim.py"
+            ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_declared_dependencies_are_imported_at_the_top():
+    allowed = {"hybridflow", "numpy", "jax", "jaxlib", "ml_dtypes", "rich"}
+    wrong: list[str] = []
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            module = (
+                node.names[0].name
+                if isinstance(node, ast.Import)
+                else node.module
+                if isinstance(node, ast.ImportFrom)
+                else None
+            )
+            top = (module or "hybridflow").split(".")[0]
+            if top not in allowed and top not in sys.stdlib_module_names:
+                wrong.append(f"{path}:{node.lineno}: {module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_version_is_the_changelogs():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert changelog.index("## [Unreleased]") < changelog.find(f"## [{project['version']}]") or (
+        f"## [{project['version']}]" not in changelog
+    )
