@@ -17,6 +17,7 @@ from hybridflow.autodiff.namespaces import HOST, PUBLIC, XLA
 from hybridflow.backend.host import LOCAL
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
+from hybridflow.core.context import current
 from hybridflow.core.device import place
 from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.errors import GradientError, message
@@ -24,6 +25,7 @@ from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import REGISTRY, No, Op, Stops
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.ir.builder import GraphBuilder
 
 Wanted = tuple[bool, ...]
 InScope = Callable[[Node], bool]
@@ -265,11 +267,22 @@ class BoundEngine:
         """Run a node's rule on tensors that are connected to the node's own inputs and outputs."""
         op = node.op
         args = self._arguments(node)
-        attrs = _rule_attrs(node)
         g, through_hidden = _split(op, node, cotangents)
+        tracer = current().tracer
+        if not isinstance(tracer, GraphBuilder):
+            return self._apply(node, g, args, cotangents, wanted, through_hidden)
+        outer, tracer.place = tracer.place, node.where
+        try:
+            return self._apply(node, g, args, cotangents, wanted, through_hidden)
+        finally:
+            tracer.place = outer
+
+    def _apply(
+        self, node: Node, g: Any, args: list[Any], cotangents: list[Any], wanted: Wanted, through_hidden: bool
+    ) -> Sequence[Any]:
         if through_hidden:
             return self._through_hidden(node, cotangents, wanted)
-        return apply_rule(rule_of(op), PUBLIC, g, args, attrs, wanted)
+        return apply_rule(rule_of(node.op), PUBLIC, g, args, _rule_attrs(node), wanted)
 
     def _arguments(self, node: Node) -> list[Any]:
         saves = node.op.saves

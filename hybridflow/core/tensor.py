@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from typing import Any, Self, cast
 
@@ -453,6 +454,9 @@ def as_tensor(value: Any) -> Tensor:
 
 _unnamed = itertools.count()
 
+WRITES = threading.RLock()
+"""Held while a compiled call owns the buffers of the Variables it assigns."""
+
 
 class Variable(TensorMethods):
     """A place that holds a tensor and can be assigned another of the same shape and dtype.
@@ -526,15 +530,23 @@ class Variable(TensorMethods):
     @property
     def device(self) -> str:
         """Where the value lives."""
-        return device_string(self._value)
+        return device_string(self.current())
+
+    def current(self) -> Any:
+        """Return the raw value, waiting for a compiled call in another thread that is about to replace it."""
+        value = self._value
+        if value is None:
+            with WRITES:
+                value = self._value
+        return value
 
     def read(self) -> Tensor:
         """Return the value as a tensor, watched by the active tapes if the Variable is trainable."""
         context = CONTEXT.get()
         if context is None:
-            return make_tensor(self._value)
+            return make_tensor(self.current())
         tensor = (
-            make_tensor(self._value, (self._leaf, 0))
+            make_tensor(self.current(), (self._leaf, 0))
             if context.tracer is None
             else context.tracer.read_variable(self)
         )
@@ -580,7 +592,8 @@ class Variable(TensorMethods):
             if context is not None and tensor._edge is not None:
                 for tape in context.tapes:
                     tape.value_assigned(self, tensor._edge)
-            self._value = tensor._value
+            with WRITES:
+                self._value = tensor._value
         return self
 
     def assign_add(self, value: Any) -> Self:
@@ -648,7 +661,7 @@ class Variable(TensorMethods):
         return format(self.read(), spec)
 
     def __repr__(self) -> str:
-        return format_tensor("Variable", make_tensor(self._value), self._name)
+        return format_tensor("Variable", make_tensor(self.current()), self._name)
 
 
 def _unpickle_variable(array: np.ndarray[Any, Any], name: str, trainable: bool) -> Variable:

@@ -70,7 +70,8 @@ class GraphBuilder:
     """Collects the nodes of one trace.
 
     Tensors made outside become inputs of the graph (`captures`), Variables too (`variables`); a nested builder,
-    for a branch or a loop body, captures the traced tensors of the builders around it in the same way.
+    for a branch or a loop body, captures the traced tensors of the builders around it in the same way. While
+    `place` is set, new nodes belong to that place of the user's code (a gradient's to its forward node's).
     """
 
     def __init__(self, name: str) -> None:
@@ -84,6 +85,7 @@ class GraphBuilder:
         self.captures: dict[Any, tuple[Tensor, Node]] = {}
         self.variables: dict[int, VariableState] = {}
         self.checks: list[Check] = []
+        self.place: Where | None = None
         self.dims = self.outer.dims if self.outer is not None else DimScope()
 
     # -- inputs -----------------------------------------------------------------------------------------------
@@ -199,7 +201,7 @@ class GraphBuilder:
         outputs = op.infer(*[node.spec(index) for node, index in edges], **attrs)
         if not isinstance(outputs, tuple):
             outputs = (outputs,)
-        node = make_node(op, edges, attrs, outputs, where=user_place(3), scope=self.scope)
+        node = make_node(op, edges, attrs, outputs, where=self.place or user_place(3), scope=self.scope)
         self.nodes.append(node)
         return tuple([make_tensor(None, (node, index)) for index in range(len(outputs))])
 

@@ -14,16 +14,17 @@ RunNode = Callable[[Node, list[Any], dict[str, Any]], Any]
 """``(node, input values, attrs)`` to the output, or a tuple of outputs if the node has several."""
 
 
-def evaluate(graph: Graph, values: Sequence[Any], run: RunNode) -> tuple[Any, ...]:
+def evaluate(graph: Graph, values: Sequence[Any], run: RunNode, *, keep_dims: bool = False) -> tuple[Any, ...]:
     """Run every node of a graph and return the values of its outputs.
 
     Args:
         graph: the graph.
         values: one value per input.
         run: what running one node means.
+        keep_dims: leave symbolic sizes in attributes as they are.
     """
     environment: dict[Edge, Any] = {(node, 0): value for node, value in zip(graph.inputs, values, strict=True)}
-    sizes = bind_sizes(graph, values) if graph.dims.hints else None
+    sizes = bind_sizes(graph, values) if graph.dims.hints and not keep_dims else None
     for node in graph.nodes:
         attrs = node.attrs
         if sizes is not None:

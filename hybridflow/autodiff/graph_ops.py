@@ -1,0 +1,68 @@
+"""Operations that carry graphs; they live beside `differentiate`, which their gradient rules need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hybridflow.autodiff.transform import Mask, differentiate
+from hybridflow.core.dispatch import bind
+from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.ir.evaluate import lower_graph
+from hybridflow.ir.graph import Graph
+
+
+def _call_lower(*xs: Any, graph: Graph) -> Any:
+    outputs = lower_graph(graph)(*xs)
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _call_infer(*specs: Any, graph: Graph) -> Any:
+    del specs
+    return graph.output_specs[0] if len(graph.outputs) == 1 else graph.output_specs
+
+
+def _call_vjp(F: Any, g: Any, y: Any, *xs: Any, graph: Graph) -> list[Any]:
+    del y
+    wanted = tuple([True] * len(xs))
+    return graph_pullback(F, graph, xs, list(g) if isinstance(g, tuple) else [g], wanted)
+
+
+def graph_pullback(F: Any, graph: Graph, xs: Sequence[Any], gs: Sequence[Any], wanted: Mask) -> list[Any]:
+    """Return the gradients of a graph's inputs by one call of its joint graph, which recomputes the forward pass."""
+    given = tuple([g is not None for g in gs])
+    gradient = differentiate(graph, given, wanted)
+    if not any(gradient.present):
+        return [None] * len(xs)
+    found = F.call(*xs, *[g for g in gs if g is not None], graph=gradient.graph)
+    several = iter(found if isinstance(found, tuple | list) else (found,))
+    return [next(several) if present else None for present in gradient.present]
+
+
+
+def call(*xs: Any, graph: Graph) -> Any:
+    """Run a graph as one operation.
+
+    Args:
+        *xs: one tensor per input of the graph.
+        graph: the graph.
+
+    Returns:
+        Its output, or a tuple of them.
+    """
+    return bind(CALL, xs, {"graph": graph})
+
+
+CALL = register(
+    Op(
+        "call",
+        No("the graph is compiled"),
+        _call_lower,
+        _call_infer,
+        _call_vjp,
+        saves=Saves(x="all"),
+        samples=No("made by compiled functions; tested with them"),
+        traits=frozenset({"nested"}),
+        public=call,
+    )
+)

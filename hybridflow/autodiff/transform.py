@@ -1,0 +1,170 @@
+"""Gradients of whole graphs: the joint graph that recomputes, and its split into forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hybridflow.autodiff.backprop import BOUND, backprop, reachable
+from hybridflow.core.context import context_of
+from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.node import Edge, Node
+from hybridflow.core.tensor import Tensor
+from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ir.evaluate import evaluate
+from hybridflow.ir.graph import Graph, clone_node, input_node
+
+Mask = tuple[bool, ...]
+
+
+class GradientGraph(NamedTuple):
+    """A graph from ``(*inputs, *given cotangents)`` to the gradients that exist.
+
+    Attributes:
+        graph: the joint graph; its outputs are the gradients whose `present` flag is set.
+        present: per input, whether a gradient reaches it.
+        forward: the outputs of the original graph, as edges of the joint graph.
+        forward_nodes: the nodes that compute them.
+    """
+
+    graph: Graph
+    present: Mask
+    forward: tuple[Edge, ...]
+    forward_nodes: tuple[Node, ...]
+
+
+def differentiate(graph: Graph, given: Mask, wanted: Mask) -> GradientGraph:
+    """Return the graph of the gradients of a graph's inputs, recomputing what it needs.
+
+    Args:
+        graph: the graph.
+        given: per output, whether it has a cotangent.
+        wanted: per input, whether its gradient is wanted.
+    """
+    key = ("differentiate", given, wanted)
+    found = graph.executables.get(key)
+    if found is None:
+        found = graph.executables[key] = _differentiate(graph, given, wanted)
+    return found
+
+
+def _differentiate(graph: Graph, given: Mask, wanted: Mask) -> GradientGraph:
+    with context_of(None):
+        builder = GraphBuilder(f"{graph.name}_gradient")
+    builder.dims = graph.dims
+    try:
+        with context_of(builder):
+            return _trace_joint(builder, graph, given, wanted)
+    finally:
+        builder.scope.alive = False
+
+
+def _trace_joint(builder: GraphBuilder, graph: Graph, given: Mask, wanted: Mask) -> GradientGraph:
+    inputs = [builder.argument(node.spec(), node.attrs["name"]) for node in graph.inputs]
+
+    def rebind(node: Node, xs: list[Any], attrs: dict[str, Any]) -> Any:
+        builder.place = node.where
+        attrs = {name: value for name, value in attrs.items() if name != "residuals"}
+        outputs = builder.bind_all(node.op, xs, attrs, residuals=bool(node.op.saves.hidden))
+        return outputs[0] if len(node.outputs) == 1 else outputs
+
+    # Symbolic sizes stay symbolic here, so the evaluator must not replace them.
+    outputs = evaluate(graph, inputs, rebind, keep_dims=True)
+    builder.place = None
+    forward = tuple([builder.edge_of(tensor) for tensor in outputs])
+    forward_nodes = tuple(builder.nodes)
+    starts: list[tuple[Edge, Tensor]] = []
+    for index, (edge, has) in enumerate(zip(forward, given, strict=True)):
+        if has:
+            starts.append((edge, builder.argument(edge[0].spec(edge[1]), f"d_output_{index}")))
+    sources: dict[int, Edge] = {}
+    for index, (tensor, want) in enumerate(zip(inputs, wanted, strict=True)):
+        if want and is_differentiable(tensor.dtype):
+            sources[index] = builder.edge_of(tensor)
+    nodes = reachable([edge for edge, _ in starts], lambda node: node.scope is builder.scope)
+    found = backprop(starts, set(sources.values()), nodes, BOUND)
+    gradients = [found.get(sources[i]) if i in sources else None for i in range(len(inputs))]
+    joint = builder.finish([gradient for gradient in gradients if gradient is not None])
+    return GradientGraph(joint, tuple([gradient is not None for gradient in gradients]), forward, forward_nodes)
+
+
+class SplitGradient(NamedTuple):
+    """A graph's gradient as two graphs that hand over what the backward pass needs.
+
+    Attributes:
+        forward: ``(*inputs)`` to ``(*outputs, *residuals)``.
+        backward: ``(*some inputs, *residuals, *cotangents)`` to the present gradients.
+        reads: the positions of those inputs.
+        residuals: how many.
+        present: per input, whether a gradient reaches it.
+        given: per output, whether the backward graph takes a cotangent for it.
+    """
+
+    forward: Graph
+    backward: Graph
+    reads: tuple[int, ...]
+    residuals: int
+    present: Mask
+    given: Mask
+
+
+def split_gradient(graph: Graph, wanted: Mask) -> SplitGradient:
+    """Return forward and backward graphs; every differentiable output gets a cotangent."""
+    key = ("split", wanted)
+    found = graph.executables.get(key)
+    if found is None:
+        found = graph.executables[key] = _split(graph, wanted)
+    return found
+
+
+def _split(graph: Graph, wanted: Mask) -> SplitGradient:
+    given = tuple([is_differentiable(spec.dtype) for spec in graph.output_specs])
+    gradient = differentiate(graph, given, wanted)
+    joint = gradient.graph
+    count = len(graph.inputs)
+    before = {*gradient.forward_nodes, *joint.inputs[:count]}
+    later = [node for node in joint.nodes if node not in before]
+    crossing: dict[Edge, None] = {}
+    constants: dict[Node, None] = {}
+    for edges in (*[node.inputs for node in later], joint.outputs):
+        for edge in edges:
+            if edge is None or edge[0] not in before:
+                continue
+            if edge[0].op.name == "constant":
+                constants[edge[0]] = None
+            else:
+                crossing[edge] = None
+    positions = {node: index for index, node in enumerate(joint.inputs[:count])}
+    reads = tuple([edge for edge in crossing if edge[0] in positions])
+    residuals = tuple([edge for edge in crossing if edge[0] not in positions])
+    forward = Graph(
+        graph.name, joint.inputs[:count], gradient.forward_nodes, gradient.forward + residuals, joint.dims
+    )
+    backward = _backward_graph(joint, reads + residuals, joint.inputs[count:], [*constants, *later])
+    return SplitGradient(
+        forward, backward, tuple([positions[edge[0]] for edge in reads]), len(residuals), gradient.present, given
+    )
+
+
+def _backward_graph(joint: Graph, residuals: tuple[Edge, ...], cotangents: tuple[Node, ...], nodes: list[Node]) -> Graph:
+    inputs = [input_node(node.spec(index), f"residual_{i}") for i, (node, index) in enumerate(residuals)]
+    moved: dict[Edge, Edge] = {edge: (node, 0) for edge, node in zip(residuals, inputs, strict=True)}
+    rebuilt: list[Node] = []
+    for node in nodes:
+        fresh = clone_node(node, tuple([moved.get(edge, edge) for edge in node.inputs if edge is not None]))
+        rebuilt.append(fresh)
+        for index in range(len(node.outputs)):
+            moved[node, index] = (fresh, index)
+    outputs = tuple([moved.get(edge, edge) for edge in joint.outputs])
+    return Graph(joint.name, (*inputs, *cotangents), tuple(rebuilt), outputs, joint.dims)
+
+
+def zero_cotangents(given: Mask, cotangents: Any, specs: Any, full: Any) -> list[Any]:
+    """Return the cotangents a backward graph takes, zeros where an output had none."""
+    result: list[Any] = []
+    for has, cotangent, spec in zip(given, cotangents, specs, strict=True):
+        if has:
+            result.append(full(spec.shape, 0, dtype=spec.dtype) if cotangent is None else cotangent)
+    return result
+
+
+

@@ -1,0 +1,96 @@
+"""`fn.explain()`: one record per trace, printable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Change:
+    """An argument that differs from the nearest earlier trace."""
+
+    argument: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.argument}: {self.before} -> {self.after}"
+
+
+@dataclass
+class TraceRecord:
+    """What one trace was made for and what it cost.
+
+    Attributes:
+        number: 1 for the first.
+        signature: argument names and what they were.
+        call_site: where the call came from, as ``file:line``.
+        changes: what differs from the nearest earlier trace; empty for the first.
+        trace_ms, passes_ms, lower_ms, xla_ms: what it cost, milliseconds.
+        nodes: nodes of the graph after the passes.
+        passes: one record per pass: name, milliseconds, node counts.
+        compiles: how many executables (one per concrete shape) came of it.
+        captured: how many tensors from outside the function the trace reads.
+        variables: the names of the Variables it reads; assigned: of those it assigns.
+    """
+
+    number: int
+    signature: dict[str, str]
+    call_site: str | None
+    changes: tuple[Change, ...] = ()
+    trace_ms: float = 0.0
+    passes_ms: float = 0.0
+    lower_ms: float = 0.0
+    xla_ms: float = 0.0
+    nodes: int = 0
+    passes: tuple[Any, ...] = ()
+    compiles: int = 0
+    captured: int = 0
+    variables: tuple[str, ...] = ()
+    assigned: tuple[str, ...] = field(default=())
+
+    @property
+    def reason(self) -> str:
+        """Why this trace was made."""
+        if not self.changes:
+            return "first call" if self.number == 1 else "an equal trace was dropped from the cache"
+        return "; ".join(map(str, self.changes))
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{name}: {value}" for name, value in self.signature.items())
+        lines = [
+            f"trace {self.number} at {self.call_site}: ({arguments})",
+            f"  why: {self.reason}",
+            f"  cost: trace {self.trace_ms:.1f} ms, passes {self.passes_ms:.1f} ms, "
+            f"lower {self.lower_ms:.1f} ms, XLA {self.xla_ms:.1f} ms in {self.compiles} compile(s); {self.nodes} nodes",
+        ]
+        if self.variables:
+            writes = f", writes {', '.join(self.assigned)}" if self.assigned else ""
+            lines.append(f"  Variables: reads {', '.join(self.variables)}{writes}")
+        if self.captured:
+            lines.append(f"  captured tensors: {self.captured}")
+        lines.extend(f"  pass {record}" for record in self.passes)
+        return "\n".join(lines)
+
+
+class Explanation(Sequence[TraceRecord]):
+    """The records of a compiled function's traces: a sequence, and printable."""
+
+    def __init__(self, name: str, records: Sequence[TraceRecord]) -> None:
+        self.name = name
+        self._records = tuple(records)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __str__(self) -> str:
+        count = len(self._records)
+        head = f"{self.name}: {count} trace{'' if count == 1 else 's'}"
+        return "\n".join([head, *map(str, self._records)])
+
+    __repr__ = __str__

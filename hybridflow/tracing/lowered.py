@@ -1,0 +1,44 @@
+"""The texts of a compiled signature, from hybridflow's IR to XLA's optimised HLO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybridflow.core.errors import ArgumentError, message
+from hybridflow.ir.graph import Graph
+from hybridflow.xla.executable import Executable
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """One signature on its way to the machine.
+
+    Attributes:
+        traced: the graph as it was traced.
+        graph: the graph after the passes.
+        executable: what XLA made of it.
+    """
+
+    traced: Graph
+    graph: Graph
+    executable: Executable
+
+    def as_text(self, stage: str = "optimized") -> str:
+        """Return the program at a stage.
+
+        Args:
+            stage: ``graph`` (as traced), ``optimized`` (after hybridflow's passes), ``stablehlo`` (as handed to
+                XLA) or ``hlo`` (as XLA optimised it).
+
+        Raises:
+            ArgumentError: another stage.
+        """
+        texts = {
+            "graph": lambda: str(self.traced),
+            "optimized": lambda: str(self.graph),
+            "stablehlo": lambda: self.executable.lowered.as_text(),
+            "hlo": lambda: self.executable.compiled.as_text(),
+        }
+        if stage not in texts:
+            raise ArgumentError(message(f"as_text: {stage!r} is not a stage", hint=f"Choose one of {list(texts)}."))
+        return texts[stage]()

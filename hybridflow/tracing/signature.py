@@ -1,0 +1,212 @@
+"""Signatures: what two calls must have in common to share a trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import weakref
+from typing import Any, NamedTuple, cast
+
+import jax
+import numpy as np
+
+from hybridflow.core.dtypes import as_dtype
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.tensor import Tensor, Variable, make_tensor, to_numpy
+
+TENSOR, VARIABLE, STATIC = "tensor", "variable", "static"
+
+
+class Leaf(NamedTuple):
+    """One flattened argument.
+
+    Attributes:
+        path: where it is, such as ``x`` or ``batch['image']``.
+        kind: tensor, variable or static.
+        value: the tensor, the Variable, or the Python value.
+        key: what a trace depends on.
+    """
+
+    path: str
+    kind: str
+    value: Any
+    key: Any
+
+    def describe(self) -> str:
+        """Describe the leaf as ``explain`` shows it."""
+        if self.kind == TENSOR:
+            return str(self.value.spec)
+        if self.kind == VARIABLE:
+            return f"Variable {self.value.spec}"
+        kind = self.value.kind if isinstance(self.value, _Text) else type(self.value).__name__
+        return f"{kind} {self.value!r}"[:80]
+
+
+class Identity:
+    """A key that equals itself only for the same living object."""
+
+    __slots__ = ("_hash", "_reference")
+
+    def __init__(self, value: Any) -> None:
+        self._hash = id(value)
+        try:
+            self._reference: Any = weakref.ref(value)
+        except TypeError:
+            self._reference = lambda: value  # kept alive, so that its id is not used again
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Identity):
+            return NotImplemented
+        mine = self._reference()
+        return mine is not None and mine is other._reference()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+def static_key(value: Any) -> Any:
+    """Return the key of a plain Python value: type and value, or identity where a class defines no value."""
+    if isinstance(value, float):
+        # == confuses -0.0 with 0.0 and keeps NaN apart from itself.
+        return float, "nan" if math.isnan(value) else value.hex()
+    if isinstance(value, complex):
+        return complex, static_key(value.real), static_key(value.imag)
+    if value is None or isinstance(value, bool | int | str | bytes | enum.Enum | slice | type | np.dtype):
+        return type(value), (value.start, value.stop, value.step) if isinstance(value, slice) else value
+    if isinstance(value, frozenset):
+        return frozenset, frozenset([static_key(item) for item in cast("frozenset[Any]", value)])
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parameters = cast(Any, type(value)).__dataclass_params__
+        if parameters.frozen and parameters.eq:
+            fields = tuple([static_key(getattr(value, f.name)) for f in dataclasses.fields(value)])
+            return type(value), fields
+    if isinstance(value, TensorSpec):
+        return TensorSpec, value
+    return type(value), Identity(value)
+
+
+class Signature(NamedTuple):
+    """The flattened arguments of one call and the key they make."""
+
+    leaves: list[Leaf]
+    tree: Any
+    key: Any
+
+
+def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Signature:
+    """Flatten named arguments into leaves.
+
+    Args:
+        arguments: every parameter's name and value, in signature order.
+        static: names whose whole value is static.
+    """
+    leaves: list[Leaf] = []
+    seen: dict[int, int] = {}
+    trees: list[Any] = []
+    for name, value in arguments.items():
+        if name in static:
+            leaves.append(Leaf(name, STATIC, value, (STATIC, _hashable(value))))
+            trees.append(None)
+            continue
+        flat, tree = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is None)
+        trees.append(tree)
+        for path, leaf in flat:
+            leaves.append(_leaf(name + jax.tree_util.keystr(path), leaf, seen))
+    return Signature(leaves, tuple(trees), (tuple(arguments), tuple(trees), tuple([leaf.key for leaf in leaves])))
+
+
+def _hashable(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        return type(value), Identity(value)
+    return (type(value), value) if not isinstance(value, float | complex) else static_key(value)
+
+
+def _leaf(path: str, value: Any, seen: dict[int, int]) -> Leaf:
+    if isinstance(value, Tensor):
+        return Leaf(path, TENSOR, value, (TENSOR, value.shape, value.dtype.num))
+    if isinstance(value, Variable):
+        order = seen.setdefault(id(value), len(seen))
+        return Leaf(path, VARIABLE, value, (VARIABLE, order, value.shape, value.dtype.num, value.trainable))
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        # A user's array is copied: XLA runs asynchronously and would see later writes.
+        tensor = make_tensor(to_numpy(value))
+        return Leaf(path, TENSOR, tensor, (TENSOR, tensor.shape, tensor.dtype.num))
+    return Leaf(path, STATIC, value, (STATIC, static_key(value)))
+
+
+def unflatten_arguments(signature: Signature, values: list[Any], static: frozenset[str]) -> dict[str, Any]:
+    """Rebuild named arguments from one value per leaf."""
+    names, trees, _ = signature.key
+    result: dict[str, Any] = {}
+    position = 0
+    for name, tree in zip(names, trees, strict=True):
+        if name in static:
+            result[name] = values[position]
+            position += 1
+            continue
+        count = tree.num_leaves
+        result[name] = jax.tree_util.tree_unflatten(tree, values[position : position + count])
+        position += count
+    return result
+
+
+def differences(old: list[Leaf], old_tree: Any, new: Signature) -> list[tuple[str, str, str]]:
+    """Return ``(argument, before, after)`` for everything in which a call differs from an earlier trace."""
+    before = {leaf.path: leaf for leaf in old}
+    after = {leaf.path: leaf for leaf in new.leaves}
+    changes: list[tuple[str, str, str]] = []
+    for path in dict.fromkeys([*before, *after]):
+        a, b = before.get(path), after.get(path)
+        if a is None or b is None:
+            changes.append((path, a.describe() if a else "absent", b.describe() if b else "absent"))
+        elif a.key != b.key:
+            changes.append((path, *_told_apart(a, b)))
+    if not changes and old_tree != new.tree:
+        changes.append(("structure", str(old_tree), str(new.tree)))
+    return changes
+
+
+def _told_apart(a: Leaf, b: Leaf) -> tuple[str, str]:
+    left, right = a.describe(), b.describe()
+    if left == right:
+        if a.kind == VARIABLE:
+            return f"{left} (alias pattern {a.key[1]})", f"{right} (alias pattern {b.key[1]})"
+        return f"{left} (id {id(a.value):#x})", f"{right} (id {id(b.value):#x})"
+    return left, right
+
+
+def forget_values(leaves: list[Leaf]) -> list[Leaf]:
+    """Return leaves that describe the same but keep no array, Variable or object alive."""
+    kept: list[Leaf] = []
+    for leaf in leaves:
+        if leaf.kind == TENSOR:
+            spec = make_spec(leaf.value.shape, as_dtype(leaf.value.dtype))
+            kept.append(leaf._replace(value=_Described(spec)))
+        elif leaf.kind == VARIABLE:
+            kept.append(leaf._replace(value=_Described(leaf.value.spec)))
+        elif leaf.value is None or isinstance(leaf.value, bool | int | float | complex | str):
+            kept.append(leaf)
+        else:
+            kept.append(leaf._replace(value=_Text(type(leaf.value).__name__, repr(leaf.value)[:60])))
+    return kept
+
+
+class _Described:
+    """Stands for a tensor or Variable that is not kept alive."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.spec = spec
+
+
+class _Text:
+    """Stands for an object that is not kept alive."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        self.text = text
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        return self.text
