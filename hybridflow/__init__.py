@@ -23,3 +23,5 @@ from hybridflow.core.tensor import Tensor as Tensor
 from hybridflow.core.tensor import Variable as Variable
 from hybridflow.core.tensor import asarray as asarray
 from hybridflow.ops.elementwise import *  # noqa: F403
+from hybridflow.ops import nn as nn
+from hybridflow.ops.matmul import matmul as matmul

@@ -1,0 +1,5 @@
+"""`hf.nn`: neural-network operations, each one node with one gradient rule."""
+
+from hybridflow.ops.nn.activations import *  # noqa: F403
+from hybridflow.ops.nn.normalization import *  # noqa: F403
+from hybridflow.ops.nn.softmax import *  # noqa: F403

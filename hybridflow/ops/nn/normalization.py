@@ -1,0 +1,326 @@
+"""Normalisation over axes: layer_norm, rms_norm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.ops.common import (
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    call_text,
+    make_spec,
+    normalize_axes,
+    normals,
+    promote_float,
+    require_kind,
+)
+from hybridflow.ops.nn.common import (
+    REAL_FLOAT,
+    compute_dtype,
+    lower_narrow,
+    lower_wide,
+    narrow,
+    wide,
+)
+from hybridflow.ops.sizes import count_along, reduced_shape
+
+
+def _infer(
+    name: str,
+    statistics: int,
+    x: TensorSpec,
+    parameters: tuple[TensorSpec, ...],
+    axis: tuple[int, ...],
+    residuals: bool,
+) -> Any:
+    """Return the specs of a normalisation: the result, and with `residuals` its statistics."""
+    require_kind(name, REAL_FLOAT, x)
+    expected = tuple([x.shape[index] for index in axis])
+    for parameter in parameters:
+        if parameter.shape != expected:
+            raise ShapeError(
+                message(
+                    f"{name}: scale and shift must have the sizes of the normalised axes, {expected}, not "
+                    f"{parameter.shape}",
+                    got=f"{call_text(name, x, *parameters)} with axis={axis}",
+                    hint="Reshape the parameter, or change axis.",
+                )
+            )
+    y = make_spec(x.shape, x.dtype)
+    statistic = make_spec(reduced_shape(x.shape, axis, True), compute_dtype(x.dtype))
+    return (y, *[statistic] * statistics) if residuals else y
+
+
+def _aligned(shape: tuple[Any, ...], axis: tuple[int, ...]) -> tuple[Any, ...]:
+    """Return the shape in which a parameter over `axis` broadcasts against the input."""
+    return tuple([size if index in axis else 1 for index, size in enumerate(shape)])
+
+
+def _others(ndim: int, axis: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple([index for index in range(ndim) if index not in axis])
+
+
+def _lower_parameter(value: Any, shape: tuple[int, ...], axis: tuple[int, ...]) -> Any:
+    return lax.broadcast_in_dim(lower_wide(value), shape, axis)
+
+
+def _lower_mean(x: Any, axis: tuple[int, ...]) -> Any:
+    """Average over axes, kept with size 1."""
+    total = lax.reduce_sum(x, axes=axis)
+    count = lax.full_like(total, max(count_along(x.shape, axis), 1))
+    return lax.expand_dims(lax.div(total, count), axis)
+
+
+def _spread(value: Any, shape: tuple[int, ...]) -> Any:
+    return lax.broadcast_in_dim(value, shape, tuple(range(len(shape))))
+
+
+def _kernel_mean(x: Any, axis: tuple[int, ...]) -> Any:
+    return np.add.reduce(x, axis=axis, keepdims=True) / x.dtype.type(max(count_along(x.shape, axis), 1))
+
+
+def _parameter_samples(rng: np.random.Generator, name: str, count: int) -> Any:
+    def parameters(*shape: int, dtype: Any = np.float32) -> Any:
+        return tuple([normals(rng, *shape, dtype=dtype) for _ in range(count)])
+
+    yield Sample((normals(rng, 3, 4),))
+    yield Sample((normals(rng, 3, 4), *parameters(4)))
+    yield Sample((normals(rng, 2, 3, 4), *parameters(3, 4)), {"axis": (-1, 1)})
+    yield Sample((normals(rng, 2, 3, 4), *parameters(3)), {"axis": 1})
+    yield Sample((normals(rng, 3, 4), normals(rng, 4)))
+    yield Sample((normals(rng, 5, dtype=np.float64), *parameters(5, dtype=np.float64)), {"epsilon": 1e-3})
+    yield Sample((normals(rng, 0, 3), *parameters(3)))
+    yield Sample((normals(rng, 2, 4, dtype="bfloat16"), *parameters(4, dtype="bfloat16")), gradient=False)
+    yield Bad((normals(rng, 3, 4), normals(rng, 3)), error=ShapeError, text=f"{name}: scale and shift must have")
+    yield Bad((normals(rng, 3, 4),), {"axis": 2}, error=ShapeError, text="axis 2 is out of range")
+
+
+# -- layer_norm ---------------------------------------------------------------------------------------------------
+
+
+def _layer_norm_kernel(
+    x: Any, *parameters: Any, axis: tuple[int, ...], epsilon: float, has_scale: bool, has_shift: bool, residuals: bool
+) -> Any:
+    mean = _kernel_mean(x, axis)
+    y = x - mean
+    rstd = x.dtype.type(1) / np.sqrt(_kernel_mean(y * y, axis) + x.dtype.type(epsilon))
+    y *= rstd
+    shape = _aligned(x.shape, axis)
+    if has_scale:
+        y *= parameters[0].reshape(shape)
+    if has_shift:
+        y += parameters[-1].reshape(shape)
+    return (y, mean, rstd) if residuals else y
+
+
+def _layer_norm_lower(
+    x: Any, *parameters: Any, axis: tuple[int, ...], epsilon: float, has_scale: bool, has_shift: bool, residuals: bool
+) -> Any:
+    full, shape = lower_wide(x), x.shape
+    mean = _lower_mean(full, axis)
+    y = lax.sub(full, _spread(mean, shape))
+    variance = _lower_mean(lax.mul(y, y), axis)
+    rstd = lax.rsqrt(lax.add(variance, lax.full_like(variance, epsilon)))
+    y = lax.mul(y, _spread(rstd, shape))
+    if has_scale:
+        y = lax.mul(y, _lower_parameter(parameters[0], shape, axis))
+    if has_shift:
+        y = lax.add(y, _lower_parameter(parameters[-1], shape, axis))
+    y = lower_narrow(y, x.dtype)
+    return (y, mean, rstd) if residuals else y
+
+
+def _layer_norm_infer(
+    x: TensorSpec,
+    *parameters: TensorSpec,
+    axis: tuple[int, ...],
+    epsilon: float,
+    has_scale: bool,
+    has_shift: bool,
+    residuals: bool,
+) -> Any:
+    del epsilon, has_scale, has_shift
+    return _infer("layer_norm", 2, x, parameters, axis, residuals)
+
+
+def _layer_norm_vjp(
+    F: Any,
+    g: Any,
+    y: Any,
+    x: Any,
+    *parameters: Any,
+    axis: tuple[int, ...],
+    epsilon: float,
+    has_scale: bool,
+    has_shift: bool,
+) -> Any:
+    del epsilon
+    dtype, g = x.dtype, wide(F, g)
+    _, mean, rstd = y
+    normed = (wide(F, x) - mean) * rstd
+    others = _others(len(x.shape), axis)
+
+    def of_x() -> Any:
+        scale = F.reshape(wide(F, parameters[0]), shape=_aligned(x.shape, axis)) if has_scale else None
+        inner = g if scale is None else g * scale
+        # All contributions are summed here, so that the caller adds one value to the residual's cotangent.
+        along = normed * F.mean(inner * normed, axis=axis, keepdims=True)
+        return narrow(F, (inner - F.mean(inner, axis=axis, keepdims=True) - along) * rstd, dtype)
+
+    gradients = [of_x]
+    if has_scale:
+        gradients.append(lambda: narrow(F, F.sum(g * normed, axis=others, keepdims=False), dtype))
+    if has_shift:
+        gradients.append(lambda: narrow(F, F.sum(g, axis=others, keepdims=False), dtype))
+    return gradients
+
+
+def _layer_norm_samples(rng: np.random.Generator) -> Any:
+    yield from _parameter_samples(rng, "layer_norm", 2)
+    yield Sample((normals(rng, 3, 4), None, normals(rng, 4)))
+
+
+@op(
+    kernel=_layer_norm_kernel,
+    lower=_layer_norm_lower,
+    infer=_layer_norm_infer,
+    vjp=_layer_norm_vjp,
+    saves=Saves(x="all", hidden=2),
+    flops=lambda y, x, *parameters, **attrs: 8 * x.size,
+    samples=_layer_norm_samples,
+    ulp=64,
+)
+def layer_norm(
+    x: TensorLike,
+    scale: TensorLike | None = None,
+    shift: TensorLike | None = None,
+    *,
+    axis: Any = -1,
+    epsilon: float = 1e-5,
+) -> Tensor:
+    """Subtract the mean over axes and divide by the standard deviation, then scale and shift.
+
+    Args:
+        x: floating-point; integers become float32.
+        scale: a factor per element of the normalised axes, of their sizes in order; none if not given.
+        shift: a summand of the same shape; none if not given.
+        axis: the axis, or several, to normalise over.
+        epsilon: added to the (biased) variance.
+
+    Returns:
+        The shape of `x`, in the promoted dtype. float16 and bfloat16 are computed in float32 and rounded once.
+
+    Raises:
+        ShapeError: an axis out of range, or parameters that do not have the sizes of the axes.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.layer_norm([1.0, 3.0], epsilon=0.0)
+        Tensor([-1.,  1.], dtype=float32)
+
+    Reference:
+        Ba, Kiros and Hinton, "Layer normalization", 2016.
+    """
+    tensors = promote_float(*[value for value in (x, scale, shift) if value is not None])
+    return bind(
+        layer_norm.op,
+        tensors,
+        {
+            "axis": normalize_axes("layer_norm", axis, tensors[0].ndim),
+            "epsilon": float(epsilon),
+            "has_scale": scale is not None,
+            "has_shift": shift is not None,
+        },
+    )
+
+
+# -- rms_norm -----------------------------------------------------------------------------------------------------
+
+
+def _rms_norm_kernel(x: Any, *scale: Any, axis: tuple[int, ...], epsilon: float, residuals: bool) -> Any:
+    rstd = x.dtype.type(1) / np.sqrt(_kernel_mean(x * x, axis) + x.dtype.type(epsilon))
+    y = x * rstd
+    if scale:
+        y *= scale[0].reshape(_aligned(x.shape, axis))
+    return (y, rstd) if residuals else y
+
+
+def _rms_norm_lower(x: Any, *scale: Any, axis: tuple[int, ...], epsilon: float, residuals: bool) -> Any:
+    full = lower_wide(x)
+    power = _lower_mean(lax.mul(full, full), axis)
+    rstd = lax.rsqrt(lax.add(power, lax.full_like(power, epsilon)))
+    y = lax.mul(full, _spread(rstd, x.shape))
+    if scale:
+        y = lax.mul(y, _lower_parameter(scale[0], x.shape, axis))
+    y = lower_narrow(y, x.dtype)
+    return (y, rstd) if residuals else y
+
+
+def _rms_norm_infer(
+    x: TensorSpec, *scale: TensorSpec, axis: tuple[int, ...], epsilon: float, residuals: bool
+) -> Any:
+    del epsilon
+    return _infer("rms_norm", 1, x, scale, axis, residuals)
+
+
+def _rms_norm_vjp(F: Any, g: Any, y: Any, x: Any, *scale: Any, axis: tuple[int, ...], epsilon: float) -> Any:
+    del epsilon
+    dtype, g, rstd = x.dtype, wide(F, g), y[1]
+    normed = wide(F, x) * rstd
+
+    def of_x() -> Any:
+        inner = g * F.reshape(wide(F, scale[0]), shape=_aligned(x.shape, axis)) if scale else g
+        return narrow(F, (inner - normed * F.mean(inner * normed, axis=axis, keepdims=True)) * rstd, dtype)
+
+    if not scale:
+        return (of_x,)
+    others = _others(len(x.shape), axis)
+    return of_x, lambda: narrow(F, F.sum(g * normed, axis=others, keepdims=False), dtype)
+
+
+@op(
+    kernel=_rms_norm_kernel,
+    lower=_rms_norm_lower,
+    infer=_rms_norm_infer,
+    vjp=_rms_norm_vjp,
+    saves=Saves(x="all", hidden=1),
+    flops=lambda y, x, *scale, **attrs: 5 * x.size,
+    samples=lambda rng: _parameter_samples(rng, "rms_norm", 1),
+    ulp=64,
+)
+def rms_norm(x: TensorLike, scale: TensorLike | None = None, *, axis: Any = -1, epsilon: float = 1e-6) -> Tensor:
+    """Divide by the root of the mean square over axes, then scale.
+
+    Args:
+        x: floating-point; integers become float32.
+        scale: a factor per element of the normalised axes, of their sizes in order; none if not given.
+        axis: the axis, or several, to normalise over.
+        epsilon: added to the mean square.
+
+    Returns:
+        The shape of `x`, in the promoted dtype. float16 and bfloat16 are computed in float32 and rounded once.
+
+    Raises:
+        ShapeError: an axis out of range, or a scale that does not have the sizes of the axes.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.rms_norm([2.0, 2.0], epsilon=0.0)
+        Tensor([1., 1.], dtype=float32)
+
+    Reference:
+        Zhang and Sennrich, "Root mean square layer normalization", 2019.
+    """
+    tensors = promote_float(*[value for value in (x, scale) if value is not None])
+    axes = normalize_axes("rms_norm", axis, tensors[0].ndim)
+    return bind(rms_norm.op, tensors, {"axis": axes, "epsilon": float(epsilon)})
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,0 +1,185 @@
+"""Softmax and its logarithm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import ShapeError
+from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.ops.common import (
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    make_spec,
+    normalize_axes,
+    normals,
+    promote_float,
+    require_kind,
+)
+from hybridflow.ops.nn.common import (
+    REAL_FLOAT,
+    lower_narrow,
+    lower_wide,
+    narrow,
+    wide,
+)
+
+
+def lower_spread(value: Any, shape: tuple[int, ...], axis: tuple[int, ...]) -> Any:
+    """Broadcast the result of a reduction over axes back to the shape that was reduced."""
+    kept = tuple([index for index in range(len(shape)) if index not in axis])
+    return lax.broadcast_in_dim(value, shape, kept)
+
+
+def lower_shifted(x: Any, axis: tuple[int, ...]) -> Any:
+    """Subtract the maximum over axes, in the compute dtype."""
+    full = lower_wide(x)
+    return lax.sub(full, lower_spread(lax.reduce_max(full, axes=axis), full.shape, axis))
+
+
+def kernel_shifted(x: Any, axis: tuple[int, ...]) -> Any:
+    """Subtract the maximum over axes; an array of its own."""
+    return np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True))
+
+
+def _infer(name: str) -> Any:
+    def infer(x: TensorSpec, *, axis: tuple[int, ...]) -> TensorSpec:
+        del axis
+        require_kind(name, REAL_FLOAT, x)
+        return make_spec(x.shape, x.dtype)
+
+    return infer
+
+
+def _samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 3, 4),))
+    yield Sample((normals(rng, 3, 4),), {"axis": 0})
+    yield Sample((normals(rng, 2, 3, 4),), {"axis": (0, -1)})
+    yield Sample((normals(rng, 3, 4) * 50,))
+    yield Sample((normals(rng, 0, 3),))
+    yield Sample((normals(rng, 5, dtype=np.float64),))
+    yield Sample((normals(rng, 2, 3, dtype="bfloat16"),), gradient=False)
+    yield Bad((normals(rng, 3, 4),), {"axis": 2}, error=ShapeError, text="axis 2 is out of range")
+
+
+# -- softmax ------------------------------------------------------------------------------------------------------
+
+
+def _softmax_kernel(x: Any, *, axis: tuple[int, ...]) -> Any:
+    if not x.size:
+        return x.copy()
+    y = kernel_shifted(x, axis)
+    y = np.exp(y, out=y) if y.ndim else np.exp(y)
+    total = np.add.reduce(y, axis=axis, keepdims=True)
+    return np.divide(y, total, out=y) if y.ndim else y / total
+
+
+def _softmax_lower(x: Any, *, axis: tuple[int, ...]) -> Any:
+    if not x.size:
+        return x
+    y = lax.exp(lower_shifted(x, axis))
+    return lower_narrow(lax.div(y, lower_spread(lax.reduce_sum(y, axes=axis), y.shape, axis)), x.dtype)
+
+
+def softmax_gradient(F: Any, g: Any, y: Any, axis: tuple[int, ...]) -> Any:
+    """Return the gradient of the logits from the probabilities `y` and their cotangent."""
+    product = g * y
+    return product - y * F.sum(product, axis=axis, keepdims=True)
+
+
+def _softmax_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
+    return (narrow(F, softmax_gradient(F, wide(F, g), wide(F, y), axis), x.dtype),)
+
+
+@op(
+    kernel=_softmax_kernel,
+    lower=_softmax_lower,
+    infer=_infer("softmax"),
+    vjp=_softmax_vjp,
+    saves=Saves(y=True),
+    flops=lambda y, x, *, axis: 5 * x.size,
+    samples=_samples,
+    ulp=64,
+)
+def softmax(x: TensorLike, /, axis: Any = -1) -> Tensor:
+    """Divide the exponentials along an axis by their sum.
+
+    Args:
+        x: floating-point; integers become float32.
+        axis: the axis, or several, along which the result sums to 1.
+
+    Returns:
+        The same shape and dtype. float16 and bfloat16 are computed in float32 and rounded once.
+
+    Raises:
+        ShapeError: an axis out of range.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.softmax([0.0, 0.0])
+        Tensor([0.5, 0.5], dtype=float32)
+    """
+    tensors = promote_float(x)
+    return bind(softmax.op, tensors, {"axis": normalize_axes("softmax", axis, tensors[0].ndim)})
+
+
+# -- log_softmax --------------------------------------------------------------------------------------------------
+
+
+def _log_softmax_kernel(x: Any, *, axis: tuple[int, ...]) -> Any:
+    if not x.size:
+        return x.copy()
+    y = kernel_shifted(x, axis)
+    return y - np.log(np.add.reduce(np.exp(y), axis=axis, keepdims=True))
+
+
+def _log_softmax_lower(x: Any, *, axis: tuple[int, ...]) -> Any:
+    if not x.size:
+        return x
+    y = lower_shifted(x, axis)
+    total = lax.log(lax.reduce_sum(lax.exp(y), axes=axis))
+    return lower_narrow(lax.sub(y, lower_spread(total, y.shape, axis)), x.dtype)
+
+
+def _log_softmax_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
+    g, y = wide(F, g), wide(F, y)
+    return (narrow(F, g - F.exp(y) * F.sum(g, axis=axis, keepdims=True), x.dtype),)
+
+
+@op(
+    kernel=_log_softmax_kernel,
+    lower=_log_softmax_lower,
+    infer=_infer("log_softmax"),
+    vjp=_log_softmax_vjp,
+    saves=Saves(y=True),
+    flops=lambda y, x, *, axis: 5 * x.size,
+    samples=_samples,
+    ulp=64,
+)
+def log_softmax(x: TensorLike, /, axis: Any = -1) -> Tensor:
+    """Compute the logarithm of `softmax` without overflow or loss of small probabilities.
+
+    Args:
+        x: floating-point; integers become float32.
+        axis: the axis, or several, along which the exponentials of the result sum to 1.
+
+    Returns:
+        The same shape and dtype. float16 and bfloat16 are computed in float32 and rounded once.
+
+    Raises:
+        ShapeError: an axis out of range.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.log_softmax([0.0, 0.0])
+        Tensor([-0.6931472, -0.6931472], dtype=float32)
+    """
+    tensors = promote_float(x)
+    return bind(log_softmax.op, tensors, {"axis": normalize_axes("log_softmax", axis, tensors[0].ndim)})
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
