@@ -22,6 +22,13 @@ from hybridflow.core.spec import TensorSpec as TensorSpec
 from hybridflow.core.tensor import Tensor as Tensor
 from hybridflow.core.tensor import Variable as Variable
 from hybridflow.core.tensor import asarray as asarray
+from hybridflow.ops.arithmetic import *  # noqa: F403
+from hybridflow.ops.comparison import *  # noqa: F403
+from hybridflow.ops.creation import *  # noqa: F403
 from hybridflow.ops.elementwise import *  # noqa: F403
+from hybridflow.ops.indexing import *  # noqa: F403
+from hybridflow.ops.reductions import *  # noqa: F403
+from hybridflow.ops.shape import *  # noqa: F403
+from hybridflow.ops.transcendental import *  # noqa: F403
 from hybridflow.ops import nn as nn
 from hybridflow.ops.matmul import matmul as matmul

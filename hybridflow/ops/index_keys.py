@@ -1,0 +1,216 @@
+"""What stands between the brackets of ``x[...]``: parsed into a static index and integer tensors.
+
+A static index is a tuple with one entry per axis of `x`, plus None for a new axis. An entry is an integer that
+removes the axis, or ``(start, size, step)``: the elements ``start, start + step, ...``, `size` of them. All sizes
+are known, so the index is hashable, its result's shape needs no arithmetic, and its adjoint is a padding.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hybridflow.core.dims import Dim
+from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceError, message
+from hybridflow.core.context import is_tracing
+from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray, host_array
+
+StaticIndex = tuple[Any, ...]
+Shape = tuple[Any, ...]
+
+
+class ParsedKey(NamedTuple):
+    """A key in parts: first the static index is applied, then the tensors select on `axes` of what it gave.
+
+    Attributes:
+        index: the static index, or None if it would change nothing.
+        axes: the axes, counted after the static index, that tensors select from.
+        tensors: the integer tensors, one per axis.
+        adjacent: whether NumPy leaves the selected axes where they were (True) or puts them first.
+    """
+
+    index: StaticIndex | None
+    axes: tuple[int, ...]
+    tensors: tuple[Tensor, ...]
+    adjacent: bool
+
+
+def check_position(number: Any, size: Any, axis: int, name: str) -> Any:
+    """Return an index on an axis counted from the front.
+
+    Raises:
+        IndexRangeError: if the axis has no such element.
+    """
+    if number >= size or number < -size:
+        raise IndexRangeError(
+            message(f"{name}: index {number} is out of range for size {size} on axis {axis}",
+                    hint=f"Use an index from {-size} to {size - 1}." if size else "The axis is empty.")
+        )  # fmt: skip
+    return number + size if number < 0 else number
+
+
+def _bound(value: Any, size: Any, low: Any, high: Any, default: Any) -> Any:
+    """Clamp one end of a slice as Python does."""
+    if value is None:
+        return default
+    value = value if isinstance(value, Dim) else value.__index__()
+    if value < 0:
+        value = value + size
+        return low if value < low else value
+    return high if value > high else value
+
+
+def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
+    """Return a slice of an axis as ``(start, size, step)``.
+
+    Raises:
+        ArgumentTypeError: a step that is no non-zero integer, or an end that is no integer.
+    """
+    try:
+        step = 1 if item.step is None else item.step.__index__()
+        if step == 0:
+            raise ArgumentTypeError(message("getitem: a slice's step is 0", got=repr(item), hint="Use 1 or -1."))
+        if step > 0:
+            start = _bound(item.start, size, 0, size, 0)
+            stop = _bound(item.stop, size, 0, size, size)
+            count = stop - start if step == 1 else (stop - start + (step - 1)) // step
+        else:
+            start = _bound(item.start, size, -1, size - 1, size - 1)
+            stop = _bound(item.stop, size, -1, size - 1, -1)
+            count = start - stop if step == -1 else (start - stop + (-step - 1)) // -step
+    except AttributeError:
+        raise ArgumentTypeError(
+            message("getitem: a slice takes integers", got=repr(item), hint="Use hf.take for positions in a tensor.")
+        ) from None
+    if count <= 0:
+        return (0, 0, 1)
+    return (start, count, step)
+
+
+def static_shape(index: StaticIndex) -> Shape:
+    """Return the shape that a static index gives."""
+    return tuple([1 if item is None else item[1] for item in index if item is None or type(item) is tuple])
+
+
+def numpy_index(index: StaticIndex) -> tuple[Any, ...]:
+    """Return a static index as NumPy takes it."""
+    return tuple([_numpy_slice(*item) if type(item) is tuple else item for item in index])
+
+
+def _numpy_slice(start: int, size: int, step: int) -> slice:
+    stop = start + size * step
+    return slice(start, None if stop < 0 else stop, step)
+
+
+def _is_integer(item: Any) -> bool:
+    return hasattr(item, "__index__") and not isinstance(item, Tensor | Variable) and getattr(item, "ndim", 0) == 0
+
+
+def _as_items(key: Any, shape: Shape) -> list[Any]:
+    """Return the items of a key, one per axis and None for new axes: masks as integer tensors, no Ellipsis."""
+    given: tuple[Any, ...] = key if type(key) is tuple else (key,)
+    items: list[Any] = []
+    for item in given:
+        if isinstance(item, bool | np.bool_):
+            raise ArgumentTypeError(
+                message(f"getitem: {item} is not an index", got=f"x[{item}]", hint="Use an integer, or a mask tensor.")
+            )
+        if item is None or item is Ellipsis or isinstance(item, slice | Dim) or _is_integer(item):
+            items.append(item)
+            continue
+        items.extend(_tensor_items(item, shape))
+    used = len([item for item in items if item is not None and item is not Ellipsis])
+    if used > len(shape):
+        raise IndexRangeError(
+            message(f"getitem: {used} indices for {len(shape)} dimensions", got=f"x[{key!r}]"[:80] + f" of shape {shape}",
+                    hint="Give at most one index per axis.")
+        )  # fmt: skip
+    dots = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise ArgumentTypeError(message("getitem: an index has one ... at most", got=f"x[{key!r}]"[:80]))
+    rest = [slice(None)] * (len(shape) - used)
+    if dots:
+        return [*items[: dots[0]], *rest, *items[dots[0] + 1 :]]
+    return [*items, *rest]
+
+
+def _tensor_items(item: Any, shape: Shape) -> list[Tensor]:
+    """Return an index tensor as it is, a mask as the positions where it holds, one tensor per axis."""
+    if isinstance(item, list) and not item:
+        item = np.zeros(0, np.int32)
+    if isinstance(item, str | float | complex) or not (isinstance(item, list) or hasattr(item, "dtype")):
+        raise ArgumentTypeError(
+            message(f"getitem: a {type(item).__name__} is not an index", got=repr(item)[:60],
+                    hint="Index with integers, slices, None, ..., integer tensors or masks.")
+        )  # fmt: skip
+    traced = isinstance(item, Tensor | Variable)
+    tensor = as_tensor(item)
+    kind = tensor.dtype.kind
+    if kind == "b":
+        if is_tracing() and traced:
+            raise TraceError(
+                message("getitem: the shape of x[mask] depends on values, which a trace does not have",
+                        got=f"x[{tensor.spec}]", hint="Use hf.where(mask, x, other), which keeps the shape.")
+            )  # fmt: skip
+        return mask_positions(np.asarray(item) if is_tracing() else host_array(tensor), shape)
+    if kind not in "iu":
+        raise ArgumentTypeError(
+            message(f"getitem: an index tensor is {tensor.dtype}, not an integer or a mask", got=str(tensor.spec),
+                    hint="Cast it with .astype(hf.int32).")
+        )  # fmt: skip
+    return [tensor]
+
+
+def mask_positions(mask: np.ndarray[Any, Any], shape: Shape) -> list[Tensor]:
+    """Return, per axis of a mask, where it holds.
+
+    Raises:
+        IndexRangeError: a mask unlike the axes that it covers.
+    """
+    if mask.ndim == 0 or mask.ndim > len(shape) or any(a != b for a, b in zip(mask.shape, shape, strict=False)):
+        raise IndexRangeError(
+            message(f"getitem: a mask of shape {mask.shape} for a tensor of shape {shape}",
+                    hint="A mask covers the first axes, with their sizes.")
+        )  # fmt: skip
+    return [asarray(positions.astype(np.int32)) for positions in np.nonzero(mask)]
+
+
+def parse_key(key: Any, shape: Shape) -> ParsedKey:
+    """Parse what stands between the brackets of ``x[...]`` for a tensor of a shape."""
+    items = _as_items(key, shape)
+    advanced = any(isinstance(item, Tensor) for item in items)
+    index: list[Any] = []
+    axes: list[int] = []
+    tensors: list[Tensor] = []
+    plain = True
+    axis = position = 0
+    for item in items:
+        if item is None:
+            index.append(None)
+            plain = False
+            position += 1
+            continue
+        size = shape[axis]
+        if isinstance(item, slice):
+            index.append(normalize_slice(item, size))
+            plain = plain and item == slice(None)
+        elif isinstance(item, Tensor):
+            index.append((0, size, 1))
+            axes.append(position)
+            tensors.append(item)
+        else:
+            number = check_position(item if isinstance(item, Dim) else item.__index__(), size, axis, "getitem")
+            if advanced:  # beside tensors an integer selects as a tensor of shape () does
+                index.append((0, size, 1))
+                axes.append(position)
+                tensors.append(asarray(number))
+            else:
+                index.append(number)
+                plain = False
+                axis += 1
+                continue
+        axis += 1
+        position += 1
+    adjacent = not axes or axes == list(range(axes[0], axes[0] + len(axes)))
+    return ParsedKey(None if plain else tuple(index), tuple(axes), tuple(tensors), adjacent)

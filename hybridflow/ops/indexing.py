@@ -1,0 +1,189 @@
+"""Indexing: ``x[...]``, `take` and its relatives, and their adjoints, which are operations too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dims import same_size
+from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import IndexRangeError, ShapeError, message
+from hybridflow.core.op import Bad, Sample, op, public_names
+from hybridflow.ops.common import (
+    Shape,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    call_text,
+    make_spec,
+    no_flops,
+    normals,
+)
+from hybridflow.ops.index_keys import StaticIndex, check_position, numpy_index, parse_key, static_shape
+
+# -- static indices -----------------------------------------------------------------------------------------------
+
+
+def _getitem_lower(x: Any, index: StaticIndex) -> Any:
+    entries = [item if type(item) is tuple else (item, 1, 1) for item in index if item is not None]
+    flipped = [i for i, (_, _, step) in enumerate(entries) if step < 0]
+    starts = [start if step > 0 else start + (size - 1) * step for start, size, step in entries]
+    limits = [
+        start + (size - 1) * abs(step) + 1 if size else start
+        for start, (_, size, step) in zip(starts, entries, strict=True)
+    ]
+    y = lax.slice(x, starts, limits, [abs(step) for _, _, step in entries])
+    if flipped:
+        y = lax.rev(y, flipped)
+    return lax.reshape(y, static_shape(index))
+
+
+def _getitem_infer(x: TensorSpec, *, index: StaticIndex) -> TensorSpec:
+    entries = [item for item in index if item is not None]
+    if len(entries) != len(x.shape):
+        raise ShapeError(
+            message(f"getitem: {len(entries)} entries for {len(x.shape)} dimensions", got=call_text("getitem", x),
+                    hint="A static index has one entry per axis.")
+        )  # fmt: skip
+    for axis, (item, size) in enumerate(zip(entries, x.shape, strict=True)):
+        if type(item) is not tuple:
+            check_position(item, size, axis, "getitem")
+        elif not (same_size(item[1], size) and item[2] == 1) and item[1] > 0:
+            check_position(item[0], size, axis, "getitem")
+            check_position(item[0] + (item[1] - 1) * item[2], size, axis, "getitem")
+    return make_spec(static_shape(index), x.dtype)
+
+
+def _getitem_samples(rng: np.random.Generator) -> Any:
+    x = normals(rng, 3, 4)
+    yield Sample((x, 1))
+    yield Sample((x, (-1, slice(None, None, -1))))
+    yield Sample((x, (slice(0, 3, 2), None, slice(1, -1))))
+    yield Sample((x, (..., slice(3, None, -2))))
+    yield Sample((x, (slice(2, 1), 0)))
+    yield Sample((x[0, 0], ()))
+    yield Sample((x.astype("float64"), (2, 3)))
+    yield Sample((normals(rng, 3, 2, dtype="bfloat16"), slice(1, None)), gradient=False)
+    yield Bad((x, 3), error=IndexRangeError, text="index 3 is out of range for size 3 on axis 0")
+    yield Bad((x, (0, -5)), error=IndexRangeError, text="index -5 is out of range for size 4 on axis 1")
+    yield Bad((x, (0, 0, 0)), error=IndexRangeError, text="3 indices for 2 dimensions")
+    yield Bad((x, 1.0), error=TypeError, text="a float is not an index")
+    yield Bad((x, slice(None, None, 0)), error=TypeError, text="step is 0")
+
+
+@op(
+    kernel=lambda x, index: x[numpy_index(index)],
+    lower=_getitem_lower,
+    infer=_getitem_infer,
+    vjp=lambda F, g, y, x, *, index: (F.slice_scatter(g, shape=x.shape, index=index),),
+    flops=no_flops,
+    samples=_getitem_samples,
+    traits=("layout",),
+    method="__getitem__",
+    ulp=0,
+)
+def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None) -> Tensor:
+    """Index a tensor, as ``x[key]`` does.
+
+    Args:
+        x: any shape and dtype.
+        key: integers, slices, None, ``...``, integer tensors and masks, with NumPy's meaning.
+        index: the key in the form in which the operation keeps it; for gradient rules.
+
+    Returns:
+        The elements selected.
+
+    Raises:
+        IndexRangeError: an integer outside its axis, or more indices than axes.
+        ArgumentTypeError: something that is no index.
+        TraceError: a mask inside a compiled function.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> x = hf.asarray([[1, 2, 3], [4, 5, 6]])
+        >>> x[1, ::-1]
+        Tensor([6, 5, 4], dtype=int32)
+    """
+    tensor = as_tensor(x)
+    if index is not None:
+        return bind(getitem.op, (tensor,), {"index": index})
+    parsed = parse_key(key, tensor.shape)
+    if parsed.index is not None:
+        tensor = bind(getitem.op, (tensor,), {"index": parsed.index})
+    return tensor
+
+
+def _slice_scatter_kernel(x: Any, *, shape: Shape, index: StaticIndex) -> Any:
+    result = np.zeros(shape, x.dtype)
+    result[numpy_index(index)] = x
+    return result
+
+
+def _slice_scatter_lower(x: Any, *, shape: Shape, index: StaticIndex) -> Any:
+    entries = [item if type(item) is tuple else (item, 1, 1) for item in index if item is not None]
+    y = lax.reshape(x, tuple([size for _, size, _ in entries]))
+    flipped = [i for i, (_, _, step) in enumerate(entries) if step < 0]
+    if flipped:
+        y = lax.rev(y, flipped)
+    pads: list[tuple[int, int, int]] = []
+    for (start, size, step), whole in zip(entries, shape, strict=True):
+        gap = abs(step)
+        low = start if step > 0 else start + (size - 1) * step
+        pads.append((low, whole - low - (size - 1) * gap - 1, gap - 1) if size else (0, whole, 0))
+    return lax.pad(y, np.zeros((), x.dtype), pads)
+
+
+def _slice_scatter_infer(x: TensorSpec, *, shape: Shape, index: StaticIndex) -> TensorSpec:
+    expected = _getitem_infer(make_spec(shape, x.dtype), index=index).shape
+    if x.shape != expected:
+        raise ShapeError(
+            message(f"slice_scatter: a value of shape {x.shape} for elements of shape {expected}",
+                    got=call_text("slice_scatter", x), hint="Give one value per selected element.")
+        )  # fmt: skip
+    return make_spec(shape, x.dtype)
+
+
+def _slice_scatter_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 2, 3),), {"shape": (5, 4), "index": ((4, 2, -2), (1, 3, 1))})
+    yield Sample((normals(rng, 1, 3),), {"shape": (2, 7), "index": (1, None, (0, 3, 3))})
+    yield Sample((normals(rng, 0, 2, dtype="float64"),), {"shape": (3, 2), "index": ((0, 0, 1), (0, 2, 1))})
+    yield Sample((normals(rng, 2, dtype="bfloat16"),), {"shape": (4,), "index": ((1, 2, 1),)}, gradient=False)
+    yield Bad((normals(rng, 3),), {"shape": (4,), "index": ((0, 2, 1),)}, error=ShapeError, text="shape (3,) for")
+
+
+@op(
+    kernel=_slice_scatter_kernel,
+    lower=_slice_scatter_lower,
+    infer=_slice_scatter_infer,
+    vjp=lambda F, g, y, x, *, shape, index: (F.getitem(g, index=index),),
+    flops=no_flops,
+    samples=_slice_scatter_samples,
+    traits=("layout",),
+    ulp=0,
+)
+def slice_scatter(x: TensorLike, /, *, shape: Shape, index: StaticIndex) -> Tensor:
+    """Put elements where a static index takes them from, and zeros elsewhere: the adjoint of `getitem`.
+
+    Args:
+        x: of the shape that the index gives.
+        shape: the result's shape.
+        index: per axis an integer or ``(start, size, step)``; None for a new axis.
+
+    Returns:
+        The tensor of that shape.
+
+    Raises:
+        ShapeError: `x` has another shape than the index gives.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.slice_scatter([1.0, 2.0], shape=(5,), index=((0, 2, 2),))
+        Tensor([1., 0., 2., 0., 0.], dtype=float32)
+    """
+    return bind(slice_scatter.op, (as_tensor(x),), {"shape": shape, "index": index})
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

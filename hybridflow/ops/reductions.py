@@ -1,0 +1,282 @@
+"""Reductions: sum, mean, maximum and their relatives, over all axes or some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import LOW_PRECISION, as_dtype, float32, int32, kind_of, uint32
+from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.spec import TensorSpec
+from hybridflow.ops.common import (
+    FLOATING,
+    NUMERIC,
+    REAL,
+    Tensor,
+    TensorLike,
+    as_tensor,
+    call_text,
+    cast_to,
+    input_elements,
+    integers,
+    make_spec,
+    normalize_axes,
+    normals,
+    promote_float,
+    require_kind,
+)
+from hybridflow.ops.sizes import Axes, count_along, reduced_shape, restore_axes, size_value
+
+Axis = int | tuple[int, ...] | None
+
+
+def _reduction(name: str, kinds: tuple[str, ...], *, empty: bool = True) -> Any:
+    """Return the shape rule of a reduction that keeps the dtype; `empty` says whether nothing can be reduced."""
+
+    def infer(x: TensorSpec, *, axis: Axes, keepdims: bool, **attrs: Any) -> TensorSpec:
+        del attrs
+        require_kind(name, kinds, x)
+        if not empty:
+            for i in axis:
+                if x.shape[i] == 0:
+                    raise ShapeError(
+                        message(f"{name}: axis {i} has size 0, so there is nothing to choose from",
+                                got=call_text(name, x), hint="Reduce non-empty axes only.")
+                    )  # fmt: skip
+        return make_spec(reduced_shape(x.shape, axis, keepdims), x.dtype)
+
+    return infer
+
+
+def _keep(x: Any, y: Any, axis: Axes, keepdims: bool) -> Any:
+    """Give a jax reduction its kept axes back."""
+    return lax.expand_dims(y, axis) if keepdims and axis else y
+
+
+def _prepare(x: TensorLike, axis: Axis, keepdims: bool, name: str) -> tuple[Tensor, dict[str, Any]]:
+    tensor = as_tensor(x)
+    return tensor, {"axis": normalize_axes(name, axis, tensor.ndim), "keepdims": bool(keepdims)}
+
+
+def _axis_samples(rng: np.random.Generator, **more: Any) -> Any:
+    """Yield what every reduction is tried on."""
+    yield Sample((normals(rng, 3, 4),), more)
+    yield Sample((normals(rng, 2, 3, 4),), {"axis": (0, -1), **more})
+    yield Sample((normals(rng, 2, 3),), {"axis": 1, "keepdims": True, **more})
+    yield Sample((normals(rng),), more)
+    yield Sample((normals(rng, 5, dtype="float64"),), {"axis": 0, **more})
+    yield Sample((normals(rng, 2, 3, dtype="bfloat16"),), {"axis": -1, **more}, gradient=False)
+
+
+def _bad_axes(rng: np.random.Generator) -> Any:
+    yield Bad((normals(rng, 2, 3),), {"axis": 2}, error=ShapeError, text="axis 2 is out of range for 2 dimensions")
+    yield Bad((normals(rng, 2, 3),), {"axis": (1, -1)}, error=ShapeError, text="names an axis twice")
+
+
+# -- sum ----------------------------------------------------------------------------------------------------------
+
+
+def _sum_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    dtype = x.dtype
+    if dtype.num in LOW_PRECISION:
+        return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=float32).astype(dtype)
+    return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
+
+
+def _sum_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    wide = x.astype(float32) if x.dtype.itemsize == 2 and kind_of(x.dtype) == "float" else x
+    return _keep(x, lax.reduce_sum(wide, axis).astype(x.dtype), axis, keepdims)
+
+
+def _sum_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    del y, keepdims
+    return (F.broadcast_to(restore_axes(F, g, x, axis), shape=x.shape),)
+
+
+def _accumulator(tensor: Tensor, dtype: Any) -> Tensor:
+    """Cast to the dtype in which a sum or product is formed: 32 bits at least for integers."""
+    if dtype is not None:
+        return cast_to(tensor, as_dtype(dtype))
+    kind = kind_of(tensor.dtype)
+    if kind == "bool" or (kind == "int" and tensor.dtype.itemsize < 4):
+        return cast_to(tensor, int32)
+    if kind == "uint" and tensor.dtype.itemsize < 4:
+        return cast_to(tensor, uint32)
+    return tensor
+
+
+def _sum_samples(rng: np.random.Generator) -> Any:
+    yield from _axis_samples(rng)
+    yield Sample((normals(rng, 0, 3),), {"axis": 0})
+    yield Sample((normals(rng, 2, 3),), {"axis": ()})
+    yield Sample((integers(rng, -9, 9, 4, 3, dtype="int8"),), {"axis": 0})
+    yield Sample((integers(rng, 0, 2, 4, dtype="bool"),))
+    yield Sample((integers(rng, -9, 9, 4),), {"dtype": "float64"})
+    yield from _bad_axes(rng)
+
+
+@op(
+    kernel=_sum_kernel,
+    lower=_sum_lower,
+    infer=_reduction("sum", NUMERIC),
+    vjp=_sum_vjp,
+    flops=input_elements,
+    samples=_sum_samples,
+    method="sum",
+)
+def sum(x: TensorLike, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    """Add up the elements along axes.
+
+    float16 and bfloat16 accumulate in float32. Integers below 32 bits and bools are summed as int32 or uint32.
+
+    Args:
+        x: any shape and dtype.
+        axis: the axes to reduce; all of them if None.
+        dtype: the dtype to cast to before adding.
+        keepdims: whether reduced axes stay, with size 1.
+
+    Returns:
+        The sums; 0 over an empty axis.
+
+    Raises:
+        ShapeError: an axis out of range, or named twice.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.sum([[1, 2], [3, 4]], axis=0)
+        Tensor([4, 6], dtype=int32)
+    """
+    tensor, attrs = _prepare(x, axis, keepdims, "sum")
+    return bind(sum.op, (_accumulator(tensor, dtype),), attrs)
+
+
+# -- mean ---------------------------------------------------------------------------------------------------------
+
+
+def _mean_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    dtype = x.dtype
+    wide = float32 if dtype.num in LOW_PRECISION else dtype
+    total = np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=wide)
+    return (total / wide.type(count_along(x.shape, axis))).astype(dtype)
+
+
+def _mean_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    wide = x.astype(float32) if x.dtype.itemsize == 2 else x
+    total = lax.reduce_sum(wide, axis)
+    return _keep(x, (total / np.asarray(count_along(x.shape, axis), wide.dtype)).astype(x.dtype), axis, keepdims)
+
+
+def _mean_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    del y, keepdims
+    g = g / size_value(F, count_along(x.shape, axis), g.dtype)
+    return (F.broadcast_to(restore_axes(F, g, x, axis), shape=x.shape),)
+
+
+def _mean_samples(rng: np.random.Generator) -> Any:
+    yield from _axis_samples(rng)
+    yield Sample((normals(rng, 0, 3),), {"axis": 0}, gradient=False)
+    yield Sample((integers(rng, -9, 9, 4, 3),), {"axis": 0})
+    yield from _bad_axes(rng)
+
+
+@op(
+    kernel=_mean_kernel,
+    lower=_mean_lower,
+    infer=_reduction("mean", FLOATING),
+    vjp=_mean_vjp,
+    flops=input_elements,
+    samples=_mean_samples,
+    method="mean",
+)
+def mean(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Average the elements along axes.
+
+    float16 and bfloat16 accumulate in float32.
+
+    Args:
+        x: any shape; integers become float32.
+        axis: the axes to reduce; all of them if None.
+        keepdims: whether reduced axes stay, with size 1.
+
+    Returns:
+        The averages; NaN over an empty axis.
+
+    Raises:
+        ShapeError: an axis out of range, or named twice.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.mean([[1.0, 2.0], [3.0, 4.0]], axis=1)
+        Tensor([1.5, 3.5], dtype=float32)
+    """
+    tensor, attrs = _prepare(x, axis, keepdims, "mean")
+    return bind(mean.op, promote_float(tensor), attrs)
+
+
+# -- max and min --------------------------------------------------------------------------------------------------
+
+
+def _extremum_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    """Share the cotangent evenly among the elements that tie."""
+    del keepdims
+    chosen = F.astype(F.equal(x, restore_axes(F, y, x, axis)), dtype=g.dtype)
+    ties = F.sum(chosen, axis=axis, keepdims=True)
+    return (restore_axes(F, g, x, axis) / ties * chosen,)
+
+
+def _extremum_samples(rng: np.random.Generator) -> Any:
+    yield from _axis_samples(rng)
+    yield Sample((integers(rng, -9, 9, 4, 3),), {"axis": 0})
+    yield Sample((np.array([[1.0, np.nan], [np.inf, 2.0]], np.float32),), {"axis": 0}, gradient=False)
+    yield Sample((np.array([1.0, 3.0, 3.0], np.float32),), gradient=False)
+    yield Sample((normals(rng, 2, 0),), {"axis": 0}, gradient=False)
+    yield from _bad_axes(rng)
+    yield Bad((normals(rng, 2, 0),), {"axis": 1}, error=ShapeError, text="axis 1 has size 0")
+    yield Bad((normals(rng, 2, dtype="complex64"),), error=TypeError, text="does not take complex64")
+
+
+@op(
+    kernel=lambda x, axis, keepdims: np.maximum.reduce(x, axis=axis, keepdims=keepdims),
+    lower=lambda x, axis, keepdims: _keep(x, lax.reduce_max(x, axis), axis, keepdims),
+    infer=_reduction("max", REAL, empty=False),
+    vjp=_extremum_vjp,
+    saves=Saves(x=(0,), y=True),
+    flops=input_elements,
+    samples=_extremum_samples,
+    method="max",
+    ulp=0,
+)
+def max(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Find the largest element along axes.
+
+    NaN wins over every number. Elements that tie share the gradient evenly.
+
+    Args:
+        x: any shape; real.
+        axis: the axes to reduce; all of them if None.
+        keepdims: whether reduced axes stay, with size 1.
+
+    Returns:
+        The largest elements, in the dtype of `x`.
+
+    Raises:
+        ShapeError: an axis that is empty, out of range, or named twice.
+        DTypeError: bool or complex elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.max([[1, 4], [3, 2]], axis=1)
+        Tensor([4, 3], dtype=int32)
+    """
+    return bind(max.op, *_unpack(_prepare(x, axis, keepdims, "max")))
+
+
+def _unpack(prepared: tuple[Tensor, dict[str, Any]]) -> tuple[tuple[Tensor], dict[str, Any]]:
+    return (prepared[0],), prepared[1]
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,0 +1,353 @@
+"""Operations that rearrange elements: reshape, permute, broadcast, join, split, flip and pad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dims import Dim, same_size
+from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.op import Bad, Sample, op, public_names
+from hybridflow.ops.common import (
+    Shape,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    call_text,
+    integers,
+    make_spec,
+    no_flops,
+    normalize_axes,
+    normalize_axis,
+    normals,
+    unbroadcast,
+)
+from hybridflow.ops.sizes import count_elements, normalize_shape
+
+
+# -- reshape ------------------------------------------------------------------------------------------------------
+
+
+def _reshape_infer(x: TensorSpec, *, shape: Shape) -> TensorSpec:
+    if not same_size(x.size, count_elements(shape)) and x.size != count_elements(shape):
+        raise ShapeError(
+            message(f"reshape: {x.size} elements do not fit shape {shape}, which has {count_elements(shape)}",
+                    got=call_text("reshape", x), hint="The number of elements must stay; one size may be -1.")
+        )  # fmt: skip
+    return make_spec(shape, x.dtype)
+
+
+def _fill_unknown(x: Tensor, shape: Shape) -> Shape:
+    """Replace the one -1 of a shape by the size that is left."""
+    unknown = [i for i, size in enumerate(shape) if not isinstance(size, Dim) and size == -1]
+    for size in shape:
+        if not isinstance(size, Dim) and size < -1:
+            raise ShapeError(message(f"reshape: {size} is not a size", got=f"shape={shape}", hint="Use -1 or more."))
+    if not unknown:
+        return shape
+    if len(unknown) > 1:
+        raise ShapeError(
+            message("reshape: only one size may be -1", got=f"shape={shape}", hint="Give all sizes but one.")
+        )
+    total = count_elements(x.shape)
+    rest = count_elements(tuple([size for i, size in enumerate(shape) if i != unknown[0]]))
+    if rest == 0:
+        raise ShapeError(
+            message("reshape: -1 is ambiguous beside a size of 0", got=f"shape={shape} of {x.spec}",
+                    hint="Give every size.")
+        )  # fmt: skip
+    left = total // rest
+    return tuple([left if i == unknown[0] else size for i, size in enumerate(shape)])
+
+
+def _reshape_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 3, 4), (2, 6)))
+    yield Sample((normals(rng, 2, 3, 2), (-1, 2)))
+    yield Sample((normals(rng), (1, 1)))
+    yield Sample((normals(rng, 0, 3), (3, 0)))
+    yield Sample((normals(rng, 4, dtype="bfloat16"), 4), gradient=False)
+    yield Sample((integers(rng, 0, 9, 6), (3, 2)))
+    yield Bad((normals(rng, 3, 4), (5, 2)), error=ShapeError, text="12 elements do not fit shape (5, 2)")
+    yield Bad((normals(rng, 3, 4), (-1, -1)), error=ShapeError, text="only one size may be -1")
+    yield Bad((normals(rng, 3, 4), (-2, 6)), error=ShapeError, text="-2 is not a size")
+    yield Bad((normals(rng, 0, 4), (0, -1)), error=ShapeError, text="-1 is ambiguous")
+    yield Bad((normals(rng, 4), 2.0), error=TypeError, text="2.0 is not a size")
+
+
+@op(
+    kernel=lambda x, shape: x.reshape(shape),
+    lower=lambda x, shape: lax.reshape(x, shape),
+    infer=_reshape_infer,
+    vjp=lambda F, g, y, x, *, shape: (F.reshape(g, shape=x.shape),),
+    flops=no_flops,
+    samples=_reshape_samples,
+    traits=("layout",),
+    method="reshape",
+    ulp=0,
+)
+def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor:
+    """Give the elements another shape, in row-major order.
+
+    Args:
+        x: any shape and dtype.
+        shape: the new shape; one size may be -1, which stands for what is left.
+        copy: accepted for the Array API standard; tensors are immutable, so it changes nothing.
+
+    Returns:
+        The tensor of that shape.
+
+    Raises:
+        ShapeError: the number of elements differs.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.reshape([1, 2, 3, 4], (2, -1))
+        Tensor([[1, 2],
+                [3, 4]], dtype=int32)
+    """
+    del copy
+    tensor = as_tensor(x)
+    new = _fill_unknown(tensor, normalize_shape("reshape", shape))
+    return bind(reshape.op, (tensor,), {"shape": new})
+
+
+# -- permute ------------------------------------------------------------------------------------------------------
+
+
+def _permute_infer(x: TensorSpec, *, axes: tuple[int, ...]) -> TensorSpec:
+    return make_spec(tuple([x.shape[axis] for axis in axes]), x.dtype)
+
+
+def _permute_vjp(F: Any, g: Any, y: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
+    del y, x
+    return (F.permute_dims(g, axes=tuple(sorted(range(len(axes)), key=axes.__getitem__))),)
+
+
+def _permute_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 2, 3, 4), (2, 0, 1)))
+    yield Sample((normals(rng, 2, 3), (-1, 0)))
+    yield Sample((normals(rng), ()))
+    yield Sample((normals(rng, 0, 2, dtype="bfloat16"), (1, 0)), gradient=False)
+    yield Sample((integers(rng, 0, 9, 2, 3), (1, 0)))
+    yield Bad((normals(rng, 2, 3), (0, 0)), error=ShapeError, text="names an axis twice")
+    yield Bad((normals(rng, 2, 3), (0, 1, 2)), error=ShapeError, text="3 axes for 2 dimensions")
+    yield Bad((normals(rng, 2, 3), (0, 2)), error=ShapeError, text="axis 2 is out of range")
+
+
+@op(
+    kernel=lambda x, axes: x.transpose(axes),
+    lower=lambda x, axes: lax.transpose(x, axes),
+    infer=_permute_infer,
+    vjp=_permute_vjp,
+    flops=no_flops,
+    samples=_permute_samples,
+    traits=("layout",),
+    method="permute_dims",
+    ulp=0,
+)
+def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
+    """Reorder the axes.
+
+    Args:
+        x: any shape and dtype.
+        axes: for every axis of the result, the axis of `x` it comes from.
+
+    Returns:
+        The tensor with its axes in that order.
+
+    Raises:
+        ShapeError: `axes` is not a permutation of the axes.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.permute_dims(hf.zeros((2, 3, 4)), (2, 0, 1)).shape
+        (4, 2, 3)
+    """
+    tensor = as_tensor(x)
+    ndim = tensor.ndim
+    if len(axes) != ndim:
+        raise ShapeError(
+            message(f"permute_dims: {len(axes)} axes for {ndim} dimensions", got=f"axes={tuple(axes)} of {tensor.spec}",
+                    hint="Name every axis once.")
+        )  # fmt: skip
+    order = tuple([normalize_axis("permute_dims", axis, ndim) for axis in axes])
+    normalize_axes("permute_dims", tuple(axes), ndim)
+    return bind(permute_dims.op, (tensor,), {"axes": order})
+
+
+# -- broadcast ----------------------------------------------------------------------------------------------------
+
+
+def _broadcast_infer(x: TensorSpec, *, shape: Shape) -> TensorSpec:
+    extra = len(shape) - len(x.shape)
+    for axis, size in enumerate(x.shape):
+        target = shape[axis + extra] if extra >= 0 else None
+        if target is None or not (same_size(size, target) or size == 1 or size == target):
+            raise ShapeError(
+                message(f"broadcast_to: shape {x.shape} does not broadcast to {shape}", got=call_text("broadcast_to", x),
+                        hint="From the right, sizes must be equal or 1.")
+            )  # fmt: skip
+    return make_spec(shape, x.dtype)
+
+
+def _broadcast_lower(x: Any, shape: Shape) -> Any:
+    return lax.broadcast_in_dim(x, shape, tuple(range(len(shape) - x.ndim, len(shape))))
+
+
+def _broadcast_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 3, 1), (2, 3, 4)))
+    yield Sample((normals(rng), (2, 2)))
+    yield Sample((normals(rng, 3), (3,)))
+    yield Sample((normals(rng, 1, 2), (0, 2)))
+    yield Sample((normals(rng, 3, dtype="bfloat16"), (2, 3)), gradient=False)
+    yield Bad((normals(rng, 3), (2, 4)), error=ShapeError, text="shape (3,) does not broadcast to (2, 4)")
+    yield Bad((normals(rng, 2, 3), (3,)), error=ShapeError, text="shape (2, 3) does not broadcast to (3,)")
+
+
+@op(
+    kernel=lambda x, shape: np.broadcast_to(x, shape),
+    lower=_broadcast_lower,
+    infer=_broadcast_infer,
+    vjp=lambda F, g, y, x, *, shape: (unbroadcast(F, g, x),),
+    flops=no_flops,
+    samples=_broadcast_samples,
+    traits=("layout",),
+    method="broadcast_to",
+    ulp=0,
+)
+def broadcast_to(x: TensorLike, /, shape: Any) -> Tensor:
+    """Repeat a tensor along new axes and axes of size 1 until it has a shape.
+
+    Args:
+        x: any shape that broadcasts to `shape`; any dtype.
+        shape: the result's shape.
+
+    Returns:
+        The tensor of that shape.
+
+    Raises:
+        ShapeError: a size that is neither 1 nor the target's.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.broadcast_to([1, 2], (2, 2))
+        Tensor([[1, 2],
+                [1, 2]], dtype=int32)
+    """
+    return bind(broadcast_to.op, (as_tensor(x),), {"shape": normalize_shape("broadcast_to", shape)})
+
+
+# -- axes of size 1 -----------------------------------------------------------------------------------------------
+
+
+def _expand_infer(x: TensorSpec, *, axis: tuple[int, ...]) -> TensorSpec:
+    old = iter(x.shape)
+    ndim = len(x.shape) + len(axis)
+    return make_spec(tuple([1 if i in axis else next(old) for i in range(ndim)]), x.dtype)
+
+
+def _expand_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 2, 3),), {"axis": 1})
+    yield Sample((normals(rng, 2, 3),), {"axis": (0, -1)})
+    yield Sample((normals(rng),), {"axis": -1})
+    yield Sample((normals(rng, 0, dtype="bfloat16"),), {"axis": 0}, gradient=False)
+    yield Bad((normals(rng, 2, 3),), {"axis": 3}, error=ShapeError, text="axis 3 is out of range for 3 dimensions")
+    yield Bad((normals(rng, 2),), {"axis": (0, 0)}, error=ShapeError, text="names an axis twice")
+
+
+@op(
+    kernel=lambda x, axis: np.expand_dims(x, axis),
+    lower=lambda x, axis: lax.expand_dims(x, axis),
+    infer=_expand_infer,
+    vjp=lambda F, g, y, x, *, axis: (F.reshape(g, shape=x.shape),),
+    flops=no_flops,
+    samples=_expand_samples,
+    traits=("layout",),
+    method="expand_dims",
+    ulp=0,
+)
+def expand_dims(x: TensorLike, /, *, axis: int | tuple[int, ...] = 0) -> Tensor:
+    """Insert axes of size 1.
+
+    Args:
+        x: any shape and dtype.
+        axis: where the new axes are in the result.
+
+    Returns:
+        The tensor with the new axes.
+
+    Raises:
+        ShapeError: an axis out of range, or named twice.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.expand_dims([1.0, 2.0], axis=1).shape
+        (2, 1)
+    """
+    tensor = as_tensor(x)
+    extra = len(axis) if isinstance(axis, list | tuple) else 1
+    axes = normalize_axes("expand_dims", axis, tensor.ndim + extra)
+    return bind(expand_dims.op, (tensor,), {"axis": axes})
+
+
+def _squeeze_infer(x: TensorSpec, *, axis: tuple[int, ...]) -> TensorSpec:
+    for i in axis:
+        if x.shape[i] != 1:
+            raise ShapeError(
+                message(f"squeeze: axis {i} has size {x.shape[i]}, not 1", got=call_text("squeeze", x),
+                        hint="Only axes of size 1 can be removed; index or reduce the others.")
+            )  # fmt: skip
+    return make_spec(tuple([size for i, size in enumerate(x.shape) if i not in axis]), x.dtype)
+
+
+def _squeeze_kernel(x: Any, axis: tuple[int, ...]) -> Any:
+    return x.reshape(_squeeze_infer(x, axis=axis).shape)
+
+
+def _squeeze_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 2, 1, 3),), {"axis": 1})
+    yield Sample((normals(rng, 1, 3, 1),), {"axis": (0, -1)})
+    yield Sample((normals(rng, 1, 0, dtype="bfloat16"),), {"axis": 0}, gradient=False)
+    yield Bad((normals(rng, 2, 1),), {"axis": 0}, error=ShapeError, text="axis 0 has size 2, not 1")
+    yield Bad((normals(rng, 2, 1),), {"axis": 2}, error=ShapeError, text="axis 2 is out of range for 2 dimensions")
+
+
+@op(
+    kernel=_squeeze_kernel,
+    lower=lambda x, axis: lax.squeeze(x, axis),
+    infer=_squeeze_infer,
+    vjp=lambda F, g, y, x, *, axis: (F.reshape(g, shape=x.shape),),
+    flops=no_flops,
+    samples=_squeeze_samples,
+    traits=("layout",),
+    method="squeeze",
+    ulp=0,
+)
+def squeeze(x: TensorLike, /, axis: int | tuple[int, ...]) -> Tensor:
+    """Remove axes of size 1.
+
+    Args:
+        x: any shape and dtype.
+        axis: the axes to remove.
+
+    Returns:
+        The tensor without them.
+
+    Raises:
+        ShapeError: an axis of another size, out of range, or named twice.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.squeeze(hf.zeros((2, 1, 3)), axis=1).shape
+        (2, 3)
+    """
+    tensor = as_tensor(x)
+    return bind(squeeze.op, (tensor,), {"axis": normalize_axes("squeeze", axis, tensor.ndim)})
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

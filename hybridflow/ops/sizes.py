@@ -1,0 +1,71 @@
+"""Sizes and reduced axes, integer or symbolic, as several families handle them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybridflow.core.dims import Dim
+from hybridflow.core.errors import ArgumentTypeError, message
+
+Shape = tuple[Any, ...]
+Axes = tuple[int, ...]
+
+
+def normalize_shape(name: str, shape: Any) -> Shape:
+    """Return a shape as a tuple of sizes.
+
+    Args:
+        name: the operation, for messages.
+        shape: a size or a sequence of sizes; symbolic sizes stay as they are.
+
+    Raises:
+        ArgumentTypeError: something that is no size.
+    """
+    items: Any = shape if isinstance(shape, list | tuple) else (shape,)
+    result: list[Any] = []
+    for size in items:
+        if isinstance(size, Dim):
+            result.append(size)
+            continue
+        try:
+            result.append(size.__index__())
+        except AttributeError:
+            raise ArgumentTypeError(
+                message(f"{name}: {size!r} is not a size", got=f"shape={shape!r}", hint="Use integers.")
+            ) from None
+    return tuple(result)
+
+
+def count_elements(shape: Shape) -> Any:
+    """Return the number of elements of a shape."""
+    total: Any = 1
+    for size in shape:
+        total = total * size
+    return total
+
+
+def reduced_shape(shape: tuple[Any, ...], axis: Axes, keepdims: bool) -> tuple[Any, ...]:
+    """Return what is left of a shape after a reduction."""
+    if keepdims:
+        return tuple([1 if i in axis else size for i, size in enumerate(shape)])
+    return tuple([size for i, size in enumerate(shape) if i not in axis])
+
+
+def restore_axes(F: Any, reduced: Any, x: Any, axis: Axes) -> Any:
+    """Put back, as axes of size 1, the axes of `x` that a reduction removed."""
+    if len(reduced.shape) == len(x.shape):
+        return reduced
+    return F.reshape(reduced, shape=reduced_shape(x.shape, axis, True))
+
+
+def size_value(F: Any, size: Any, dtype: Any) -> Any:
+    """Return a size as a number that arithmetic takes; a symbolic one becomes a scalar that each call fills in."""
+    return size if isinstance(size, int) else F.full(shape=(), fill_value=size, dtype=dtype)
+
+
+def count_along(shape: tuple[Any, ...], axis: Axes) -> Any:
+    """Return how many elements a reduction over some axes combines."""
+    total: Any = 1
+    for i in axis:
+        total = total * shape[i]
+    return total
