@@ -1,0 +1,260 @@
+"""A float64 run of a traced program, exact or with rounding errors put in: the reference that `same` judges by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import run_raw
+from hybridflow.core.dtypes import DType, complex128, float64, kind_of
+from hybridflow.core.node import Edge, Node, make_node
+from hybridflow.core.op import No, Op
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.ir.evaluate import evaluate
+from hybridflow.ir.graph import CONSTANT, Constant, Graph, input_node
+from hybridflow.ops.elementwise import astype
+
+Array = np.ndarray[Any, Any]
+_WIDE = {"float": float64, "complex": complex128}
+
+
+def widen_dtype(dtype: DType) -> DType:
+    """Return float64 for a float, complex128 for a complex dtype, any other dtype as it is."""
+    return _WIDE.get(kind_of(dtype), dtype)
+
+
+def widen_array(array: Array) -> Array:
+    """Return the same numbers in the wide dtype."""
+    return array.astype(widen_dtype(array.dtype), copy=False)
+
+
+def is_wide_kind(dtype: DType) -> bool:
+    """Whether values of the dtype round."""
+    return kind_of(dtype) in _WIDE
+
+
+def rounds(node: Node) -> bool:
+    """Whether a node's result is rounded: moving and choosing elements is exact, unless it narrows the dtype."""
+    op = node.op
+    made = [spec.dtype for spec in node.specs if is_wide_kind(spec.dtype)]
+    if op.ulp == 0 or op.has("source") or op.has("identity") or not made:
+        return False
+    if op.has("layout"):
+        return any(edge is not None and edge[0].spec(edge[1]).dtype not in made for edge in node.inputs)
+    return True
+
+
+def keeps_precision(node: Node) -> bool:
+    """Whether a node must run in its own dtypes: random bits depend on them, and made-up numbers are rounded once."""
+    given = [edge[0].spec(edge[1]).dtype for edge in node.inputs if edge is not None]
+    return node.op.has("random") or not any(is_wide_kind(dtype) for dtype in given)
+
+
+class Float64Run:
+    """Runs one program in float64 on one set of inputs.
+
+    Args:
+        graph: the program, as traced.
+        inputs: the values of its inputs, in their own dtypes.
+    """
+
+    def __init__(self, graph: Graph, inputs: Sequence[Array]) -> None:
+        self._graph = graph
+        self._inputs = [widen_array(np.asarray(array)) for array in inputs]
+        self._wide: dict[tuple[Graph, bool], Graph] = {}
+
+    def exact(self) -> list[Array]:
+        """Return the outputs in float64."""
+        return self._run(None)
+
+    def perturbed(self, rng: np.random.Generator) -> list[Array]:
+        """Return the outputs in float64 with a random rounding error of its own dtype in every operation."""
+        return self._run(rng)
+
+    def _run(self, rng: np.random.Generator | None) -> list[Array]:
+        def run(node: Node, values: list[Any], attrs: dict[str, Any]) -> Any:
+            if keeps_precision(node):
+                given = [edge[0].spec(edge[1]).dtype for edge in node.inputs if edge is not None]
+                values = [value.astype(dtype, copy=False) for value, dtype in zip(values, given, strict=True)]
+            else:
+                attrs = {name: self._widen(value, noisy=rng is not None) for name, value in attrs.items()}
+                if rng is not None and rounds(node) and not node.op.has("pointwise"):
+                    amount = _amount(node)
+                    values = [disturb(value, amount, rng) for value in values]
+            result = run_raw(node.op, values, attrs)
+            several = result if isinstance(result, tuple) else (result,)
+            found = [
+                self._leave(node, widen_array(np.asarray(value)), spec, rng)
+                for value, spec in zip(cast("tuple[Any, ...]", several), node.specs, strict=True)
+            ]
+            return found[0] if len(node.outputs) == 1 else found
+
+        return [np.asarray(value) for value in evaluate(self._graph, self._inputs, run)]
+
+    def _leave(self, node: Node, value: Array, spec: TensorSpec, rng: np.random.Generator | None) -> Array:
+        """Return a result as its own dtype could hold it, with a rounding error if there is a generator."""
+        if not is_wide_kind(spec.dtype):
+            return value
+        if rng is not None and rounds(node):
+            value = disturb(value, _error(node, spec.dtype), rng)
+        return into_range(value, spec.dtype, rng)
+
+    def _widen(self, value: Any, *, noisy: bool) -> Any:
+        """Return an attribute for the float64 program."""
+        if isinstance(value, np.dtype):
+            return widen_dtype(cast(DType, value))
+        if isinstance(value, Graph):
+            return self._widen_graph(value, noisy=noisy)
+        if isinstance(value, TensorSpec):
+            return make_spec(value.shape, widen_dtype(value.dtype))
+        if type(value) is tuple:
+            return tuple([self._widen(item, noisy=noisy) for item in cast("tuple[Any, ...]", value)])
+        return value
+
+    # -- graphs among attributes ------------------------------------------------------------------------------
+
+    def _widen_graph(self, graph: Graph, *, noisy: bool) -> Graph:
+        """Return a branch or loop body in float64, with its rounding errors as nodes of their own if `noisy`."""
+        found = self._wide.get((graph, noisy))
+        if found is None:
+            found = self._wide[graph, noisy] = _WideCopy(graph, self._widen, noisy=noisy).graph()
+        return found
+
+
+class _WideCopy:
+    """Copies a nested graph into float64."""
+
+    def __init__(self, graph: Graph, widen: Callable[..., Any], *, noisy: bool) -> None:
+        self._source = graph
+        self._widen = widen
+        self._noisy = noisy
+        self._nodes: list[Node] = []
+        self._edges: dict[Edge, Edge] = {}
+
+    def graph(self) -> Graph:
+        """Return the copy."""
+        source = self._source
+        inputs = [input_node(_wide_spec(node.spec()), node.attrs["name"], node.scope) for node in source.inputs]
+        for old, new in zip(source.inputs, inputs, strict=True):
+            self._edges[old, 0] = (new, 0)
+        for node in source.nodes:
+            self._copy(node)
+        outputs = tuple([self._edges[edge] for edge in source.outputs])
+        return Graph(source.name, tuple(inputs), tuple(self._nodes), outputs, source.dims)
+
+    def _copy(self, node: Node) -> None:
+        edges = [self._edges[edge] for edge in node.inputs if edge is not None]
+        noisy = self._noisy and rounds(node)
+        if node.op is CONSTANT:
+            attrs: dict[str, Any] = {"value": Constant(widen_array(node.attrs["value"].array))}
+            specs = tuple([_wide_spec(spec) for spec in node.specs])
+        elif keeps_precision(node):
+            own = [edge[0].spec(edge[1]) for edge in node.inputs if edge is not None]
+            edges = [self._cast(edge, spec.dtype) for edge, spec in zip(edges, own, strict=True)]
+            attrs, specs = node.attrs, node.specs
+        else:
+            if noisy and not node.op.has("pointwise"):
+                edges = [self._disturb(edge, _amount(node)) for edge in edges]
+            attrs = {name: self._widen(value, noisy=self._noisy) for name, value in node.attrs.items()}
+            specs = tuple([_wide_spec(spec) for spec in node.specs])
+        made = self._add(node.op, tuple(edges), attrs, specs)
+        for index, spec in enumerate(node.specs):
+            edge = self._cast((made, index), widen_dtype(spec.dtype))
+            if noisy and is_wide_kind(spec.dtype):
+                edge = self._disturb(edge, _error(node, spec.dtype))
+            self._edges[node, index] = edge
+
+    def _add(self, op: Op, inputs: tuple[Edge, ...], attrs: dict[str, Any], specs: tuple[TensorSpec, ...]) -> Node:
+        node = make_node(op, inputs, attrs, specs)
+        self._nodes.append(node)
+        return node
+
+    def _cast(self, edge: Edge, dtype: DType) -> Edge:
+        spec = edge[0].spec(edge[1])
+        if spec.dtype == dtype:
+            return edge
+        return self._add(astype.op, (edge,), {"dtype": dtype}, (make_spec(spec.shape, dtype),)), 0
+
+    def _disturb(self, edge: Edge, amount: float) -> Edge:
+        spec = edge[0].spec(edge[1])
+        if not is_wide_kind(spec.dtype):
+            return edge
+        return self._add(DISTURB, (edge,), {"amount": amount, "site": len(self._nodes)}, (spec,)), 0
+
+
+def _wide_spec(spec: TensorSpec) -> TensorSpec:
+    return make_spec(spec.shape, widen_dtype(spec.dtype))
+
+
+def _error(node: Node, dtype: DType) -> float:
+    """Return the relative error that a node's bound allows on a result of a dtype.
+
+    In a float64 program the reference rounds as well, and less than an ulp would be lost in it: 2 ulp at least.
+    """
+    eps = float(jnp.finfo(dtype).eps)
+    return max(node.op.ulp * eps, 2 * float(jnp.finfo(float64).eps))
+
+
+def _amount(node: Node) -> float:
+    """Return the relative error that the bound of a node that adds many numbers allows on each of them."""
+    return max(_error(node, spec.dtype) for spec in node.specs if is_wide_kind(spec.dtype))
+
+
+# -- rounding errors ----------------------------------------------------------------------------------------------
+
+
+def disturb(value: Array, amount: float, rng: np.random.Generator) -> Array:
+    """Return ``value (1 + amount xi)``, ``xi`` uniform in [-1, 1] and independent per element; integers as they are."""
+    if value.dtype == float64:
+        return np.asarray(value * (1 + amount * rng.uniform(-1, 1, value.shape)))
+    if value.dtype == complex128:
+        xi = rng.uniform(-1, 1, value.shape) + 1j * rng.uniform(-1, 1, value.shape)
+        return np.asarray(value * (1 + amount * xi))
+    return value
+
+
+def into_range(value: Array, dtype: DType, rng: np.random.Generator | None) -> Array:
+    """Return a result within the range of its own dtype: what is too large is infinite, subnormals may be zero."""
+    if dtype == float64 or kind_of(dtype) != "float":
+        return value
+    info = jnp.finfo(dtype)
+    size = np.abs(value)
+    # Halfway to the number that would come next, rounding to nearest gives infinity.
+    over = size >= float(info.max) * (1 + float(info.eps) / 4)
+    if over.any():
+        value = np.where(over, np.copysign(np.inf, value), value)
+    if rng is not None:
+        under = (size < float(info.tiny)) & (size > 0)
+        if under.any():
+            value = np.where(under & (rng.integers(0, 2, value.shape) == 0), 0.0, value)
+    return value
+
+
+def _disturb_lower(x: Any, *, amount: float, site: int) -> Any:
+    """Disturb by a hash of the bits: in a loop there is no generator, and each sample run comes with other bits."""
+    if jnp.iscomplexobj(x):
+        return lax.complex(
+            _disturb_lower(lax.real(x), amount=amount, site=site),
+            _disturb_lower(lax.imag(x), amount=amount, site=site + (1 << 20)),
+        )
+    bits = lax.bitcast_convert_type(x, jnp.uint64).reshape(-1)
+    bits = bits + jnp.arange(bits.size, dtype=jnp.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    bits = bits + np.uint64((site * 0xD1B54A32D192ED03) % (1 << 64))
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    bits = bits ^ (bits >> np.uint64(31))
+    xi = (bits >> np.uint64(11)).astype(jnp.float64) * 2.0**-52 - 1.0
+    return x * (1 + amount * xi.reshape(x.shape))
+
+
+DISTURB = Op(
+    "disturb",
+    No("only inside a branch or loop body, which jax runs"),
+    _disturb_lower,
+    lambda x, *, amount, site: x,
+    No("part of a reference run"),
+)
