@@ -38,6 +38,8 @@ _SHORT: dict[str, DType] = {
     "u32": uint32, "u64": uint64, "f16": float16, "bf16": bfloat16, "f32": float32, "f64": float64,
     "c64": complex64, "c128": complex128,
 }  # fmt: skip
+SHORT_NAMES = tuple(_SHORT)
+"""The IR's names of the dtypes."""
 _SHORT_NAME: dict[DType, str] = {dtype: name for name, dtype in _SHORT.items()}
 _KIND: dict[DType, str] = {
     dtype: "float" if name.startswith(("f", "bf")) else

@@ -1,1 +1,9 @@
-"""."""
+"""The graph: its nodes, its text, and the rules it keeps."""
+
+from hybridflow.ir.graph import Constant as Constant
+from hybridflow.ir.graph import Graph as Graph
+from hybridflow.ir.parser import parse as parse
+from hybridflow.ir.printer import format_node as format_node
+from hybridflow.ir.printer import print_graph as print_graph
+from hybridflow.ir.printer import value_names as value_names
+from hybridflow.ir.verify import verify as verify

@@ -1,0 +1,531 @@
+"""Parsing the text that `print_graph` writes back into a graph."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, NoReturn, cast
+
+import numpy as np
+
+from hybridflow.core.dims import Dim, DimScope, Guard, same_size
+from hybridflow.core.dtypes import SHORT_NAMES, DType, as_dtype, kind_of
+from hybridflow.core.errors import ParseError, message
+from hybridflow.core.node import Edge, Node, Where, make_node
+from hybridflow.core.op import REGISTRY, Op
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.ir.graph import Constant, Graph, input_node
+from hybridflow.ir.printer import read_elements
+
+_TOKEN = re.compile(
+    r"""(?P<space>[^\S\n]+|\n)
+      | (?P<comment>\#[^\n]*)
+      | (?P<value>%\w+)
+      | (?P<string>"(?:[^"\\\n]|\\.)*")
+      | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)
+      | (?P<word>[^\W\d][\w.]*)
+      | (?P<sign>->|//|\.\.\.|==|<=|>=|[()\[\]{}=:,+\-*%?<>])
+      | (?P<other>.)""",
+    re.VERBOSE,
+)
+_PLACE = re.compile(r"#\s*(.+):(\d+)\s*")
+_NOWHERE = compile("", "", "exec")
+_WORDS: dict[str, Any] = {"True": True, "False": False, "None": None, "inf": float("inf"), "nan": float("nan")}
+_RESERVED = frozenset({*_WORDS, *SHORT_NAMES, "graph", "guard", "return", "complex", "slice", "opaque", "hex"})
+_ELEMENTS: dict[str, Any] = {
+    "bool": bool, "int": int, "uint": int, "float": float | int, "complex": complex,
+}  # fmt: skip
+_COMPARISONS = ("==", "<", "<=", ">", ">=")
+
+
+def parse(text: str) -> Graph:
+    """Return the graph that a text describes.
+
+    The text is checked as text: what is read must be defined above, ops must exist, counts must agree. Whether the
+    shapes and dtypes are right is for `verify`.
+
+    Args:
+        text: what `print_graph` wrote, or the same written by hand. ``# file.py:31`` after a node is its line.
+
+    Raises:
+        ParseError: with the line and column, what was found there and what was expected.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> graph = hf.ir.parse("graph f(%x: f32[2]) -> (f32[2]) { %y = tanh(%x) : f32[2] return %y }")
+        >>> len(graph.nodes)
+        1
+    """
+    parser = _Parser(text)
+    graph = parser.graph(None)
+    if parser.token.kind != "end":
+        parser.fail("the end of the text")
+    return graph
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    position: int
+    place: tuple[str, int] | None = None
+
+    def __str__(self) -> str:
+        return {"end": "the end of the text"}.get(self.kind, repr(self.text))
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    """Yield the tokens; a comment that names a line of source belongs to the token before it."""
+    last: _Token | None = None
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup or ""
+        if kind == "space":
+            continue
+        if kind == "comment":
+            place = _PLACE.fullmatch(match.group())
+            if place is not None and last is not None:
+                last = last._replace(place=(place[1], int(place[2])))
+            continue
+        if last is not None:
+            yield last
+        last = _Token(kind, match.group(), match.start())
+    if last is not None:
+        yield last
+    yield _Token("end", "", len(text))
+
+
+def _where(place: tuple[str, int] | None) -> Where | None:
+    return None if place is None else (_NOWHERE.replace(co_filename=place[0], co_firstlineno=place[1]), -1)
+
+
+class _Parser:
+    """Recursive descent over the tokens, one token ahead."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = list(_tokens(text))
+        self.index = 0
+        self.dims = DimScope()
+
+    # -- tokens -----------------------------------------------------------------------------------------------
+
+    @property
+    def token(self) -> _Token:
+        """The next token."""
+        return self.tokens[self.index]
+
+    def fail(
+        self, expected: str, token: _Token | None = None, *, found: str | None = None, hint: str | None = None
+    ) -> NoReturn:
+        """Raise the error for a token (the next one if not given)."""
+        token = token or self.token
+        before = self.text[: token.position]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        source = self.text.splitlines()[line - 1] if token.position < len(self.text) else ""
+        shown = f"\n  {source}\n  {' ' * (column - 1)}^" if source else ""
+        what = f"parse: line {line}, column {column}: expected {expected}, found {found or token}{shown}"
+        raise ParseError(message(what, hint=hint))
+
+    def take(self, kind: str, expected: str) -> _Token:
+        """Consume a token of a kind."""
+        token = self.token
+        if token.kind != kind:
+            self.fail(expected)
+        self.index += 1
+        return token
+
+    def accept(self, text: str) -> bool:
+        """Consume the next token if it is this sign or word."""
+        token = self.token
+        if token.text != text or token.kind not in ("sign", "word"):
+            return False
+        self.index += 1
+        return True
+
+    def expect(self, text: str) -> None:
+        """Consume this sign or word."""
+        if not self.accept(text):
+            self.fail(repr(text))
+
+    def listed(self, item: Callable[[], Any], end: str) -> list[Any]:
+        """Read items between commas up to and with a closing sign; a comma may come last."""
+        items: list[Any] = []
+        while not self.accept(end):
+            items.append(item())
+            if not self.accept(","):
+                if self.token.text != end:
+                    self.fail(f"',' or {end!r}")
+                self.index += 1
+                break
+        return items
+
+    # -- graphs -----------------------------------------------------------------------------------------------
+
+    def graph(self, outer: DimScope | None) -> Graph:
+        """Read a graph."""
+        self.expect("graph")
+        name = self.graph_name()
+        saved, self.dims = self.dims, self.symbols(outer)
+        self.expect("(")
+        edges: dict[str, Edge] = {}
+        inputs: list[Node] = self.listed(lambda: self.parameter(edges), ")")
+        self.expect("->")
+        self.expect("(")
+        header = self.token
+        results: list[TensorSpec] = self.listed(self.spec, ")")
+        self.expect("{")
+        while self.accept("guard"):
+            self.guard()
+        nodes: list[Node] = []
+        while not self.accept("return"):
+            nodes.append(self.node(edges))
+        outputs = self.returned(edges)
+        specs = [node.spec(index) for node, index in outputs]
+        if list(map(str, specs)) != list(map(str, results)):
+            self.fail(f"({', '.join(map(str, specs))}), which is what the graph returns", header,
+                      found=f"({', '.join(map(str, results))})")  # fmt: skip
+        dims, self.dims = self.dims, saved
+        return Graph(name, tuple(inputs), tuple(nodes), tuple(outputs), dims)
+
+    def graph_name(self) -> str:
+        """Read a graph's name: a word, or a string."""
+        if self.token.kind == "string":
+            return self.string()
+        return self.take("word", "the graph's name").text
+
+    def symbols(self, outer: DimScope | None) -> DimScope:
+        """Read the symbolic sizes with the size each had, ``[b=64, n=3]``; without any the outer graph's are meant."""
+        if not self.accept("["):
+            return DimScope() if outer is None else outer
+        scope = DimScope()
+
+        def symbol() -> None:
+            name = self.take("word", "the name of a size")
+            if name.text in _RESERVED or "." in name.text:
+                self.fail("a name for a size", name, hint="Choose another name; this one means something else.")
+            self.expect("=")
+            number = self.take("number", "the size")
+            if not number.text.isdigit():
+                self.fail("an integer", number)
+            scope.symbol(name.text, int(number.text))
+
+        self.listed(symbol, "]")
+        return scope
+
+    def guard(self) -> None:
+        """Read what a trace relied on: ``b == 1 is False``."""
+        start = self.token
+        left = self.size()
+        compare = self.take("sign", "a comparison")
+        if compare.text not in _COMPARISONS:
+            self.fail("one of " + ", ".join(_COMPARISONS), compare)
+        right = self.size()
+        self.expect("is")
+        answer = self.take("word", "True or False")
+        if answer.text not in ("True", "False"):
+            self.fail("True or False", answer)
+        if not isinstance(left, Dim):
+            self.fail("a symbolic size", start)
+        self.dims.guards.append(Guard(left, compare.text, cast("int | Dim", right), answer.text == "True"))
+
+    def parameter(self, edges: dict[str, Edge]) -> Node:
+        """Read an input."""
+        token = self.take("value", "an input such as %x")
+        self.expect(":")
+        node = input_node(self.spec(), token.text[1:])
+        self.define(edges, token, (node, 0))
+        return node
+
+    def define(self, edges: dict[str, Edge], token: _Token, edge: Edge) -> None:
+        """Give a value its name."""
+        if token.text in edges:
+            self.fail("a new name", token, found=f"{token.text}, which is defined already",
+                      hint="Every value is defined once.")  # fmt: skip
+        edges[token.text] = edge
+
+    def returned(self, edges: dict[str, Edge]) -> list[Edge]:
+        """Read what a graph returns, up to and with its closing brace."""
+        return self.listed(lambda: self.edge(edges), "}")
+
+    # -- nodes ------------------------------------------------------------------------------------------------
+
+    def node(self, edges: dict[str, Edge]) -> Node:
+        """Read a node."""
+        results: list[_Token] = []
+        if self.token.kind == "value":
+            while True:
+                results.append(self.take("value", "a result such as %0"))
+                if not self.accept(","):
+                    break
+            self.expect("=")
+        start = self.take("word", "an operation or 'return'")
+        op = self.op(start)
+        self.expect("(")
+        inputs: list[Edge | None] = self.listed(lambda: self.operand(edges), ")")
+        attrs = self.attributes() if self.accept("{") else {}
+        outputs: list[TensorSpec] = []
+        if results:
+            self.expect(":")
+            outputs.append(self.spec())
+            while self.accept(","):
+                outputs.append(self.spec())
+        if len(outputs) != len(results):
+            self.fail(f"{len(results)} specs, one per result", start, found=f"{len(outputs)} for {op.name}")
+        node = make_node(op, tuple(inputs), attrs, tuple(outputs), where=_where(self.tokens[self.index - 1].place))
+        for index, token in enumerate(results):
+            self.define(edges, token, (node, index))
+        return node
+
+    def op(self, token: _Token) -> Op:
+        """Look an operation up."""
+        found = REGISTRY.get(token.text)
+        if found is None:
+            hint = _suggest(token.text, REGISTRY, "No registered operation is called so.")
+            self.fail("an operation", token, hint=hint)
+        return found
+
+    def operand(self, edges: dict[str, Edge]) -> Edge | None:
+        """Read an operand; ``_`` is an input of an eager recording that nothing recorded made."""
+        return None if self.accept("_") else self.edge(edges)
+
+    def edge(self, edges: dict[str, Edge]) -> Edge:
+        """Read a value defined above."""
+        token = self.take("value", "a value such as %0")
+        found = edges.get(token.text)
+        if found is None:
+            self.fail("a value defined above", token,
+                      hint=_suggest(token.text, edges, "Values are defined before they are read."))  # fmt: skip
+        return found
+
+    def attributes(self) -> dict[str, Any]:
+        """Read attributes up to and with the closing brace."""
+        attrs: dict[str, Any] = {}
+
+        def attribute() -> None:
+            name = self.take("word", "an attribute's name")
+            if name.text in attrs:
+                self.fail("a new attribute", name)
+            self.expect("=")
+            attrs[name.text] = self.value()
+
+        self.listed(attribute, "}")
+        return attrs
+
+    # -- specs and sizes --------------------------------------------------------------------------------------
+
+    def spec(self) -> TensorSpec:
+        """Read a spec such as ``f32[b,3]``."""
+        token = self.take("word", "a dtype")
+        if token.text not in SHORT_NAMES:
+            self.fail("a dtype", token, hint=_suggest(token.text, SHORT_NAMES, ""))
+        self.expect("[")
+        return make_spec(tuple(self.listed(self.size, "]")), as_dtype(token.text))
+
+    def size(self) -> int | Dim | None:
+        """Read a size."""
+        if self.accept("?"):
+            return None
+        token = self.token
+        found = self.value()
+        if not _is_size(found) or (isinstance(found, int) and found < 0):
+            self.fail("a size", token)
+        return found
+
+    # -- attribute values -------------------------------------------------------------------------------------
+
+    def value(self) -> Any:
+        """Read an attribute value; sizes may be sums, products and quotients."""
+        start = self.token
+        left = self.product()
+        while self.token.text in ("+", "-") and self.token.kind == "sign":
+            sign = self.tokens[self.index].text
+            self.index += 1
+            left, right = self.sizes(start, left, self.product())
+            left = left + right if sign == "+" else left - right
+        return left
+
+    def product(self) -> Any:
+        """Read a product or quotient."""
+        start = self.token
+        left = self.unary()
+        while self.token.text in ("*", "//", "%") and self.token.kind == "sign":
+            sign = self.token.text
+            self.index += 1
+            left, right = self.sizes(start, left, self.unary())
+            if sign != "*" and same_size(right, 0):
+                self.fail("a divisor other than 0", start)
+            left = left * right if sign == "*" else left // right if sign == "//" else left % right
+        return left
+
+    def sizes(self, start: _Token, left: Any, right: Any) -> tuple[Any, Any]:
+        """Check that both operands of an operator are sizes."""
+        if not _is_size(left) or not _is_size(right):
+            self.fail("sizes around an operator", start)
+        return left, right
+
+    def unary(self) -> Any:
+        """Read a value with an optional minus sign."""
+        if not self.accept("-"):
+            return self.atom()
+        token = self.token
+        found = self.unary()
+        if isinstance(found, bool) or not isinstance(found, int | float | Dim):
+            self.fail("a number", token)
+        return -found
+
+    def atom(self) -> Any:
+        """Read a value that is no arithmetic."""
+        token = self.token
+        if token.kind == "number":
+            self.index += 1
+            return int(token.text) if token.text.isdigit() else float(token.text)
+        if token.kind == "string":
+            return self.string()
+        if self.accept("..."):
+            return ...
+        if self.accept("("):
+            return self.tuple()
+        if token.kind == "word":
+            return self.word(token)
+        self.fail("an attribute value")
+
+    def string(self) -> str:
+        """Read a string."""
+        token = self.take("string", "a string")
+        try:
+            return json.loads(token.text)
+        except ValueError:
+            self.fail("a string with JSON's escapes", token)
+
+    def tuple(self) -> Any:
+        """Read a tuple, or a value in parentheses, after the opening one."""
+        items: list[Any] = []
+        while not self.accept(")"):
+            items.append(self.value())
+            if self.accept(","):
+                continue
+            self.expect(")")
+            if len(items) == 1 and self.tokens[self.index - 2].text != ",":
+                return items[0]
+            break
+        return tuple(items)
+
+    def word(self, token: _Token) -> Any:
+        """Read a value that begins with a word."""
+        name = token.text
+        if name == "graph":
+            return self.graph(self.dims)
+        self.index += 1
+        if name in self.dims.hints:
+            return Dim({(name,): 1}, self.dims)
+        if name in _WORDS:
+            return _WORDS[name]
+        if name in SHORT_NAMES:
+            return self.dtype_or_array(token)
+        if name == "complex":
+            return self.complex_number()
+        if name == "slice":
+            self.expect("(")
+            parts = self.listed(self.value, ")")
+            if len(parts) != 3:
+                self.fail("slice(start, stop, step)", token, found=f"{len(parts)} parts")
+            return slice(*parts)
+        if name == "opaque":
+            self.expect("(")
+            self.fail("a value that text can hold", token, found=f"a {self.string()}",
+                      hint="This graph exists only in the process that traced it.")  # fmt: skip
+        self.fail("an attribute value", token, hint=_suggest(name, {*_RESERVED, *self.dims.hints}, ""))
+
+    def complex_number(self) -> complex:
+        """Read ``complex(re, im)`` after its first word."""
+        self.expect("(")
+        token = self.token
+        parts = self.listed(self.unary, ")")
+        if len(parts) != 2 or not all(isinstance(part, float | int) for part in parts):
+            self.fail("two numbers", token)
+        return complex(*parts)
+
+    # -- arrays -----------------------------------------------------------------------------------------------
+
+    def dtype_or_array(self, token: _Token) -> Any:
+        """Read what follows a dtype's name: nothing, a shape (a spec), or a shape and elements (an array)."""
+        dtype = as_dtype(token.text)
+        if self.token.text != "[":
+            return dtype
+        self.index -= 1
+        spec = self.spec()
+        after = self.token
+        of_bytes = after.kind == "word" and after.text == "hex"
+        if not of_bytes and after.kind != "number" and after.text not in ("[", "-", "complex", *_WORDS):
+            return spec
+        if any(not isinstance(size, int) for size in spec.shape):
+            self.fail("an array with integer sizes", token, found=str(spec))
+        return Constant(self.hexadecimal(spec) if of_bytes else self.array(spec))
+
+    def hexadecimal(self, spec: TensorSpec) -> np.ndarray[Any, Any]:
+        """Read an array's bytes."""
+        self.expect("hex")
+        token = self.token
+        try:
+            data = bytes.fromhex(self.string())
+        except ValueError:
+            self.fail("hexadecimal digits", token, found="something else")
+        wanted = spec.nbytes
+        if len(data) != wanted:
+            self.fail(f"{wanted} bytes for {spec}", token, found=f"{len(data)} bytes")
+        return np.frombuffer(data, spec.dtype).reshape(spec.shape).copy()
+
+    def array(self, spec: TensorSpec) -> np.ndarray[Any, Any]:
+        """Read an array's elements."""
+        start = self.token
+        self.check_whole(spec)
+        values: list[Any] = []
+        self.elements(spec, 0, values)
+        try:
+            return read_elements(values, spec.shape, spec.dtype)
+        except OverflowError as error:
+            self.fail(f"elements of {spec}", start, found=str(error))
+
+    def check_whole(self, spec: TensorSpec) -> None:
+        """Raise for an array that was shortened for reading."""
+        depth = 0
+        for token in self.tokens[self.index :]:
+            depth += (token.text == "[") - (token.text == "]")
+            if token.text == "..." and depth:
+                self.fail(f"all elements of {spec}", token, found="'...', where elements were left out",
+                          hint="Print the graph with print_graph(graph, elide=None).")  # fmt: skip
+            if depth == 0:
+                return
+
+    def elements(self, spec: TensorSpec, depth: int, values: list[Any]) -> None:
+        """Read the elements of one row."""
+        if depth == spec.ndim:
+            values.append(self.element(spec.dtype))
+            return
+        self.expect("[")
+        size = spec.shape[depth]
+        for position in range(size):
+            if position and not self.accept(","):
+                self.fail(f"{size} elements on axis {depth} of {spec}", found=f"{self.token} after {position}")
+            self.elements(spec, depth + 1, values)
+        if not self.accept("]"):
+            self.fail(f"']' after {size} elements on axis {depth} of {spec}")
+
+    def element(self, dtype: DType) -> Any:
+        """Read one element."""
+        token = self.token
+        kind = kind_of(dtype)
+        found = self.unary()
+        if not isinstance(found, _ELEMENTS[kind]) or isinstance(found, bool) != (kind == "bool"):
+            self.fail(f"an element of {dtype}", token)
+        return found
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int | Dim) and not isinstance(value, bool)
+
+
+def _suggest(name: str, known: Iterable[str], otherwise: str) -> str | None:
+    close = difflib.get_close_matches(name, list(known), 3)
+    return f"Did you mean {' or '.join(close)}?" if close else otherwise or None
