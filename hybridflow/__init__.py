@@ -1,5 +1,13 @@
 """hybridflow: eager tensors with a gradient tape, and the same functions compiled."""
 
+from hybridflow import ir as ir
+from hybridflow.autodiff.control_flow import cond as cond
+from hybridflow.autodiff.control_flow import scan as scan
+from hybridflow.autodiff.control_flow import while_loop as while_loop
+from hybridflow.autodiff.custom import custom_gradient as custom_gradient
+from hybridflow.autodiff.functional import grad as grad
+from hybridflow.autodiff.functional import value_and_grad as value_and_grad
+from hybridflow.autodiff.functional import vjp as vjp
 from hybridflow.autodiff.tape import GradientTape as GradientTape
 from hybridflow.core.context import is_tracing as is_tracing
 from hybridflow.core.device import use_device as device
@@ -22,6 +30,7 @@ from hybridflow.core.spec import TensorSpec as TensorSpec
 from hybridflow.core.tensor import Tensor as Tensor
 from hybridflow.core.tensor import Variable as Variable
 from hybridflow.core.tensor import asarray as asarray
+from hybridflow.ir.graph import Graph as Graph
 from hybridflow.ops.arithmetic import *  # noqa: F403
 from hybridflow.ops.comparison import *  # noqa: F403
 from hybridflow.ops.creation import *  # noqa: F403
@@ -32,3 +41,6 @@ from hybridflow.ops.shape import *  # noqa: F403
 from hybridflow.ops.transcendental import *  # noqa: F403
 from hybridflow.ops import nn as nn
 from hybridflow.ops.matmul import matmul as matmul
+from hybridflow.tracing import config as config
+from hybridflow.tracing.function import CompiledFunction as CompiledFunction
+from hybridflow.tracing.function import compile as compile

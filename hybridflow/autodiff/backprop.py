@@ -142,9 +142,7 @@ def rule_of(op: Op) -> Callable[..., Any]:
 
 def _split(op: Op, node: Node, cotangents: list[Any]) -> tuple[Any, bool]:
     """Return the visible cotangents as a rule takes them, and whether a hidden output has one too."""
-    outputs = len(node.outputs)
-    hidden = op.saves.hidden if outputs > op.saves.hidden and node.attrs.get("residuals") else 0
-    visible = outputs - hidden
+    visible = len(node.outputs) - op.hidden_outputs(node.attrs)
     through_hidden = any(g is not None for g in cotangents[visible:])
     return (cotangents[0] if visible == 1 else tuple(cotangents[:visible])), through_hidden
 
@@ -288,10 +286,10 @@ class BoundEngine:
         saves = node.op.saves
         traced = node.scope is not None
         saved = node.saved
-        hidden_from = len(node.outputs) - saves.hidden
+        hidden_from = len(node.outputs) - node.op.hidden_outputs(node.attrs)
 
         def output(index: int) -> Any:
-            if not (saves.y or (saves.hidden and index >= hidden_from)):
+            if not saves.y and index < hidden_from:
                 return node.spec(index)
             if traced:
                 return make_tensor(None, (node, index))

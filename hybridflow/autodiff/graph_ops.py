@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from hybridflow.autodiff.transform import Mask, differentiate
+from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind
+from hybridflow.core.node import Node
 from hybridflow.core.op import No, Op, Saves, register
-from hybridflow.ir.evaluate import lower_graph
+from hybridflow.core.tensor import Tensor
+from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ir.evaluate import evaluate, lower_graph
 from hybridflow.ir.graph import Graph
 
 
@@ -38,6 +42,23 @@ def graph_pullback(F: Any, graph: Graph, xs: Sequence[Any], gs: Sequence[Any], w
     several = iter(found if isinstance(found, tuple | list) else (found,))
     return [next(several) if present else None for present in gradient.present]
 
+
+
+def inline(graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Add a graph's nodes to the graph being traced, and return its outputs there."""
+    tracer = current().tracer
+    assert isinstance(tracer, GraphBuilder)
+
+    def rebind(node: Node, xs: list[Any], attrs: dict[str, Any]) -> Any:
+        attrs = {name: value for name, value in attrs.items() if name != "residuals"}
+        outer, tracer.place = tracer.place, node.where
+        try:
+            outputs = tracer.bind_all(node.op, xs, attrs, residuals=bool(node.attrs.get("residuals")))
+        finally:
+            tracer.place = outer
+        return outputs[0] if len(node.outputs) == 1 else outputs
+
+    return list(evaluate(graph, tensors, rebind, keep_dims=True))
 
 
 def call(*xs: Any, graph: Graph) -> Any:

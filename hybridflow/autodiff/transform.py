@@ -107,16 +107,23 @@ class SplitGradient(NamedTuple):
     given: Mask
 
 
-def split_gradient(graph: Graph, wanted: Mask) -> SplitGradient:
-    """Return forward and backward graphs; every differentiable output gets a cotangent."""
-    key = ("split", wanted)
+def split_gradient(graph: Graph, wanted: Mask, readable: Mask | None = None) -> SplitGradient:
+    """Return forward and backward graphs; every differentiable output gets a cotangent.
+
+    Args:
+        graph: the graph.
+        wanted: per input, whether its gradient is wanted.
+        readable: per input, whether the backward pass can read it again (all, if not given); the others are
+            handed over as residuals.
+    """
+    key = ("split", wanted, readable)
     found = graph.executables.get(key)
     if found is None:
-        found = graph.executables[key] = _split(graph, wanted)
+        found = graph.executables[key] = _split(graph, wanted, readable or tuple([True] * len(wanted)))
     return found
 
 
-def _split(graph: Graph, wanted: Mask) -> SplitGradient:
+def _split(graph: Graph, wanted: Mask, readable: Mask) -> SplitGradient:
     given = tuple([is_differentiable(spec.dtype) for spec in graph.output_specs])
     gradient = differentiate(graph, given, wanted)
     joint = gradient.graph
@@ -133,7 +140,7 @@ def _split(graph: Graph, wanted: Mask) -> SplitGradient:
                 constants[edge[0]] = None
             else:
                 crossing[edge] = None
-    positions = {node: index for index, node in enumerate(joint.inputs[:count])}
+    positions = {node: index for index, node in enumerate(joint.inputs[:count]) if readable[index]}
     reads = tuple([edge for edge in crossing if edge[0] in positions])
     residuals = tuple([edge for edge in crossing if edge[0] not in positions])
     forward = Graph(

@@ -100,15 +100,15 @@ def record(
     node.sequence = node.stamp = next_sequence()
     if not many:
         return make_tensor(outputs, (node, 0))
-    if saves.hidden and not saves.y:
-        visible = len(outputs) - saves.hidden
+    hidden = op.hidden_outputs(attrs)
+    if hidden and not saves.y:
+        visible = len(outputs) - hidden
         node.saved = ((None,) * visible + outputs[visible:], *node.saved[1:])
-    return visible_outputs(op, tuple([make_tensor(y, (node, i)) for i, y in enumerate(outputs)]))
+    return visible_outputs(hidden, tuple([make_tensor(y, (node, i)) for i, y in enumerate(outputs)]))
 
 
-def visible_outputs(op: Op, outputs: tuple[Tensor, ...]) -> Any:
-    """Drop the hidden outputs; a single visible one comes bare."""
-    hidden = op.saves.hidden
+def visible_outputs(hidden: int, outputs: tuple[Tensor, ...]) -> Any:
+    """Drop the hidden outputs; if that leaves a single one of several, it comes bare."""
     if not hidden:
         return outputs
     return outputs[0] if len(outputs) == hidden + 1 else outputs[:-hidden]
@@ -127,6 +127,7 @@ def _execute(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple
                 break
         else:
             if values or default_is_host():
+                _check_dtypes(op, inputs, values, attrs)
                 try:
                     outputs = LOCAL.run(partial(op.kernel, **attrs) if attrs else op.kernel, *values)
                 except HybridflowError:
@@ -136,6 +137,15 @@ def _execute(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple
                     raise
                 return as_arrays(outputs), values, "host"
     return _run_lowered(op, inputs, values, attrs), values, "xla"
+
+
+def _check_dtypes(op: Op, inputs: tuple[Tensor, ...], values: list[Any], attrs: dict[str, Any]) -> None:
+    """Let the shape rule judge dtypes that meet this kernel for the first time: NumPy takes more than the op does."""
+    key = values[0].dtype.num if len(values) == 1 else tuple([value.dtype.num for value in values])
+    if key not in op.accepted:
+        if "dynamic_shape" not in op.traits:
+            op.infer(*[tensor.spec for tensor in inputs], **attrs)
+        op.accepted.add(key)
 
 
 def as_arrays(outputs: Any) -> Any:
@@ -332,3 +342,8 @@ def _install_methods(op: Op, public: Callable[..., Any]) -> None:
 
 
 on_method(_install_methods)
+
+
+def add_method(name: str, function: Callable[..., Any], *, as_property: bool = False) -> None:
+    """Give tensors a method, or a property, that is not an op of its own."""
+    setattr(TensorMethods, name, property(function) if as_property else function)

@@ -40,13 +40,14 @@ class Saves:
     Args:
         x: positions of the inputs whose values the rule reads, or ``"all"``; the others arrive as specs.
         y: whether the rule reads the outputs' values.
-        hidden: how many trailing outputs exist only for the rule. The kernel, lowering and infer of such an op
-            take ``residuals=``: True asks for the hidden outputs behind the visible ones.
+        hidden: how many trailing outputs exist only for the rule (or a function of the attributes that says). The
+            kernel, lowering and infer of such an op take ``residuals=``: True asks for the hidden outputs behind
+            the visible ones.
     """
 
     x: tuple[int, ...] | str = ()
     y: bool = False
-    hidden: int = 0
+    hidden: int | Callable[[dict[str, Any]], int] = 0
 
     def keeps(self, index: int) -> bool:
         """Whether the rule reads the value of an input."""
@@ -128,9 +129,17 @@ class Op:
     ulp: float = 4.0
     public: Callable[..., Any] | None = None
     jitted: dict[Any, Callable[..., Any]] = field(default_factory=dict[Any, Callable[..., Any]], repr=False)
+    accepted: set[Any] = field(default_factory=set[Any], repr=False)
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
+
+    def hidden_outputs(self, attrs: dict[str, Any]) -> int:
+        """Return how many trailing outputs of a node with these attributes are hidden."""
+        hidden = self.saves.hidden
+        if not hidden or not attrs.get("residuals"):
+            return 0
+        return hidden if isinstance(hidden, int) else hidden(attrs)
 
     def has(self, trait: str) -> bool:
         """Whether the op has a trait."""

@@ -181,9 +181,9 @@ class GraphBuilder:
         """Add a node and return its visible outputs."""
         residuals = bool(op.saves.hidden) and bool(current().tapes)
         outputs = self.bind_all(op, inputs, attrs, residuals=residuals)
-        if residuals:
-            return visible_outputs(op, outputs)
-        return outputs[0] if len(outputs) == 1 else outputs
+        if len(outputs) == 1:
+            return outputs[0]
+        return visible_outputs(op.hidden_outputs({**attrs, "residuals": residuals}), outputs)
 
     def bind_all(
         self, op: Op, inputs: Sequence[Tensor], attrs: dict[str, Any], *, residuals: bool

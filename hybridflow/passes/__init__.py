@@ -1,1 +1,5 @@
 """."""
+
+
+def run_passes(graph):
+    return graph, []

@@ -1,0 +1,267 @@
+"""`@hf.custom_gradient`: functions that bring their own gradient."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from hybridflow.autodiff.backprop import BOUND, backprop, reachable
+from hybridflow.autodiff.functional import fresh
+from hybridflow.autodiff.graph_ops import call
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core.context import Context, current
+from hybridflow.core.dispatch import bind, record
+from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.node import Edge, Node, next_sequence
+from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.core.tensor import Tensor, Variable, as_tensor, make_tensor
+from hybridflow.ir.builder import GraphBuilder, trace_body
+from hybridflow.ir.graph import Graph
+
+Rule = Callable[[Sequence[Any]], list[Any]]
+
+
+def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function its own gradient.
+
+    Args:
+        function: returns ``(result, grad_fn)``; ``grad_fn(*output_gradients)`` takes one gradient per tensor of the
+            result and returns one gradient per tensor argument, in signature order (None for no gradient).
+            Variables and watched tensors that the body reads besides its arguments get their ordinary gradients.
+
+    Returns:
+        A function with the same arguments that returns ``result``.
+
+    Raises:
+        ArgumentError: `grad_fn` returned another number of gradients than there are tensor arguments.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> @hf.custom_gradient
+        ... def clipped(x):
+        ...     return x * x, lambda g: hf.clip(g * 2 * x, -1.0, 1.0)
+        >>> hf.grad(clipped)(3.0)
+        Tensor(1., dtype=float32)
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        context = current()
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor | Variable | np.ndarray)]
+        start = next_sequence()
+        arguments = [fresh(as_tensor(leaves[i])) for i in positions]
+        for position, argument in zip(positions, arguments, strict=True):
+            leaves[position] = argument
+        fresh_args, fresh_kwargs = jax.tree_util.tree_unflatten(tree, leaves)
+        answer = function(*fresh_args, **fresh_kwargs)
+        if not isinstance(answer, tuple) or len(answer) != 2 or not callable(answer[1]):
+            raise ArgumentTypeError(
+                message(f"custom_gradient: {function.__qualname__} must return (result, grad_fn)",
+                        got=f"a {type(answer).__name__}")
+            )  # fmt: skip
+        result, grad_fn = answer
+        if context.tracer is None and not context.tapes:
+            return result
+        outputs, result_tree = jax.tree_util.tree_flatten(result)
+        body = _Body(function.__qualname__, start, arguments, [as_tensor(output) for output in outputs], grad_fn)
+        replaced = _traced(body, context.tracer) if isinstance(context.tracer, GraphBuilder) else _eager(body, context)
+        return jax.tree_util.tree_unflatten(result_tree, replaced)
+
+    return wrapped
+
+
+class _Body(NamedTuple):
+    """One run of the function: what went in, what came out, and the user's rule."""
+
+    name: str
+    start: int
+    arguments: list[Tensor]
+    outputs: list[Tensor]
+    grad_fn: Callable[..., Any]
+
+
+class _Free(NamedTuple):
+    """What the outputs depend on besides the arguments, and the nodes between."""
+
+    edges: list[Edge]
+    nodes: list[Node]
+
+
+def _free_edges(body: _Body, outputs: Sequence[Edge | None], arguments: set[Edge], scope: Any) -> _Free:
+    """Find the Variables and closed-over values behind the outputs."""
+    known = [edge for edge in outputs if edge is not None]
+    argument_nodes = {node for node, _ in arguments}
+
+    def inside(node: Node) -> bool:
+        return (
+            node.sequence > body.start
+            and node not in argument_nodes
+            and "source" not in node.op.traits
+            and node.scope is scope
+        )
+
+    nodes = reachable(known, inside)
+    members = set(nodes)
+    free: dict[Edge, None] = {}
+    for edge in (*known, *[edge for node in nodes for edge in node.inputs]):
+        if edge is None or edge[0] in members or edge in arguments or edge[0].op.name == "constant":
+            continue
+        if is_differentiable(edge[0].spec(edge[1]).dtype):
+            free[edge] = None
+    return _Free(list(free), nodes)
+
+
+def _rule(body: _Body, outputs: Sequence[Edge | None], free: _Free) -> Rule:
+    """Return the rule of one run: the user's gradients for the arguments, ordinary ones for the rest."""
+
+    def rule(gs: Sequence[Any]) -> list[Any]:
+        cotangents = [
+            PUBLIC.full(tensor.shape, 0, dtype=tensor.dtype) if g is None else g
+            for g, tensor in zip(gs, body.outputs, strict=True)
+        ]
+        mine = _checked(body, body.grad_fn(*cotangents))
+        starts = [
+            (edge, g) for edge, g in zip(outputs, cotangents, strict=True) if edge is not None
+            and is_differentiable(edge[0].spec(edge[1]).dtype)
+        ]  # fmt: skip
+        found = backprop(starts, set(free.edges), free.nodes, BOUND) if free.edges else {}
+        return [*mine, *[found.get(edge) for edge in free.edges]]
+
+    return rule
+
+
+def _checked(body: _Body, gradients: Any) -> list[Tensor | None]:
+    several = list(gradients) if isinstance(gradients, tuple | list) else [gradients]
+    if len(several) != len(body.arguments):
+        raise ArgumentError(
+            message(
+                f"custom_gradient: grad_fn of {body.name} returned {len(several)} gradients "
+                f"for {len(body.arguments)} tensor arguments",
+                hint="Return one per tensor argument, None where there is no gradient.",
+            )
+        )
+    result: list[Tensor | None] = []
+    for index, (gradient, argument) in enumerate(zip(several, body.arguments, strict=True)):
+        if gradient is None or not is_differentiable(argument.dtype):
+            result.append(None)
+            continue
+        tensor = as_tensor(gradient)
+        if tensor.shape != argument.shape:
+            raise ShapeError(
+                message(f"custom_gradient: gradient {index} of {body.name} has shape {tensor.shape}, "
+                        f"its argument {argument.shape}", hint="A gradient has its argument's shape.")
+            )  # fmt: skip
+        result.append(tensor if tensor.dtype == argument.dtype else PUBLIC.astype(tensor, argument.dtype))
+    return result
+
+
+# -- eager --------------------------------------------------------------------------------------------------------
+
+
+def _not_run(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("an eager custom gradient is recorded, never run")
+
+
+def _eager_vjp(F: Any, g: Any, y: Any, *xs: Any, rule: Rule) -> list[Any]:
+    del F, y, xs
+    return rule(g if isinstance(g, tuple) else (g,))
+
+
+EAGER = register(
+    Op(
+        "custom_gradient",
+        _not_run,
+        _not_run,
+        _not_run,
+        _eager_vjp,
+        samples=No("made by @hf.custom_gradient; tested with it"),
+        traits=frozenset({"tensor_rule"}),
+    )
+)
+
+
+def _eager(body: _Body, context: Context) -> list[Tensor]:
+    edges = [tensor._edge for tensor in body.outputs]
+    arguments = {tensor._edge for tensor in body.arguments if tensor._edge is not None}
+    free = _free_edges(body, edges, arguments, None)
+    connected: list[Edge | None] = [
+        edge if edge is not None and edge[0].stamp >= context.start else None
+        for edge in [tensor._edge for tensor in body.arguments]
+    ]
+    known = [edge for edge in free.edges if edge[0].stamp >= context.start]
+    if not known and not any(connected):
+        return [make_tensor(tensor._value) for tensor in body.outputs]
+    free = _Free(known, free.nodes)
+    values = [tensor._value for tensor in body.arguments] + [None] * len(known)
+    raw = tuple([tensor._value for tensor in body.outputs])
+    made = record(
+        EAGER, (*connected, *known), {"rule": _rule(body, edges, free)}, values, raw if len(raw) > 1 else raw[0], "host"
+    )
+    return list(made) if isinstance(made, tuple) else [made]
+
+
+# -- traced -------------------------------------------------------------------------------------------------------
+
+
+def _last(*xs: Any, outputs: int, **_: Any) -> Any:
+    found = xs[-outputs:]
+    return found[0] if outputs == 1 else found
+
+
+def _traced_vjp(
+    F: Any, g: Any, y: Any, *xs: Any, backward: Graph, arguments: int, outputs: int, present: tuple[bool, ...]
+) -> list[Any]:
+    del F
+    gs = [
+        PUBLIC.full(spec.shape, 0, dtype=spec.dtype) if one is None else one
+        for one, spec in zip(g if outputs > 1 else (g,), y if outputs > 1 else (y,), strict=True)
+    ]
+    captured = xs[arguments : len(xs) - outputs]
+    found = call(*gs, *captured, graph=backward) if any(present) else ()
+    several = iter(found if isinstance(found, tuple) else (found,))
+    gradients = [next(several) if has else None for has in present]
+    return [*gradients, *[None] * (len(xs) - arguments)]
+
+
+TRACED = register(
+    Op(
+        "custom_call",
+        No("traced only"),
+        _last,
+        _last,
+        _traced_vjp,
+        saves=Saves(x="all"),
+        samples=No("made by @hf.custom_gradient; tested with it"),
+        traits=frozenset({"nested"}),
+    )
+)
+
+
+def _traced(body: _Body, tracer: GraphBuilder) -> list[Tensor]:
+    edges = [tracer.edge_of(tensor) for tensor in body.outputs]
+    arguments = {tracer.edge_of(tensor) for tensor in body.arguments}
+    free = _free_edges(body, edges, arguments, tracer.scope)
+    rule = _rule(body, edges, free)
+    present: list[bool] = []
+
+    def backward(*gs: Tensor) -> list[Tensor]:
+        gradients = rule(gs)
+        present.extend(gradient is not None for gradient in gradients)
+        return [gradient for gradient in gradients if gradient is not None]
+
+    traced = trace_body(backward, [tensor.spec for tensor in body.outputs], f"{body.name}_gradient")
+    inputs = [*body.arguments, *[make_tensor(None, edge) for edge in free.edges]]
+    attrs = {
+        "backward": traced.graph,
+        "arguments": len(inputs),
+        "outputs": len(body.outputs),
+        "present": tuple(present),
+    }
+    made = bind(TRACED, (*inputs, *traced.captures, *body.outputs), attrs)
+    return list(made) if isinstance(made, tuple) else [made]

@@ -1,0 +1,183 @@
+"""`hf.grad`, `hf.value_and_grad`, `hf.vjp`: functional gradients, made of the tape."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from hybridflow.autodiff.tape import GradientTape, flatten
+from hybridflow.core.context import CONTEXT
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
+from hybridflow.core.op import No, Op, register
+from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+IDENTITY = register(
+    Op(
+        "identity",
+        _same,
+        _same,
+        _same,
+        lambda F, g, y, x: (g,),  # pyright: ignore[reportUnknownLambdaType]
+        samples=No("made by transformations; tested with them"),
+        traits=frozenset({"identity", "layout"}),
+    )
+)
+
+
+def fresh(tensor: Tensor) -> Tensor:
+    """Return the same value as a tensor of its own, connected to the old one for the tapes around."""
+    return make_tensor(tensor._value) if CONTEXT.get() is None else bind(IDENTITY, (tensor,))
+
+
+def _fresh_primals(name: str, tree: Any) -> Any:
+    """Return a pytree with every leaf a fresh differentiable tensor.
+
+    Raises:
+        DTypeError: a leaf that cannot carry a gradient.
+    """
+
+    def convert(path: Any, leaf: Any) -> Tensor:
+        tensor = as_tensor(leaf)
+        if not is_differentiable(tensor.dtype):
+            raise DTypeError(
+                message(f"{name}: argument{jax.tree_util.keystr(path)} is {tensor.dtype}, which has no gradient",
+                        got=str(tensor.spec), hint="Pass a float, or leave it out of argnums.")
+            )  # fmt: skip
+        return fresh(tensor)
+
+    return jax.tree_util.tree_map_with_path(convert, tree)
+
+
+def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """Return a function's value and the pullback of its output gradients.
+
+    Args:
+        fn: a function of tensors.
+        *primals: its arguments: floating-point tensors in any nesting.
+
+    Returns:
+        The value, and a function from output gradients (the value's structure) to a tuple of one gradient per
+        primal; zeros where the value does not depend on it. The pullback may be called any number of times.
+
+    Raises:
+        DTypeError: an argument that has no gradient.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> value, pullback = hf.vjp(lambda x: x * x, hf.asarray(3.0))
+        >>> pullback(hf.asarray(1.0))
+        (Tensor(6., dtype=float32),)
+    """
+    arguments = _fresh_primals("vjp", primals)
+    tape = GradientTape(persistent=True, watch_accessed_variables=False)
+    with tape:
+        tape.watch(arguments)
+        value = fn(*arguments)
+
+    def pullback(output_gradients: Any) -> tuple[Any, ...]:
+        return tape.gradient(value, arguments, output_gradients, unconnected_gradients="zero")
+
+    return value, pullback
+
+
+def value_and_grad(
+    fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """Return a function that computes `fn`'s value and its gradient.
+
+    Args:
+        fn: a function with a scalar floating-point result (or ``(result, aux)`` with `has_aux`).
+        argnums: which positional arguments to differentiate; each may be a pytree of floats.
+        has_aux: whether `fn` returns something besides the result.
+
+    Returns:
+        A function with `fn`'s arguments that returns ``(value, gradient)``, or ``((value, aux), gradient)``; the
+        gradient has the structure of the argument, or is a tuple of several.
+
+    Raises:
+        ShapeError: a result that is not a scalar.
+        DTypeError: an argument or result that has no gradient.
+        ArgumentError: an argument number the call does not have.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.value_and_grad(lambda x: hf.sum(x * x))(hf.asarray([1.0, 2.0]))
+        (Tensor(5., dtype=float32), Tensor([2., 4.], dtype=float32))
+    """
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    @functools.wraps(fn)
+    def differentiated(*args: Any, **kwargs: Any) -> Any:
+        arguments = list(args)
+        for number in numbers:
+            if not -len(args) <= number < len(args):
+                raise ArgumentError(
+                    message(f"grad: argnums has {number}, the call has {len(args)} positional arguments",
+                            hint="Pass the arguments to differentiate by position.")
+                )  # fmt: skip
+            arguments[number] = _fresh_primals("grad", args[number])
+        tape = GradientTape(watch_accessed_variables=False)
+        with tape:
+            tape.watch([arguments[number] for number in numbers])
+            result = fn(*arguments, **kwargs)
+        value, aux = result if has_aux else (result, None)
+        _require_scalar(value)
+        gradients = tape.gradient(value, [arguments[number] for number in numbers], unconnected_gradients="zero")
+        gradient = gradients[0] if isinstance(argnums, int) else tuple(gradients)
+        return ((value, aux) if has_aux else value), gradient
+
+    return differentiated
+
+
+def grad(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """Return a function that computes the gradient of `fn`; see `value_and_grad`.
+
+    Args:
+        fn: a function with a scalar floating-point result (or ``(result, aux)`` with `has_aux`).
+        argnums: which positional arguments to differentiate; each may be a pytree of floats.
+        has_aux: whether `fn` returns something besides the result.
+
+    Returns:
+        A function with `fn`'s arguments that returns the gradient, or ``(gradient, aux)``.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.grad(lambda x: x * x * x)(2.0)
+        Tensor(12., dtype=float32)
+    """
+    with_value = value_and_grad(fn, argnums, has_aux)
+
+    @functools.wraps(fn)
+    def differentiated(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = with_value(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return differentiated
+
+
+def _require_scalar(value: Any) -> None:
+    leaves, _ = flatten(value)
+    if len(leaves) != 1 or not isinstance(leaves[0], Tensor):
+        raise ArgumentTypeError(
+            message(f"grad: the function must return one tensor, it returned {type(value).__name__}",
+                    hint="Return the loss alone, or (loss, aux) with has_aux=True.")
+        )  # fmt: skip
+    if leaves[0].shape != ():
+        raise ShapeError(
+            message(f"grad: the result must be a scalar, its shape is {leaves[0].shape}", got=str(leaves[0].spec),
+                    hint="Reduce it with hf.sum or hf.mean, or use hf.vjp.")
+        )  # fmt: skip
+    if not is_differentiable(leaves[0].dtype):
+        raise DTypeError(
+            message(f"grad: the result is {leaves[0].dtype}, which has no gradient", got=str(leaves[0].spec))
+        )
