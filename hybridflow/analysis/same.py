@@ -35,7 +35,7 @@ from hybridflow.analysis.float64 import Float64Run, widen_array
 from hybridflow.core.dtypes import DType, kind_of
 from hybridflow.ir.graph import Graph
 
-SAMPLES = 24
+LEAST_SAMPLES, SAMPLES = 4, 24
 SAFETY = 8.0
 Array = np.ndarray[Any, Any]
 
@@ -172,12 +172,12 @@ def _allowances(
         for index in wanted
     ]
     rng = np.random.default_rng(0)
-    for _ in range(SAMPLES):
+    for count in range(1, SAMPLES + 1):
         sample = run.perturbed(rng)
         for index, allowance in zip(wanted, allowances, strict=True):
             allowance.add(sample[index])
         # More samples only widen the allowance, so what is explained now stays explained.
-        if all(
+        if count >= LEAST_SAMPLES and all(
             np.max(allowance.used(eager[index], compiled[index])) <= 1
             for index, allowance in zip(wanted, allowances, strict=True)
         ):

@@ -75,6 +75,10 @@ class DeviceError(HybridflowError, RuntimeError):
     """A device that does not exist, or values on different devices."""
 
 
+class MissingPackageError(HybridflowError, ImportError):
+    """Something that needs a package which is not installed."""
+
+
 class TargetError(HybridflowError, ValueError):
     """A command-line target that cannot be loaded."""
 

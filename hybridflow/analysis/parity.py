@@ -1,0 +1,243 @@
+"""Running a function in both modes from one state, and judging whether the results are the same."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridflow.analysis.same import Judgement, judge
+from hybridflow.autodiff.tape import GradientTape
+from hybridflow.core.device import device_of, place
+from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.errors import ParityError, message
+from hybridflow.core.node import Edge, Node
+from hybridflow.core.tensor import Tensor, Variable, as_tensor, host_array
+from hybridflow.ir.graph import Graph, clone_node, input_node
+from hybridflow.tracing.config import run_eagerly
+from hybridflow.tracing.function import CompiledFunction, CompiledMethod
+from hybridflow.tracing.signature import TENSOR
+from hybridflow.tracing.trace import Trace
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The judgements of every output of a comparison, and of every Variable it assigned."""
+
+    name: str
+    judgements: tuple[Judgement, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether everything agrees."""
+        return all(judgement.same for judgement in self.judgements)
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of the two modes."""
+        return max((judgement.largest for judgement in self.judgements), default=0.0)
+
+    @property
+    def used(self) -> float:
+        """The largest part of its allowance that any value uses."""
+        return max((judgement.used for judgement in self.judgements), default=0.0)
+
+    def differences(self) -> list[str]:
+        """Return one line per output that differs."""
+        return [f"{judgement.name}: {judgement.text}" for judgement in self.judgements if not judgement.same]
+
+
+def fresh_copy(function: Any) -> CompiledFunction[Any, Any]:
+    """Return a function compiled anew, with an empty cache; a compiled one keeps its options."""
+    if isinstance(function, CompiledMethod):
+        like, python = function.__func__, MethodType(function.__func__.python_function, function.__self__)
+    elif isinstance(function, CompiledFunction):
+        like, python = function, function.python_function
+    else:
+        return CompiledFunction(function)
+    return CompiledFunction(python, static_argnames=like._static, max_traces=like._max_traces, name=like._name)
+
+
+@contextmanager
+def kept(variables: Sequence[Variable]) -> Generator[Callable[[], None]]:
+    """Set Variables back to their values at the end of a ``with`` block; yields a function that does it at once."""
+    saved: list[tuple[Variable, Array, Any]] = []
+    for variable in variables:
+        value = variable.current()
+        saved.append((variable, np.array(value), None if type(value) is np.ndarray else device_of(value)))
+
+    def restore() -> None:
+        for variable, array, device in saved:
+            variable._value = np.array(array) if device is None else place(array, device)
+
+    try:
+        yield restore
+    finally:
+        restore()
+
+
+def check_parity(
+    compiled: CompiledFunction[Any, Any],
+    calls: Sequence[Call],
+    name: str,
+    tolerance: tuple[float, float] | None = None,
+    *,
+    only_result: bool = False,
+) -> Parity:
+    """Make the same calls eagerly and compiled, from one state; judge the last result and the Variables.
+
+    Variables are left as they were.
+
+    Args:
+        compiled: the function.
+        calls: arguments of one call or of several in a row, all of one signature.
+        name: what is compared, for tables.
+        tolerance: ``(relative, absolute)`` to judge floats by, instead of the float64 run.
+        only_result: leave out the Variables that the calls assigned.
+    """
+    trace, _ = compiled._trace_for(*calls[0])
+    inputs: list[Array] = []
+    for args, kwargs in calls:
+        leaves = compiled._signature(args, kwargs).leaves
+        inputs += [host_array(leaf.value) for leaf in leaves if leaf.kind == TENSOR]
+    inputs += [host_array(tensor) for tensor in trace.captures]
+    inputs += [np.array(variable.current()) for variable in trace.variables]
+    with kept(trace.variables) as restore:
+        with run_eagerly():
+            eager, eager_tree = _run(compiled, calls, trace)
+        restore()
+        results, tree = _run(compiled, calls, trace)
+    if tree != eager_tree:
+        text = f"structure {eager_tree} eager, {tree} compiled"
+        return Parity(name, (Judgement("result", False, np.inf, 0.0, np.inf, text),))
+    names = [*_names(tree, trace.plan.count), *[f"Variable {variable.name!r}" for variable in trace.assigned]]
+    if only_result:
+        eager, results = eager[: trace.plan.count], results[: trace.plan.count]
+    graph = chained(trace, len(calls))
+    return Parity(name, tuple(judge(graph, inputs, eager, results, names=names, tolerance=tolerance)))
+
+
+def _run(compiled: CompiledFunction[Any, Any], calls: Sequence[Call], trace: Trace) -> tuple[list[Array], Any]:
+    """Make the calls and return the last result's arrays, the assigned Variables' behind them, and its structure."""
+    result: Any = None
+    for args, kwargs in calls:
+        result = compiled(*args, **kwargs)
+    leaves, tree = jax.tree_util.tree_flatten(result)
+    arrays = [host_array(as_tensor(leaf)) for leaf in leaves]
+    return arrays + [np.array(variable.current()) for variable in trace.assigned], tree
+
+
+def _names(tree: Any, count: int) -> list[str]:
+    paths, _ = jax.tree_util.tree_flatten_with_path(jax.tree_util.tree_unflatten(tree, range(count)))
+    return [f"result{jax.tree_util.keystr(path)}" for path, _ in paths]
+
+
+def check_gradients_parity(
+    compiled: CompiledFunction[Any, Any], call: Call, tolerance: tuple[float, float] | None = None
+) -> Parity:
+    """Judge whether the gradients of a call's float results are the same in both modes (see `with_gradients`)."""
+    backward = CompiledFunction(with_gradients(compiled.python_function), static_argnames=compiled._static)
+    return check_parity(backward, [call], "gradients", tolerance, only_result=True)
+
+
+def chained(trace: Trace, count: int) -> Graph:
+    """Return the graph of several calls in a row, each starting from the Variables that the one before left.
+
+    Its inputs are the arguments of every call, then captured tensors, then Variables; its outputs those of the last
+    call, then the assigned Variables.
+    """
+    graph = trace.raw_graph
+    shared = graph.inputs[trace.arguments :]
+    variables = {id(variable): trace.arguments + len(trace.captures) + i for i, variable in enumerate(trace.variables)}
+    state: dict[Node, Edge] = {node: (node, 0) for node in shared}
+    arguments: list[Node] = []
+    nodes: list[Node] = []
+    outputs: list[Edge] = []
+    for _ in range(count):
+        edges: dict[Edge, Edge] = {(node, 0): edge for node, edge in state.items()}
+        for node in graph.inputs[: trace.arguments]:
+            arguments.append(input_node(node.spec(), node.attrs["name"]))
+            edges[node, 0] = (arguments[-1], 0)
+        for node in graph.nodes:
+            copy = clone_node(node, tuple([edges[edge] for edge in node.inputs if edge is not None]))
+            nodes.append(copy)
+            for index in range(len(node.outputs)):
+                edges[node, index] = (copy, index)
+        outputs = [edges[edge] for edge in graph.outputs[: trace.plan.count + len(trace.assigned)]]
+        for variable, edge in zip(trace.assigned, outputs[trace.plan.count :], strict=True):
+            state[graph.inputs[variables[id(variable)]]] = edge
+    return Graph(graph.name, (*arguments, *shared), tuple(nodes), tuple(outputs), graph.dims)
+
+
+def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the same arguments to the gradients of the sum of its float outputs.
+
+    They are taken with respect to every float tensor among the arguments and every trainable Variable read, as a
+    dict by name; a gradient that no path reaches is left out.
+    """
+
+    def gradients(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        paths, tree = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=lambda x: x is None)
+        sources: dict[str, Any] = {}
+        leaves: list[Any] = []
+        for path, leaf in paths:
+            value = as_tensor(leaf) if isinstance(leaf, Tensor | np.ndarray | np.generic | jax.Array) else leaf
+            leaves.append(value)
+            if isinstance(value, Tensor) and is_differentiable(value.dtype):
+                sources[f"gradient of argument {jax.tree_util.keystr(path[1:])}"] = value
+        with GradientTape() as tape:
+            tape.watch(list(sources.values()))
+            args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
+            result = function(*args, **kwargs)
+        targets = [as_tensor(leaf) for leaf in jax.tree_util.tree_leaves(result)]
+        targets = [target for target in targets if is_differentiable(target.dtype)]
+        for variable in tape.watched_variables():
+            name = f"gradient of {variable.name}"
+            sources[name if name not in sources else f"{name} ({len(sources)})"] = variable
+        if not targets:
+            return {}
+        found = tape.gradient(targets, sources)
+        return {name: gradient for name, gradient in found.items() if gradient is not None}
+
+    gradients.__name__ = f"{getattr(function, '__name__', 'function')}_gradients"
+    gradients.__signature__ = inspect.signature(function)  # pyright: ignore[reportFunctionMemberAccess]
+    return gradients
+
+
+def assert_same(function: Any, *args: Any, **kwargs: Any) -> None:
+    """Raise unless a function gives the same result eager and compiled, its gradients included.
+
+    Variables it assigns are compared too, and left as they were.
+
+    Args:
+        function: a function, compiled or not.
+        args, kwargs: what to call it with.
+
+    Raises:
+        ParityError: naming every output that differs, with both values, the float64 value and what rounding allows.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.testing.assert_same(lambda x: hf.tanh(x) * x, hf.asarray([1.0, 2.0]))
+    """
+    compiled = fresh_copy(function)
+    call = (args, kwargs)
+    checks = [check_parity(compiled, [call], "results"), check_gradients_parity(compiled, call)]
+    lines = [line for parity in checks for line in parity.differences()]
+    if lines:
+        raise ParityError(
+            message(
+                f"{compiled._name}: eager and compiled results differ by more than rounding",
+                got="\n       ".join(lines),
+                hint="hf.compare(fn, ...) shows every output; fn.graph(...) shows what was compiled.",
+            )
+        )

@@ -1,0 +1,142 @@
+"""Pages that need no other file, plots in them, and writing them all at once or not at all."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hybridflow.core.errors import MissingPackageError, message
+
+if TYPE_CHECKING:
+    from hybridflow.analysis.compare import Comparison
+
+EAGER, COMPILED = "#c1440e", "#1f5fa8"
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+table { border-collapse: collapse; margin: 1rem 0; }
+th, td { text-align: left; padding: 0.3rem 0.9rem 0.3rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
+.same { color: #17692b; font-weight: 600; }
+.different { color: #a40000; font-weight: 600; white-space: pre-wrap; }
+figure { margin: 1.5rem 0; }
+svg { max-width: 100%; height: auto; }
+"""
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file whole: until everything is there, and if anything fails, the old file stays as it is."""
+    target = Path(path)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        # A temporary file is its owner's alone; the finished one follows the usual permissions.
+        mask = os.umask(0)
+        os.umask(mask)
+        part.chmod(0o666 & ~mask)
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """As `write_bytes`, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+# -- pages --------------------------------------------------------------------------------------------------------
+
+
+def page(title: str, body: str) -> str:
+    """Return an HTML page with its style inside."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+    )
+
+
+def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return an HTML table."""
+    lines = ["<table>", "<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>"]
+    lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+    return "\n".join([*lines, "</table>"])
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """Return a comparison as a heading, its table and its verdict."""
+    kind = "same" if comparison.same else "different"
+    return "\n".join(
+        [
+            f"<h2>{escape(comparison.name)}: eager and compiled</h2>",
+            table_html(("", "eager", "compiled"), comparison.rows()),
+            f'<p class="{kind}">{escape(comparison.verdict())}</p>',
+        ]
+    )
+
+
+# -- plots --------------------------------------------------------------------------------------------------------
+
+
+def new_figure(title: str, x: str, y: str) -> tuple[Any, Any]:
+    """Return a matplotlib figure and its axes, without touching pyplot's state.
+
+    Raises:
+        MissingPackageError: if matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingPackageError(
+            message("plot: needs matplotlib, which is not installed", hint="Run pip install 'hybridflow[viz]'.")
+        ) from None
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(visible=True, alpha=0.3)
+    return figure, axes
+
+
+def break_even_figure(comparison: Comparison) -> Any:
+    """Return a plot of total time against the number of calls, with the break-even marked."""
+    figure, axes = new_figure(f"{comparison.name}: total time", "calls", "seconds in total")
+    even = comparison.break_even
+    last = max(10, 3 * even if even is not None else 0)
+    calls = np.linspace(1, last, 200)
+    axes.plot(calls, comparison.eager_first + (calls - 1) * comparison.eager.median, color=EAGER, label="eager")
+    compiled = comparison.first_call.total + (calls - 1) * comparison.compiled.median
+    axes.plot(calls, compiled, color=COMPILED, label="compiled, first call included")
+    if even is not None:
+        axes.axvline(even, color="#666", linestyle="--", linewidth=1)
+        axes.annotate(f" break-even: {even} calls", (even, axes.get_ylim()[1] * 0.9), color="#666")
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="lower right")
+    return figure
+
+
+def figure_svg(figure: Any) -> str:
+    """Return a figure as inline SVG."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return f"<figure>{text[text.index('<svg') :]}</figure>"
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Write a figure in the format that the file's ending names."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=Path(path).suffix[1:] or "png", dpi=150)
+    write_bytes(path, buffer.getvalue())
+
