@@ -32,6 +32,9 @@ from hybridflow.core.tensor import Variable as Variable
 from hybridflow.core.tensor import asarray as asarray
 from hybridflow.ir.graph import Graph as Graph
 from hybridflow.ops.arithmetic import *  # noqa: F403
+from hybridflow.ops.arrange import *  # noqa: F403
+from hybridflow.ops.bits import *  # noqa: F403
+from hybridflow.ops.choice import *  # noqa: F403
 from hybridflow.ops.comparison import *  # noqa: F403
 from hybridflow.ops.creation import *  # noqa: F403
 from hybridflow.ops.elementwise import *  # noqa: F403
@@ -39,6 +42,7 @@ from hybridflow.ops.indexing import *  # noqa: F403
 from hybridflow.ops.reductions import *  # noqa: F403
 from hybridflow.ops.shape import *  # noqa: F403
 from hybridflow.ops.transcendental import *  # noqa: F403
+from hybridflow.ops.trigonometric import *  # noqa: F403
 from hybridflow.ops import nn as nn
 from hybridflow.ops.matmul import matmul as matmul
 from hybridflow.tracing import config as config

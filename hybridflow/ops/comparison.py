@@ -1,4 +1,4 @@
-"""Comparison, logic and choice, elementwise."""
+"""Comparison and logic, elementwise."""
 
 from __future__ import annotations
 
@@ -8,33 +8,43 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import bool_
-from hybridflow.core.errors import DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
+from hybridflow.core.dtypes import bool_, is_differentiable
+from hybridflow.core.errors import DTypeError
+from hybridflow.core.op import Bad, Sample, Stops, op, public_names
 from hybridflow.ops.common import (
     ANY,
     Tensor,
     TensorLike,
-    TensorSpec,
     as_tensor,
     binary_samples,
-    broadcast_lowered,
-    broadcast_shapes,
     broadcasting,
-    call_text,
+    cast_to,
+    elements,
     integers,
-    make_spec,
     no_flops,
     normals,
     pointwise,
     promote,
-    unbroadcast,
 )
 
 _NOT_SMOOTH = Stops("a comparison is constant almost everywhere")
+_ORDERED = ("bool", "int", "uint", "float")
 
 
 # -- comparison ---------------------------------------------------------------------------------------------------
+
+
+def _equality_samples(rng: np.random.Generator) -> Any:
+    yield from binary_samples()(rng)
+    special = np.array([0.0, np.nan, np.inf, 1.0], np.float32)
+    yield Sample((special, np.array([-0.0, np.nan, np.inf, 2.0], np.float32)), gradient=False)
+    yield Sample((integers(rng, 0, 3, 5), integers(rng, 0, 3, 5)))
+    yield Sample((integers(rng, 0, 2, 4, dtype="bool"), integers(rng, 0, 2, 4, dtype="bool")))
+
+
+def _order_samples(rng: np.random.Generator) -> Any:
+    yield from _equality_samples(rng)
+    yield Bad((np.array([1j], np.complex64), 1.0), error=DTypeError, text="does not take complex64")
 
 
 @op(
@@ -43,7 +53,7 @@ _NOT_SMOOTH = Stops("a comparison is constant almost everywhere")
     infer=pointwise("equal", ANY, bool_),
     vjp=_NOT_SMOOTH,
     flops=no_flops,
-    samples=binary_samples(),
+    samples=_equality_samples,
     traits=("pointwise", "commutative"),
     method="__eq__",
     ulp=0,
@@ -62,88 +72,420 @@ def equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.equal([1, 2], 2)
-        Tensor([False,  True], dtype=bool)
+        >>> hf.equal([1, 2, 3], 2)
+        Tensor([False,  True, False], dtype=bool)
     """
     return bind(equal.op, promote(x1, x2))
 
 
-# -- choice -------------------------------------------------------------------------------------------------------
-
-
-def _where_infer(condition: TensorSpec, a: TensorSpec, b: TensorSpec) -> TensorSpec:
-    if condition.dtype != bool_:
-        raise DTypeError(
-            message(f"where: the condition is {condition.dtype}, not bool", got=call_text("where", condition, a, b),
-                    hint="Compare it with something, or cast it with .astype(hf.bool).")
-        )  # fmt: skip
-    if a.dtype != b.dtype:
-        raise DTypeError(message(f"where: dtypes differ: {a.dtype} and {b.dtype}", got=call_text("where", condition, a, b)))
-    return make_spec(broadcast_shapes("where", condition.shape, a.shape, b.shape), a.dtype)
-
-
-def _where_lower(condition: Any, a: Any, b: Any) -> Any:
-    dtype = a.dtype if hasattr(a, "dtype") else b.dtype
-    a, b = (value if hasattr(value, "dtype") else np.asarray(value, dtype) for value in (a, b))
-    shape = np.broadcast_shapes(condition.shape, a.shape, b.shape)
-    return lax.select(*[broadcast_lowered(value, shape) for value in (condition, a, b)])
-
-
-def _where_vjp(F: Any, g: Any, y: Any, condition: Any, a: Any, b: Any) -> Any:
-    del y
-    return (
-        None,
-        lambda: unbroadcast(F, F.where(condition, g, 0), a),
-        lambda: unbroadcast(F, F.where(condition, 0, g), b),
-    )
-
-
-def _where_samples(rng: np.random.Generator) -> Any:
-    flags = integers(rng, 0, 2, 3, 4, dtype="bool")
-    yield Sample((flags, normals(rng, 3, 4), normals(rng, 3, 4)))
-    yield Sample((flags, normals(rng, 4), 2.0))
-    yield Sample((flags[0], normals(rng, 3, 1), normals(rng)))
-    yield Sample((flags[0, 0], normals(rng), normals(rng)))
-    yield Sample((flags[:0], normals(rng, 0, 4), normals(rng, 4)))
-    yield Sample((flags, normals(rng, 4, dtype="bfloat16"), normals(rng, 4, dtype="bfloat16")), gradient=False)
-    yield Sample((flags, integers(rng, 0, 9, 4), integers(rng, 0, 9, 3, 1)))
-    yield Bad((normals(rng, 3), 1.0, 2.0), error=DTypeError, text="the condition is float32, not bool")
-    yield Bad((flags, normals(rng, 3), 2.0), error=ShapeError, text="do not broadcast")
-
-
 @op(
-    kernel=np.where,
-    lower=_where_lower,
-    infer=_where_infer,
-    vjp=_where_vjp,
-    saves=Saves(x=(0,)),
+    kernel=np.not_equal,
+    lower=broadcasting(lax.ne),
+    infer=pointwise("not_equal", ANY, bool_),
+    vjp=_NOT_SMOOTH,
     flops=no_flops,
-    samples=_where_samples,
-    traits=("pointwise", "layout"),
+    samples=_equality_samples,
+    traits=("pointwise", "commutative"),
+    method="__ne__",
     ulp=0,
 )
-def where(condition: TensorLike, x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """Take elements of one tensor where a condition holds, of another where it does not.
-
-    No gradient passes to an element that was not taken.
+def not_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Compare elementwise for difference; NaN differs from everything.
 
     Args:
-        condition: bool.
-        x1, x2: of any dtype; the three shapes broadcast.
+        x1, x2: of shapes that broadcast.
 
     Returns:
-        The elements taken, in the promoted dtype.
+        Bools.
 
     Raises:
         ShapeError: the shapes do not broadcast.
-        DTypeError: the condition is not bool.
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.where([True, False], 1.0, [2.0, 3.0])
-        Tensor([1., 3.], dtype=float32)
+        >>> hf.not_equal([1, 2, 3], 2)
+        Tensor([ True, False,  True], dtype=bool)
     """
-    return bind(where.op, (as_tensor(condition), *promote(x1, x2)))
+    return bind(not_equal.op, promote(x1, x2))
+
+
+@op(
+    kernel=np.less,
+    lower=broadcasting(lax.lt),
+    infer=pointwise("less", _ORDERED, bool_),
+    vjp=_NOT_SMOOTH,
+    flops=no_flops,
+    samples=_order_samples,
+    traits=("pointwise",),
+    method="__lt__",
+    ulp=0,
+)
+def less(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Compare elementwise whether the first is smaller; NaN never is.
+
+    Args:
+        x1, x2: real or bool, of shapes that broadcast.
+
+    Returns:
+        Bools.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: complex operands.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.less([1, 2, 3], 2)
+        Tensor([ True, False, False], dtype=bool)
+    """
+    return bind(less.op, promote(x1, x2))
+
+
+@op(
+    kernel=np.less_equal,
+    lower=broadcasting(lax.le),
+    infer=pointwise("less_equal", _ORDERED, bool_),
+    vjp=_NOT_SMOOTH,
+    flops=no_flops,
+    samples=_order_samples,
+    traits=("pointwise",),
+    method="__le__",
+    ulp=0,
+)
+def less_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Compare elementwise whether the first is smaller or equal; NaN never is.
+
+    Args:
+        x1, x2: real or bool, of shapes that broadcast.
+
+    Returns:
+        Bools.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: complex operands.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.less_equal([1, 2, 3], 2)
+        Tensor([ True,  True, False], dtype=bool)
+    """
+    return bind(less_equal.op, promote(x1, x2))
+
+
+@op(
+    kernel=np.greater,
+    lower=broadcasting(lax.gt),
+    infer=pointwise("greater", _ORDERED, bool_),
+    vjp=_NOT_SMOOTH,
+    flops=no_flops,
+    samples=_order_samples,
+    traits=("pointwise",),
+    method="__gt__",
+    ulp=0,
+)
+def greater(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Compare elementwise whether the first is larger; NaN never is.
+
+    Args:
+        x1, x2: real or bool, of shapes that broadcast.
+
+    Returns:
+        Bools.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: complex operands.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.greater([1, 2, 3], 2)
+        Tensor([False, False,  True], dtype=bool)
+    """
+    return bind(greater.op, promote(x1, x2))
+
+
+@op(
+    kernel=np.greater_equal,
+    lower=broadcasting(lax.ge),
+    infer=pointwise("greater_equal", _ORDERED, bool_),
+    vjp=_NOT_SMOOTH,
+    flops=no_flops,
+    samples=_order_samples,
+    traits=("pointwise",),
+    method="__ge__",
+    ulp=0,
+)
+def greater_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Compare elementwise whether the first is larger or equal; NaN never is.
+
+    Args:
+        x1, x2: real or bool, of shapes that broadcast.
+
+    Returns:
+        Bools.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: complex operands.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.greater_equal([1, 2, 3], 2)
+        Tensor([False,  True,  True], dtype=bool)
+    """
+    return bind(greater_equal.op, promote(x1, x2))
+
+
+# -- logic --------------------------------------------------------------------------------------------------------
+
+_DISCRETE = Stops("a truth value has no gradient")
+
+
+def _as_bools(*xs: TensorLike) -> tuple[Tensor, ...]:
+    """Return operands as bools: everything but zero is true."""
+    return tuple([cast_to(as_tensor(x), bool_) for x in xs])
+
+
+def _logic_samples(rng: np.random.Generator) -> Any:
+    flags = integers(rng, 0, 2, 3, 4, dtype="bool")
+    yield Sample((flags, integers(rng, 0, 2, 4, dtype="bool")))
+    yield Sample((flags[0, 0], True))
+    yield Sample((flags[:0], flags[0]))
+    yield Sample((integers(rng, 0, 2, 4), np.array([0.0, np.nan, -0.0, 2.0], np.float32)))
+    yield Bad((flags, flags[:, :3]), error=ValueError, text="size 4 against 3")
+
+
+@op(
+    kernel=np.logical_and,
+    lower=broadcasting(lax.bitwise_and),
+    infer=pointwise("logical_and", ("bool",)),
+    vjp=_DISCRETE,
+    flops=no_flops,
+    samples=_logic_samples,
+    traits=("pointwise", "commutative"),
+    ulp=0,
+)
+def logical_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Say elementwise whether both are true.
+
+    Args:
+        x1, x2: of shapes that broadcast; everything but zero is true.
+
+    Returns:
+        Bools.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.logical_and([True, False], True)
+        Tensor([ True, False], dtype=bool)
+    """
+    return bind(logical_and.op, _as_bools(x1, x2))
+
+
+@op(
+    kernel=np.logical_or,
+    lower=broadcasting(lax.bitwise_or),
+    infer=pointwise("logical_or", ("bool",)),
+    vjp=_DISCRETE,
+    flops=no_flops,
+    samples=_logic_samples,
+    traits=("pointwise", "commutative"),
+    ulp=0,
+)
+def logical_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Say elementwise whether at least one is true.
+
+    Args:
+        x1, x2: of shapes that broadcast; everything but zero is true.
+
+    Returns:
+        Bools.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.logical_or([True, False], True)
+        Tensor([ True,  True], dtype=bool)
+    """
+    return bind(logical_or.op, _as_bools(x1, x2))
+
+
+@op(
+    kernel=np.logical_xor,
+    lower=broadcasting(lax.bitwise_xor),
+    infer=pointwise("logical_xor", ("bool",)),
+    vjp=_DISCRETE,
+    flops=no_flops,
+    samples=_logic_samples,
+    traits=("pointwise", "commutative"),
+    ulp=0,
+)
+def logical_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Say elementwise whether exactly one is true.
+
+    Args:
+        x1, x2: of shapes that broadcast; everything but zero is true.
+
+    Returns:
+        Bools.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.logical_xor([True, False], True)
+        Tensor([False,  True], dtype=bool)
+    """
+    return bind(logical_xor.op, _as_bools(x1, x2))
+
+
+def _not_samples(rng: np.random.Generator) -> Any:
+    yield Sample((integers(rng, 0, 2, 3, 4, dtype="bool"),))
+    yield Sample((integers(rng, 0, 2, dtype="bool"),))
+    yield Sample((integers(rng, 0, 2, 5),))
+
+
+@op(
+    kernel=np.logical_not,
+    lower=lax.bitwise_not,
+    infer=pointwise("logical_not", ("bool",)),
+    vjp=_DISCRETE,
+    flops=no_flops,
+    samples=_not_samples,
+    traits=("pointwise",),
+    ulp=0,
+)
+def logical_not(x: TensorLike, /) -> Tensor:
+    """Say elementwise whether it is false.
+
+    Args:
+        x: any shape; everything but zero is true.
+
+    Returns:
+        Bools.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.logical_not([True, False])
+        Tensor([False,  True], dtype=bool)
+    """
+    return bind(logical_not.op, _as_bools(x))
+
+
+# -- kinds of numbers ---------------------------------------------------------------------------------------------
+
+
+def _kind_samples(rng: np.random.Generator) -> Any:
+    yield Sample((np.array([[0.0, -0.0, 1.5], [np.nan, np.inf, -np.inf]], np.float32),), gradient=False)
+    yield Sample((np.array([1e300, np.nan]),), gradient=False)
+    yield Sample((np.array([1 + 1j, complex(np.nan, 0), complex(0, np.inf)], np.complex64),), gradient=False)
+    yield Sample((normals(rng, 2, dtype="bfloat16"),), gradient=False)
+    yield Sample((integers(rng, -9, 9, 4),))
+    yield Sample((integers(rng, 0, 2, dtype="bool"),))
+
+
+def _exact(of_floats: Any, otherwise: bool) -> Any:
+    """Return a lowering that knows the answer for dtypes that hold neither NaN nor infinity."""
+    return lambda x: of_floats(x) if is_differentiable(x.dtype) else lax.full_like(x, otherwise, bool)
+
+
+def _parts(of_floats: Any, combine: Any) -> Any:
+    """Return a lowering that asks both parts of a complex number."""
+
+    def lowered(x: Any) -> Any:
+        if np.issubdtype(x.dtype, np.complexfloating):
+            return combine(of_floats(lax.real(x)), of_floats(lax.imag(x)))
+        return of_floats(x)
+
+    return lowered
+
+
+@op(
+    kernel=np.isnan,
+    lower=_exact(lambda x: lax.ne(x, x), False),
+    infer=pointwise("isnan", ANY, bool_),
+    vjp=_NOT_SMOOTH,
+    flops=elements,
+    samples=_kind_samples,
+    traits=("pointwise",),
+    ulp=0,
+)
+def isnan(x: TensorLike, /) -> Tensor:
+    """Say which elements are NaN.
+
+    Args:
+        x: any shape and dtype.
+
+    Returns:
+        Bools of the same shape.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.isnan([1.0, float("nan"), float("inf")])
+        Tensor([False,  True, False], dtype=bool)
+    """
+    return bind(isnan.op, (as_tensor(x),))
+
+
+@op(
+    kernel=np.isfinite,
+    lower=_exact(_parts(lax.is_finite, lax.bitwise_and), True),
+    infer=pointwise("isfinite", ANY, bool_),
+    vjp=_NOT_SMOOTH,
+    flops=elements,
+    samples=_kind_samples,
+    traits=("pointwise",),
+    ulp=0,
+)
+def isfinite(x: TensorLike, /) -> Tensor:
+    """Say which elements are neither NaN nor infinite.
+
+    Args:
+        x: any shape and dtype.
+
+    Returns:
+        Bools of the same shape.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.isfinite([1.0, float("nan"), float("inf")])
+        Tensor([ True, False, False], dtype=bool)
+    """
+    return bind(isfinite.op, (as_tensor(x),))
+
+
+@op(
+    kernel=np.isinf,
+    lower=_exact(_parts(lambda x: lax.abs(x) == np.inf, lax.bitwise_or), False),
+    infer=pointwise("isinf", ANY, bool_),
+    vjp=_NOT_SMOOTH,
+    flops=elements,
+    samples=_kind_samples,
+    traits=("pointwise",),
+    ulp=0,
+)
+def isinf(x: TensorLike, /) -> Tensor:
+    """Say which elements are infinite.
+
+    Args:
+        x: any shape and dtype.
+
+    Returns:
+        Bools of the same shape.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.isinf([1.0, float("nan"), float("inf")])
+        Tensor([False, False,  True], dtype=bool)
+    """
+    return bind(isinf.op, (as_tensor(x),))
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

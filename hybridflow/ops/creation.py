@@ -11,7 +11,7 @@ from jax import lax
 from hybridflow.core.device import use_device
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import as_dtype, check_fits, default_dtype, float32, int32, is_integer, kind_of
+from hybridflow.core.dtypes import as_dtype, check_fits, default_dtype, float32, int32, kind_of
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.op import Bad, Sample, Stops, op, public_names
 from hybridflow.ops.common import (

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, comparison, logic and casts."""
+"""Casts, sums, products, signs and rounding, elementwise."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import as_dtype, is_differentiable, kind_of
-from hybridflow.core.op import Bad, No, Sample, Saves, Stops, op, public_names
+from hybridflow.core.dispatch import add_method, bind
+from hybridflow.core.dtypes import as_dtype, complex64, complex128, float32, float64, is_differentiable, kind_of
+from hybridflow.core.errors import DTypeError
+from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.common import (
-    ANY,
-    FLOATING,
     NUMERIC,
+    REAL,
     Tensor,
     TensorLike,
     TensorSpec,
@@ -26,12 +26,12 @@ from hybridflow.ops.common import (
     no_flops,
     normals,
     pointwise,
-    positives,
     promote,
-    promote_float,
+    require_kind,
     unary_samples,
     unbroadcast,
 )
+from hybridflow.ops.jax_rule import rule_from_lowering
 
 # -- casts --------------------------------------------------------------------------------------------------------
 
@@ -188,29 +188,310 @@ def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 
 @op(
-    kernel=np.tanh,
-    lower=lax.tanh,
-    infer=pointwise("tanh", FLOATING),
-    vjp=lambda F, g, y, x: (g * (1 - y * y),),
-    saves=Saves(y=True),
+    kernel=np.negative,
+    lower=lax.neg,
+    infer=pointwise("negative", NUMERIC),
+    vjp=lambda F, g, y, x: (-g,),
     flops=elements,
     samples=unary_samples(),
     traits=("pointwise",),
-    method="tanh",
+    method="__neg__",
+    ulp=0,
 )
-def tanh(x: TensorLike, /) -> Tensor:
-    """Compute the hyperbolic tangent elementwise.
+def negative(x: TensorLike, /) -> Tensor:
+    """Change the sign of every element; unsigned and smallest integers wrap.
 
     Args:
-        x: floating-point; integers become float32.
+        x: any shape; numeric.
 
     Returns:
         The same shape and dtype.
 
+    Raises:
+        DTypeError: bool elements.
+
     Example:
         >>> import hybridflow as hf
-        >>> hf.tanh([0.0])
-        Tensor([0.], dtype=float32)
+        >>> hf.negative([1, -2])
+        Tensor([-1,  2], dtype=int32)
     """
-    return bind(tanh.op, promote_float(x))
+    return bind(negative.op, (as_tensor(x),))
+
+
+def positive(x: TensorLike, /) -> Tensor:
+    """Return the tensor itself, as ``+x`` does.
+
+    Args:
+        x: any shape; numeric.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        DTypeError: bool elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.positive([1, -2])
+        Tensor([ 1, -2], dtype=int32)
+    """
+    tensor = as_tensor(x)
+    require_kind("positive", NUMERIC, tensor.spec)
+    return tensor
+
+
+add_method("__pos__", positive)
+
+
+# -- size and sign ------------------------------------------------------------------------------------------------
+
+
+def _abs_infer(x: TensorSpec) -> TensorSpec:
+    require_kind("abs", NUMERIC, x)
+    return make_spec(x.shape, _REAL_OF.get(x.dtype, x.dtype))
+
+
+_REAL_OF = {complex64: float32, complex128: float64}
+_complex_abs_vjp = rule_from_lowering("abs")
+
+
+def _abs_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
+    if x.dtype in _REAL_OF:
+        return _complex_abs_vjp(F, g, y, x)
+    return (g * F.sign(x),)
+
+
+def _away_from_zero(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> Any:
+    x = normals(rng, *shape, dtype=dtype)
+    return np.asarray(x + np.where(x < 0, -0.5, 0.5), dtype=x.dtype)
+
+
+def _abs_samples(rng: np.random.Generator) -> Any:
+    yield from unary_samples(_away_from_zero)(rng)
+    yield Sample((np.array([-128, 127, 0], np.int8),))
+    yield Sample((np.array([0.0, -0.0, -np.inf, np.nan], np.float32),), gradient=False)
+    yield Sample((np.array([3 + 4j, -1j], np.complex64),), gradient=False)
+    yield Bad((np.array([True]),), error=DTypeError, text="abs: does not take bool")
+
+
+@op(
+    kernel=np.abs,
+    lower=lambda x: x if kind_of(x.dtype) == "uint" else lax.abs(x),
+    infer=_abs_infer,
+    vjp=_abs_vjp,
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=_abs_samples,
+    traits=("pointwise",),
+    method="__abs__ abs",
+    ulp=1,
+)
+def abs(x: TensorLike, /) -> Tensor:
+    """Compute the absolute value of every element.
+
+    The smallest integer of a dtype, which has no counterpart, stays as it is. The gradient at 0 is 0.
+
+    Args:
+        x: any shape; numeric.
+
+    Returns:
+        The same shape; complex elements give floats of their width.
+
+    Raises:
+        DTypeError: bool elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.abs([-1, 2])
+        Tensor([1, 2], dtype=int32)
+    """
+    return bind(abs.op, (as_tensor(x),))
+
+
+def _sign_kernel(x: Any) -> Any:
+    return np.sign(x) if kind_of(x.dtype) != "float" else np.where(x == 0, x, np.sign(x))
+
+
+def _sign_samples(rng: np.random.Generator) -> Any:
+    yield from unary_samples(_away_from_zero)(rng)
+    yield Sample((np.array([0.0, -0.0, np.inf, np.nan], np.float32),), gradient=False)
+    yield Sample((np.array([-5, 0, 7], np.int32),))
+    yield Sample((np.array([0, 7], np.uint8),))
+
+
+@op(
+    kernel=_sign_kernel,
+    lower=lambda x: lax.sign(x),
+    infer=pointwise("sign", REAL),
+    vjp=Stops("the sign is constant almost everywhere"),
+    flops=elements,
+    samples=_sign_samples,
+    traits=("pointwise",),
+    method="sign",
+    ulp=0,
+)
+def sign(x: TensorLike, /) -> Tensor:
+    """Return -1, 0 or 1 by the sign of every element; zeros keep theirs and NaN stays NaN.
+
+    Args:
+        x: any shape; real.
+
+    Returns:
+        The same shape and dtype.
+
+    Raises:
+        DTypeError: bool or complex elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.sign([-3.0, 0.0, 2.0])
+        Tensor([-1.,  0.,  1.], dtype=float32)
+    """
+    return bind(sign.op, (as_tensor(x),))
+
+
+# -- rounding -----------------------------------------------------------------------------------------------------
+
+_FLAT = Stops("rounding is constant almost everywhere")
+
+
+def _rounding_samples(rng: np.random.Generator) -> Any:
+    yield from unary_samples()(rng)
+    yield Sample((np.array([0.5, 1.5, -0.5, -0.2, -2.5, np.inf, np.nan, 1e20], np.float32),), gradient=False)
+    yield Sample((np.array([-3, 4], np.int32),))
+    yield Bad((np.array([1j], np.complex64),), error=DTypeError, text="does not take complex64")
+
+
+def _rounding(round_floats: Any) -> Any:
+    """Return a rounding that leaves integers alone."""
+    return lambda x: round_floats(x) if kind_of(x.dtype) == "float" else x
+
+
+@op(
+    kernel=_rounding(np.floor),
+    lower=_rounding(lax.floor),
+    infer=pointwise("floor", REAL),
+    vjp=_FLAT,
+    flops=elements,
+    samples=_rounding_samples,
+    traits=("pointwise",),
+    method="floor",
+    ulp=0,
+)
+def floor(x: TensorLike, /) -> Tensor:
+    """Round every element down.
+
+    Args:
+        x: any shape; real.
+
+    Returns:
+        The same shape and dtype.
+
+    Raises:
+        DTypeError: bool or complex elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.floor([1.5, -1.5])
+        Tensor([ 1., -2.], dtype=float32)
+    """
+    return bind(floor.op, (as_tensor(x),))
+
+
+@op(
+    kernel=_rounding(np.ceil),
+    lower=_rounding(lax.ceil),
+    infer=pointwise("ceil", REAL),
+    vjp=_FLAT,
+    flops=elements,
+    samples=_rounding_samples,
+    traits=("pointwise",),
+    method="ceil",
+    ulp=0,
+)
+def ceil(x: TensorLike, /) -> Tensor:
+    """Round every element up.
+
+    Args:
+        x: any shape; real.
+
+    Returns:
+        The same shape and dtype.
+
+    Raises:
+        DTypeError: bool or complex elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.ceil([1.5, -1.5])
+        Tensor([ 2., -1.], dtype=float32)
+    """
+    return bind(ceil.op, (as_tensor(x),))
+
+
+def _round_lower(x: Any) -> Any:
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+@op(
+    kernel=_rounding(np.rint),
+    lower=_rounding(_round_lower),
+    infer=pointwise("round", REAL),
+    vjp=_FLAT,
+    flops=elements,
+    samples=_rounding_samples,
+    traits=("pointwise",),
+    method="round",
+    ulp=0,
+)
+def round(x: TensorLike, /) -> Tensor:
+    """Round every element to the nearest whole number, halves to the even one.
+
+    Args:
+        x: any shape; real.
+
+    Returns:
+        The same shape and dtype.
+
+    Raises:
+        DTypeError: bool or complex elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.round([0.5, 1.5, 2.7])
+        Tensor([0., 2., 3.], dtype=float32)
+    """
+    return bind(round.op, (as_tensor(x),))
+
+
+# -- gradients ----------------------------------------------------------------------------------------------------
+
+
+@op(
+    kernel=lambda x: x,
+    lower=lambda x: x,
+    infer=lambda x: make_spec(x.shape, x.dtype),
+    vjp=Stops("hf.stop_gradient was asked for"),
+    flops=no_flops,
+    samples=unary_samples(),
+    traits=("pointwise", "layout", "identity"),
+    ulp=0,
+)
+def stop_gradient(x: TensorLike, /) -> Tensor:
+    """Return a tensor through which no gradient passes.
+
+    Args:
+        x: any shape and dtype.
+
+    Returns:
+        The same value.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.stop_gradient([1.0, 2.0])
+        Tensor([1., 2.], dtype=float32)
+    """
+    return bind(stop_gradient.op, (as_tensor(x),))
+
+
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

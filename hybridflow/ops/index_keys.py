@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hybridflow.core.context import is_tracing
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceError, message
-from hybridflow.core.context import is_tracing
 from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray, host_array
 
 StaticIndex = tuple[Any, ...]
@@ -123,8 +123,8 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
     used = len([item for item in items if item is not None and item is not Ellipsis])
     if used > len(shape):
         raise IndexRangeError(
-            message(f"getitem: {used} indices for {len(shape)} dimensions", got=f"x[{key!r}]"[:80] + f" of shape {shape}",
-                    hint="Give at most one index per axis.")
+            message(f"getitem: {used} indices for {len(shape)} dimensions", got=f"x[{key!r}]"[:80],
+                    hint=f"The shape is {shape}: give at most one index per axis.")
         )  # fmt: skip
     dots = [i for i, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
@@ -214,3 +214,8 @@ def parse_key(key: Any, shape: Shape) -> ParsedKey:
         position += 1
     adjacent = not axes or axes == list(range(axes[0], axes[0] + len(axes)))
     return ParsedKey(None if plain else tuple(index), tuple(axes), tuple(tensors), adjacent)
+
+
+def part_of(shape: Shape, axis: int, start: Any, size: Any) -> StaticIndex:
+    """Return the static index of `size` elements from `start` on along an axis."""
+    return tuple([(start, size, 1) if i == axis else (0, whole, 1) for i, whole in enumerate(shape)])

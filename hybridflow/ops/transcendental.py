@@ -1,23 +1,27 @@
-"""Exponentials, logarithms, roots and trigonometric functions, elementwise."""
+"""Exponentials, logarithms, roots and the error function, elementwise."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.op import Saves, op, public_names
+from hybridflow.core.op import No, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     FLOATING,
     Tensor,
     TensorLike,
+    binary_samples,
+    broadcasting,
     elements,
     pointwise,
     positives,
     promote_float,
     unary_samples,
+    unbroadcast,
 )
 
 # -- exponentials and logarithms ----------------------------------------------------------------------------------
@@ -77,6 +81,276 @@ def log(x: TensorLike, /) -> Tensor:
         Tensor([0.], dtype=float32)
     """
     return bind(log.op, promote_float(x))
+
+
+@op(
+    kernel=np.expm1,
+    lower=lax.expm1,
+    infer=pointwise("expm1", FLOATING),
+    vjp=lambda F, g, y, x: (g * (y + 1),),
+    saves=Saves(y=True),
+    flops=elements,
+    samples=unary_samples(),
+    traits=("pointwise",),
+    method="expm1",
+)
+def expm1(x: TensorLike, /) -> Tensor:
+    """Compute ``exp(x) - 1`` of every element, precisely near 0.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.expm1([0.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(expm1.op, promote_float(x))
+
+
+@op(
+    kernel=np.log1p,
+    lower=lax.log1p,
+    infer=pointwise("log1p", FLOATING),
+    vjp=lambda F, g, y, x: (g / (1 + x),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(positives),
+    traits=("pointwise",),
+    method="log1p",
+)
+def log1p(x: TensorLike, /) -> Tensor:
+    """Compute ``log(1 + x)`` of every element, precisely near 0.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.log1p([0.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(log1p.op, promote_float(x))
+
+
+_LOG_2 = math.log(2.0)
+_LOG_10 = math.log(10.0)
+
+
+def _scaled_log(scale: float) -> Any:
+    """Return the lowering of a logarithm to another base."""
+    return lambda x: lax.mul(lax.log(x), lax.full_like(x, 1 / scale))
+
+
+@op(
+    kernel=np.log2,
+    lower=_scaled_log(_LOG_2),
+    infer=pointwise("log2", FLOATING),
+    vjp=lambda F, g, y, x: (g / (x * _LOG_2),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(positives),
+    traits=("pointwise",),
+    method="log2",
+)
+def log2(x: TensorLike, /) -> Tensor:
+    """Compute the logarithm to base 2 of every element: -inf at 0, NaN below.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.log2([8.0])
+        Tensor([3.], dtype=float32)
+    """
+    return bind(log2.op, promote_float(x))
+
+
+@op(
+    kernel=np.log10,
+    lower=_scaled_log(_LOG_10),
+    infer=pointwise("log10", FLOATING),
+    vjp=lambda F, g, y, x: (g / (x * _LOG_10),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(positives),
+    traits=("pointwise",),
+    method="log10",
+)
+def log10(x: TensorLike, /) -> Tensor:
+    """Compute the logarithm to base 10 of every element: -inf at 0, NaN below.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.log10([1.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(log10.op, promote_float(x))
+
+
+def _logaddexp_lower(a: Any, b: Any) -> Any:
+    difference = a - b
+    unequal = lax.max(a, b) + lax.log1p(lax.exp(-lax.abs(difference)))
+    # Two equal infinities have no difference; their sum is the infinity, and NaN stays NaN.
+    return lax.select(difference != difference, a + b, unequal)
+
+
+def _logaddexp_vjp(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
+    def share(x: Any) -> Any:
+        return unbroadcast(F, g * F.exp(F.where(F.equal(x, y), 0, x - y)), x)
+
+    return lambda: share(a), lambda: share(b)
+
+
+def _logaddexp_samples(rng: np.random.Generator) -> Any:
+    yield from binary_samples()(rng)
+    inf = np.inf
+    left, right = np.array([inf, -inf, inf, 1], np.float32), np.array([inf, -inf, 1, -inf], np.float32)
+    yield Sample((left, right), gradient=False)
+
+
+@op(
+    kernel=np.logaddexp,
+    lower=broadcasting(_logaddexp_lower),
+    infer=pointwise("logaddexp", ("float",)),
+    vjp=_logaddexp_vjp,
+    saves=Saves(x=(0, 1), y=True),
+    flops=elements,
+    samples=_logaddexp_samples,
+    traits=("pointwise", "commutative"),
+    ulp=8,
+)
+def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Compute ``log(exp(x1) + exp(x2))`` elementwise without overflow.
+
+    Args:
+        x1, x2: real, of shapes that broadcast; integers become float32.
+
+    Returns:
+        The promoted floating-point dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: complex operands.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.logaddexp([1000.0], float("-inf"))
+        Tensor([1000.], dtype=float32)
+    """
+    return bind(logaddexp.op, promote_float(x1, x2))
+
+
+# -- roots --------------------------------------------------------------------------------------------------------
+
+
+@op(
+    kernel=np.sqrt,
+    lower=lax.sqrt,
+    infer=pointwise("sqrt", FLOATING),
+    vjp=lambda F, g, y, x: (g * (0.5 / y),),
+    saves=Saves(y=True),
+    flops=elements,
+    samples=unary_samples(positives),
+    traits=("pointwise",),
+    method="sqrt",
+    ulp=1,
+)
+def sqrt(x: TensorLike, /) -> Tensor:
+    """Compute the square root of every element: NaN below 0.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.sqrt([4.0, 9.0])
+        Tensor([2., 3.], dtype=float32)
+    """
+    return bind(sqrt.op, promote_float(x))
+
+
+@op(
+    kernel=lambda x: np.reciprocal(np.sqrt(x)),
+    lower=lax.rsqrt,
+    infer=pointwise("rsqrt", FLOATING),
+    vjp=lambda F, g, y, x: (g * (-0.5 * (y * y * y)),),
+    saves=Saves(y=True),
+    flops=elements,
+    samples=unary_samples(positives),
+    traits=("pointwise",),
+    method="rsqrt",
+)
+def rsqrt(x: TensorLike, /) -> Tensor:
+    """Compute one over the square root of every element: an infinity at 0, NaN below.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.rsqrt([4.0, 16.0])
+        Tensor([0.5 , 0.25], dtype=float32)
+    """
+    return bind(rsqrt.op, promote_float(x))
+
+
+# -- error function -----------------------------------------------------------------------------------------------
+
+_SLOPE = 2.0 / math.sqrt(math.pi)
+
+
+@op(
+    kernel=No("NumPy has no error function"),
+    lower=lax.erf,
+    infer=pointwise("erf", ("float",)),
+    vjp=lambda F, g, y, x: (g * (_SLOPE * F.exp(-(x * x))),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(),
+    traits=("pointwise",),
+    method="erf",
+)
+def erf(x: TensorLike, /) -> Tensor:
+    """Compute the error function of every element.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Raises:
+        DTypeError: complex elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.erf([0.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(erf.op, promote_float(x))
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,0 +1,266 @@
+"""Bitwise logic and shifts of integers and bools, elementwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import DTypeError
+from hybridflow.core.op import Bad, Sample, Stops, op, public_names
+from hybridflow.ops.common import (
+    Tensor,
+    TensorLike,
+    as_tensor,
+    broadcasting,
+    integers,
+    no_flops,
+    normals,
+    pointwise,
+    promote,
+)
+
+_BITS = ("bool", "int", "uint")
+_NO_BITS = Stops("integers and bools have no gradient")
+
+
+def _bit_samples(rng: np.random.Generator) -> Any:
+    yield Sample((integers(rng, -99, 99, 3, 4), integers(rng, -99, 99, 4)))
+    yield Sample((integers(rng, 0, 99, 3, dtype="uint8"), 5))
+    yield Sample((integers(rng, 0, 2, 4, dtype="bool"), integers(rng, 0, 2, 4, dtype="bool")))
+    yield Bad((normals(rng, 3), normals(rng, 3)), error=DTypeError, text="does not take float32, only bool, int, uint")
+
+
+@op(
+    kernel=np.bitwise_and,
+    lower=broadcasting(lax.bitwise_and),
+    infer=pointwise("bitwise_and", _BITS),
+    vjp=_NO_BITS,
+    flops=no_flops,
+    samples=_bit_samples,
+    traits=("pointwise", "commutative"),
+    method="__and__ __rand__",
+    ulp=0,
+)
+def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Combine bits elementwise: set where both are.
+
+    Args:
+        x1, x2: integers or bools, of shapes that broadcast.
+
+    Returns:
+        The promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: floating-point operands.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.bitwise_and(6, 3)
+        Tensor(2, dtype=int32)
+    """
+    return bind(bitwise_and.op, promote(x1, x2))
+
+
+@op(
+    kernel=np.bitwise_or,
+    lower=broadcasting(lax.bitwise_or),
+    infer=pointwise("bitwise_or", _BITS),
+    vjp=_NO_BITS,
+    flops=no_flops,
+    samples=_bit_samples,
+    traits=("pointwise", "commutative"),
+    method="__or__ __ror__",
+    ulp=0,
+)
+def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Combine bits elementwise: set where at least one is.
+
+    Args:
+        x1, x2: integers or bools, of shapes that broadcast.
+
+    Returns:
+        The promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: floating-point operands.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.bitwise_or(6, 3)
+        Tensor(7, dtype=int32)
+    """
+    return bind(bitwise_or.op, promote(x1, x2))
+
+
+@op(
+    kernel=np.bitwise_xor,
+    lower=broadcasting(lax.bitwise_xor),
+    infer=pointwise("bitwise_xor", _BITS),
+    vjp=_NO_BITS,
+    flops=no_flops,
+    samples=_bit_samples,
+    traits=("pointwise", "commutative"),
+    method="__xor__ __rxor__",
+    ulp=0,
+)
+def bitwise_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Combine bits elementwise: set where exactly one is.
+
+    Args:
+        x1, x2: integers or bools, of shapes that broadcast.
+
+    Returns:
+        The promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: floating-point operands.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.bitwise_xor(6, 3)
+        Tensor(5, dtype=int32)
+    """
+    return bind(bitwise_xor.op, promote(x1, x2))
+
+
+def _invert_samples(rng: np.random.Generator) -> Any:
+    yield Sample((integers(rng, -99, 99, 3, 4),))
+    yield Sample((integers(rng, 0, 2, 4, dtype="bool"),))
+    yield Bad((normals(rng, 3),), error=DTypeError, text="does not take float32")
+
+
+@op(
+    kernel=np.invert,
+    lower=lax.bitwise_not,
+    infer=pointwise("bitwise_invert", _BITS),
+    vjp=_NO_BITS,
+    flops=no_flops,
+    samples=_invert_samples,
+    traits=("pointwise",),
+    method="__invert__",
+    ulp=0,
+)
+def bitwise_invert(x: TensorLike, /) -> Tensor:
+    """Invert every bit; of a bool, its truth.
+
+    Args:
+        x: any shape; integers or bools.
+
+    Returns:
+        The same shape and dtype.
+
+    Raises:
+        DTypeError: floating-point elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.bitwise_invert([0, 5])
+        Tensor([-1, -6], dtype=int32)
+    """
+    return bind(bitwise_invert.op, (as_tensor(x),))
+
+
+def _shift_samples(rng: np.random.Generator) -> Any:
+    yield Sample((integers(rng, -99, 99, 3, 4), integers(rng, 0, 31, 4)))
+    yield Sample((np.array([5, -5, 5, -5], np.int32), np.array([32, 40, -1, -1], np.int32)))
+    yield Sample((np.array([200, 3], np.uint8), np.array([1, 9], np.uint8)))
+    yield Bad((normals(rng, 3), 1), error=DTypeError, text="does not take float32, only int, uint")
+
+
+def _bitwise_left_shift_kernel(a: Any, b: Any) -> Any:
+    inside = (b >= 0) & (b < a.dtype.itemsize * 8)
+    return np.where(inside, np.left_shift(a, np.where(inside, b, 0)), 0).astype(a.dtype)
+
+
+def _bitwise_right_shift_kernel(a: Any, b: Any) -> Any:
+    width = a.dtype.itemsize * 8
+    inside = (b >= 0) & (b < width)
+    return np.where(inside, np.right_shift(a, np.where(inside, b, 0)), np.where(a < 0, -1, 0)).astype(a.dtype)
+
+
+_bitwise_left_shift_lower = broadcasting(lax.shift_left)
+
+
+def _shift_right(a: Any, b: Any) -> Any:
+    signed = np.issubdtype(a.dtype, np.signedinteger)
+    return lax.shift_right_arithmetic(a, b) if signed else lax.shift_right_logical(a, b)
+
+
+_bitwise_right_shift_lower = broadcasting(_shift_right)
+
+
+@op(
+    kernel=_bitwise_left_shift_kernel,
+    lower=_bitwise_left_shift_lower,
+    infer=pointwise("bitwise_left_shift", ("int", "uint")),
+    vjp=_NO_BITS,
+    flops=no_flops,
+    samples=_shift_samples,
+    traits=("pointwise",),
+    method="__lshift__ __rlshift__",
+    ulp=0,
+)
+def bitwise_left_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Shift bits to the left elementwise, filling with zeros; a distance past the width gives 0.
+
+    A distance below 0 counts as one past the width.
+
+    Args:
+        x1, x2: integers, of shapes that broadcast.
+
+    Returns:
+        The promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: operands that are no integers.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.bitwise_left_shift(5, 1)
+        Tensor(10, dtype=int32)
+    """
+    return bind(bitwise_left_shift.op, promote(x1, x2))
+
+
+@op(
+    kernel=_bitwise_right_shift_kernel,
+    lower=_bitwise_right_shift_lower,
+    infer=pointwise("bitwise_right_shift", ("int", "uint")),
+    vjp=_NO_BITS,
+    flops=no_flops,
+    samples=_shift_samples,
+    traits=("pointwise",),
+    method="__rshift__ __rrshift__",
+    ulp=0,
+)
+def bitwise_right_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Shift bits to the right elementwise, keeping the sign; a distance past the width gives 0 or -1.
+
+    A distance below 0 counts as one past the width.
+
+    Args:
+        x1, x2: integers, of shapes that broadcast.
+
+    Returns:
+        The promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: operands that are no integers.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.bitwise_right_shift(5, 1)
+        Tensor(2, dtype=int32)
+    """
+    return bind(bitwise_right_shift.op, promote(x1, x2))
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,0 +1,297 @@
+"""Choosing between elements: `where`, `maximum`, `minimum` and `clip`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import bool_
+from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.ops.common import (
+    REAL,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    binary_samples,
+    broadcast_lowered,
+    broadcast_shapes,
+    broadcasting,
+    call_text,
+    elements,
+    integers,
+    make_spec,
+    no_flops,
+    normals,
+    pointwise,
+    promote,
+    unbroadcast,
+)
+
+# -- by a condition -----------------------------------------------------------------------------------------------
+
+
+def _where_infer(condition: TensorSpec, a: TensorSpec, b: TensorSpec) -> TensorSpec:
+    if condition.dtype != bool_:
+        raise DTypeError(
+            message(f"where: the condition is {condition.dtype}, not bool", got=call_text("where", condition, a, b),
+                    hint="Compare it with something, or cast it with .astype(hf.bool).")
+        )  # fmt: skip
+    if a.dtype != b.dtype:
+        text = f"where: dtypes differ: {a.dtype} and {b.dtype}"
+        raise DTypeError(message(text, got=call_text("where", condition, a, b)))
+    return make_spec(broadcast_shapes("where", condition.shape, a.shape, b.shape), a.dtype)
+
+
+def _where_lower(condition: Any, a: Any, b: Any) -> Any:
+    dtype = a.dtype if hasattr(a, "dtype") else b.dtype
+    a, b = (value if hasattr(value, "dtype") else np.asarray(value, dtype) for value in (a, b))
+    shape = np.broadcast_shapes(condition.shape, a.shape, b.shape)
+    return lax.select(*[broadcast_lowered(value, shape) for value in (condition, a, b)])
+
+
+def _where_vjp(F: Any, g: Any, y: Any, condition: Any, a: Any, b: Any) -> Any:
+    del y
+    return (
+        None,
+        lambda: unbroadcast(F, F.where(condition, g, 0), a),
+        lambda: unbroadcast(F, F.where(condition, 0, g), b),
+    )
+
+
+def _where_samples(rng: np.random.Generator) -> Any:
+    flags = integers(rng, 0, 2, 3, 4, dtype="bool")
+    yield Sample((flags, normals(rng, 3, 4), normals(rng, 3, 4)))
+    yield Sample((flags, normals(rng, 4), 2.0))
+    yield Sample((flags[0], normals(rng, 3, 1), normals(rng)))
+    yield Sample((flags[0, 0], normals(rng), normals(rng)))
+    yield Sample((flags[:0], normals(rng, 0, 4), normals(rng, 4)))
+    yield Sample((flags, normals(rng, 4, dtype="bfloat16"), normals(rng, 4, dtype="bfloat16")), gradient=False)
+    yield Sample((flags, integers(rng, 0, 9, 4), integers(rng, 0, 9, 3, 1)))
+    yield Bad((normals(rng, 3), 1.0, 2.0), error=DTypeError, text="the condition is float32, not bool")
+    yield Bad((flags, normals(rng, 3), 2.0), error=ShapeError, text="do not broadcast")
+
+
+@op(
+    kernel=np.where,
+    lower=_where_lower,
+    infer=_where_infer,
+    vjp=_where_vjp,
+    saves=Saves(x=(0,)),
+    flops=no_flops,
+    samples=_where_samples,
+    traits=("pointwise", "layout"),
+    ulp=0,
+)
+def where(condition: TensorLike, x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Take elements of one tensor where a condition holds, of another where it does not.
+
+    No gradient passes to an element that was not taken.
+
+    Args:
+        condition: bool.
+        x1, x2: of any dtype; the three shapes broadcast.
+
+    Returns:
+        The elements taken, in the promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: the condition is not bool.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.where([True, False], 1.0, [2.0, 3.0])
+        Tensor([1., 3.], dtype=float32)
+    """
+    return bind(where.op, (as_tensor(condition), *promote(x1, x2)))
+
+
+# -- the larger and the smaller -----------------------------------------------------------------------------------
+
+
+def _choice_vjp(first: str) -> Any:
+    """Return the rule of `maximum` and `minimum`: the winner takes the cotangent, a tie halves it."""
+
+    def rule(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
+        del y
+        wins = getattr(F, first)
+
+        def share(one: Any, other: Any) -> Any:
+            return unbroadcast(F, F.where(wins(one, other), g, F.where(F.equal(one, other), g * 0.5, 0)), one)
+
+        return lambda: share(a, b), lambda: share(b, a)
+
+    return rule
+
+
+def _choice_samples(rng: np.random.Generator) -> Any:
+    yield from binary_samples()(rng)
+    nan = np.nan
+    yield Sample((np.array([1, nan, nan, np.inf], np.float32), np.array([nan, 1, nan, 2], np.float32)), gradient=False)
+    yield Sample((np.array([0.0, -0.0], np.float32), np.array([-0.0, 0.0], np.float32)), gradient=False)
+    yield Sample((integers(rng, -9, 9, 4), 3))
+    yield Bad((np.array([True]), np.array([True])), error=DTypeError, text="does not take bool")
+
+
+@op(
+    kernel=np.maximum,
+    lower=broadcasting(lax.max),
+    infer=pointwise("maximum", REAL),
+    vjp=_choice_vjp("greater"),
+    saves=Saves(x=(0, 1)),
+    flops=elements,
+    samples=_choice_samples,
+    traits=("pointwise", "commutative"),
+    ulp=0,
+)
+def maximum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Take the larger of two elements; NaN wins over every number.
+
+    Each of two equal elements gets half of the gradient.
+
+    Args:
+        x1, x2: real, of shapes that broadcast.
+
+    Returns:
+        The larger elements, in the promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: bool or complex operands.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.maximum([1, 5], 3)
+        Tensor([3, 5], dtype=int32)
+    """
+    return bind(maximum.op, promote(x1, x2))
+
+
+@op(
+    kernel=np.minimum,
+    lower=broadcasting(lax.min),
+    infer=pointwise("minimum", REAL),
+    vjp=_choice_vjp("less"),
+    saves=Saves(x=(0, 1)),
+    flops=elements,
+    samples=_choice_samples,
+    traits=("pointwise", "commutative"),
+    ulp=0,
+)
+def minimum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Take the smaller of two elements; NaN wins over every number.
+
+    Each of two equal elements gets half of the gradient.
+
+    Args:
+        x1, x2: real, of shapes that broadcast.
+
+    Returns:
+        The smaller elements, in the promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: bool or complex operands.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.minimum([1, 5], 3)
+        Tensor([1, 3], dtype=int32)
+    """
+    return bind(minimum.op, promote(x1, x2))
+
+
+def _clip_kernel(x: Any, *bounds: Any, low: bool, high: bool) -> Any:
+    if low:
+        x = np.maximum(x, bounds[0])
+    return np.minimum(x, bounds[-1]) if high else x
+
+
+def _clip_lower(x: Any, *bounds: Any, low: bool, high: bool) -> Any:
+    if low:
+        x = broadcasting(lax.max)(x, bounds[0])
+    return broadcasting(lax.min)(x, bounds[-1]) if high else x
+
+
+def _clip_vjp(F: Any, g: Any, y: Any, x: Any, *bounds: Any, low: bool, high: bool) -> Any:
+    del y
+    raised = F.less(x, bounds[0]) if low else None
+    lifted = F.maximum(x, bounds[0]) if low else x
+    lowered = F.greater(lifted, bounds[-1]) if high else None
+
+    def of_x() -> Any:
+        kept = g
+        for outside in (raised, lowered):
+            kept = kept if outside is None else F.where(outside, 0, kept)
+        return unbroadcast(F, kept, x)
+
+    def of_low() -> Any:
+        passed = F.where(raised, g, 0)
+        return unbroadcast(F, passed if lowered is None else F.where(lowered, 0, passed), bounds[0])
+
+    gradients: list[Any] = [of_x]
+    if low:
+        gradients.append(of_low)
+    if high:
+        gradients.append(lambda: unbroadcast(F, F.where(lowered, g, 0), bounds[-1]))
+    return gradients
+
+
+def _clip_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 3, 4), -0.5, 0.5))
+    yield Sample((normals(rng, 3, 4), normals(rng, 4), normals(rng, 3, 1) + 3))
+    yield Sample((normals(rng), None, 0.25))
+    yield Sample((normals(rng, 3, dtype="float64"), 0.1))
+    yield Sample((normals(rng, 0, 2), -1.0, 1.0))
+    yield Sample((integers(rng, -9, 9, 5), -2, 3))
+    yield Sample((np.array([np.nan, 1.0, -1.0], np.float32), -1.0, 1.0), gradient=False)
+    yield Sample((normals(rng, 3), 1.0, -1.0))
+    yield Bad((normals(rng, 3), normals(rng, 4)), error=ShapeError, text="do not broadcast")
+    yield Bad((np.array([True]), True), error=DTypeError, text="does not take bool")
+
+
+@op(
+    kernel=_clip_kernel,
+    lower=_clip_lower,
+    infer=lambda *xs, low, high: pointwise("clip", REAL)(*xs),
+    vjp=_clip_vjp,
+    saves=Saves(x="all"),
+    flops=elements,
+    samples=_clip_samples,
+    traits=("pointwise",),
+    method="clip",
+    ulp=0,
+)
+def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None) -> Tensor:
+    """Limit every element to a range; NaN stays NaN.
+
+    The gradient passes inside the range and on its ends, and to a bound where it was taken.
+
+    Args:
+        x: real.
+        min, max: the bounds, of shapes that broadcast with `x`; None for no bound. Where ``min > max``, `max` is taken.
+
+    Returns:
+        The limited elements, in the promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: bool or complex operands.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.clip([1, 5, 9], 2, 6)
+        Tensor([2, 5, 6], dtype=int32)
+    """
+    bounds = [bound for bound in (min, max) if bound is not None]
+    if not bounds:
+        return as_tensor(x)
+    return bind(clip.op, promote(x, *bounds), {"low": min is not None, "high": max is not None})
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,0 +1,408 @@
+"""Trigonometric and hyperbolic functions and their inverses, elementwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import as_dtype
+from hybridflow.core.op import Saves, op, public_names
+from hybridflow.ops.common import (
+    FLOATING,
+    Tensor,
+    TensorLike,
+    binary_samples,
+    broadcasting,
+    elements,
+    pointwise,
+    positives,
+    promote_float,
+    unary_samples,
+    unbroadcast,
+)
+
+
+def _inside(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> Any:
+    """Draw numbers from -0.9 to 0.9."""
+    return np.asarray(rng.uniform(-0.9, 0.9, shape), dtype=as_dtype(dtype))
+
+
+def _above_one(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> Any:
+    """Draw numbers from 1.2 to 3."""
+    return np.asarray(rng.uniform(1.2, 3.0, shape), dtype=as_dtype(dtype))
+
+
+@op(
+    kernel=np.sin,
+    lower=lax.sin,
+    infer=pointwise("sin", FLOATING),
+    vjp=lambda F, g, y, x: (g * F.cos(x),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(),
+    traits=("pointwise",),
+    method="sin",
+)
+def sin(x: TensorLike, /) -> Tensor:
+    """Compute the sine of every element, an angle in radians.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.sin([0.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(sin.op, promote_float(x))
+
+
+@op(
+    kernel=np.cos,
+    lower=lax.cos,
+    infer=pointwise("cos", FLOATING),
+    vjp=lambda F, g, y, x: (-g * F.sin(x),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(),
+    traits=("pointwise",),
+    method="cos",
+)
+def cos(x: TensorLike, /) -> Tensor:
+    """Compute the cosine of every element, an angle in radians.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.cos([0.0])
+        Tensor([1.], dtype=float32)
+    """
+    return bind(cos.op, promote_float(x))
+
+
+@op(
+    kernel=np.tan,
+    lower=lax.tan,
+    infer=pointwise("tan", FLOATING),
+    vjp=lambda F, g, y, x: (g * (1 + y * y),),
+    saves=Saves(y=True),
+    flops=elements,
+    samples=unary_samples(_inside),
+    traits=("pointwise",),
+    method="tan",
+)
+def tan(x: TensorLike, /) -> Tensor:
+    """Compute the tangent of every element, an angle in radians.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.tan([0.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(tan.op, promote_float(x))
+
+
+@op(
+    kernel=np.arcsin,
+    lower=lax.asin,
+    infer=pointwise("asin", FLOATING),
+    vjp=lambda F, g, y, x: (g * F.rsqrt(1 - x * x),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(_inside),
+    traits=("pointwise",),
+    method="asin",
+)
+def asin(x: TensorLike, /) -> Tensor:
+    """Compute the angle in radians whose sine is each element; NaN outside [-1, 1].
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.asin([0.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(asin.op, promote_float(x))
+
+
+@op(
+    kernel=np.arccos,
+    lower=lax.acos,
+    infer=pointwise("acos", FLOATING),
+    vjp=lambda F, g, y, x: (-g * F.rsqrt(1 - x * x),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(_inside),
+    traits=("pointwise",),
+    method="acos",
+)
+def acos(x: TensorLike, /) -> Tensor:
+    """Compute the angle in radians whose cosine is each element; NaN outside [-1, 1].
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.acos([1.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(acos.op, promote_float(x))
+
+
+@op(
+    kernel=np.arctan,
+    lower=lax.atan,
+    infer=pointwise("atan", FLOATING),
+    vjp=lambda F, g, y, x: (g / (1 + x * x),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(),
+    traits=("pointwise",),
+    method="atan",
+)
+def atan(x: TensorLike, /) -> Tensor:
+    """Compute the angle in radians whose tangent is each element.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.atan([0.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(atan.op, promote_float(x))
+
+
+@op(
+    kernel=np.sinh,
+    lower=lax.sinh,
+    infer=pointwise("sinh", FLOATING),
+    vjp=lambda F, g, y, x: (g * F.cosh(x),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(),
+    traits=("pointwise",),
+    method="sinh",
+)
+def sinh(x: TensorLike, /) -> Tensor:
+    """Compute the hyperbolic sine of every element.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.sinh([0.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(sinh.op, promote_float(x))
+
+
+@op(
+    kernel=np.cosh,
+    lower=lax.cosh,
+    infer=pointwise("cosh", FLOATING),
+    vjp=lambda F, g, y, x: (g * F.sinh(x),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(),
+    traits=("pointwise",),
+    method="cosh",
+)
+def cosh(x: TensorLike, /) -> Tensor:
+    """Compute the hyperbolic cosine of every element.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.cosh([0.0])
+        Tensor([1.], dtype=float32)
+    """
+    return bind(cosh.op, promote_float(x))
+
+
+@op(
+    kernel=np.tanh,
+    lower=lax.tanh,
+    infer=pointwise("tanh", FLOATING),
+    vjp=lambda F, g, y, x: (g * (1 - y * y),),
+    saves=Saves(y=True),
+    flops=elements,
+    samples=unary_samples(),
+    traits=("pointwise",),
+    method="tanh",
+)
+def tanh(x: TensorLike, /) -> Tensor:
+    """Compute the hyperbolic tangent elementwise.
+
+    Args:
+        x: floating-point; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.tanh([0.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(tanh.op, promote_float(x))
+
+
+@op(
+    kernel=np.arcsinh,
+    lower=lax.asinh,
+    infer=pointwise("asinh", FLOATING),
+    vjp=lambda F, g, y, x: (g * F.rsqrt(x * x + 1),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(),
+    traits=("pointwise",),
+    method="asinh",
+)
+def asinh(x: TensorLike, /) -> Tensor:
+    """Compute the inverse hyperbolic sine of every element.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.asinh([0.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(asinh.op, promote_float(x))
+
+
+@op(
+    kernel=np.arccosh,
+    lower=lax.acosh,
+    infer=pointwise("acosh", FLOATING),
+    vjp=lambda F, g, y, x: (g * F.rsqrt((x - 1) * (x + 1)),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(_above_one),
+    traits=("pointwise",),
+    method="acosh",
+)
+def acosh(x: TensorLike, /) -> Tensor:
+    """Compute the inverse hyperbolic cosine of every element; NaN below 1.
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.acosh([1.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(acosh.op, promote_float(x))
+
+
+@op(
+    kernel=np.arctanh,
+    lower=lax.atanh,
+    infer=pointwise("atanh", FLOATING),
+    vjp=lambda F, g, y, x: (g / (1 - x * x),),
+    saves=Saves(x=(0,)),
+    flops=elements,
+    samples=unary_samples(_inside),
+    traits=("pointwise",),
+    method="atanh",
+)
+def atanh(x: TensorLike, /) -> Tensor:
+    """Compute the inverse hyperbolic tangent of every element; NaN outside [-1, 1].
+
+    Args:
+        x: any shape; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.atanh([0.0])
+        Tensor([0.], dtype=float32)
+    """
+    return bind(atanh.op, promote_float(x))
+
+
+@op(
+    kernel=np.arctan2,
+    lower=broadcasting(lax.atan2),
+    infer=pointwise("atan2", ("float",)),
+    vjp=lambda F, g, y, a, b: (
+        lambda: unbroadcast(F, g * b / (a * a + b * b), a),
+        lambda: unbroadcast(F, -g * a / (a * a + b * b), b),
+    ),
+    saves=Saves(x=(0, 1)),
+    flops=elements,
+    samples=binary_samples(positives),
+    traits=("pointwise",),
+)
+def atan2(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Compute the angle in radians of the point ``(x2, x1)`` elementwise, in its quadrant.
+
+    Args:
+        x1, x2: real, of shapes that broadcast; integers become float32.
+
+    Returns:
+        The promoted floating-point dtype, from -pi to pi.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DTypeError: complex operands.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.atan2([0.0], 1.0)
+        Tensor([0.], dtype=float32)
+    """
+    return bind(atan2.op, promote_float(x1, x2))
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
