@@ -143,9 +143,13 @@ class Comparison:
             table.add_row(what, eager, compiled, style=style)
         return table
 
-    def print(self) -> None:
-        """Print the table and the verdict to the terminal, in colour if it has any."""
-        console = Console()
+    def print(self, console: Console | None = None) -> None:
+        """Print the table and the verdict, in colour where there is any.
+
+        Args:
+            console: where to print; the terminal if None.
+        """
+        console = console or Console()
         console.print(self.table())
         console.print(self.verdict(), style="green" if self.same else "bold red", markup=False, highlight=False)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MethodType
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -91,7 +91,7 @@ def check_parity(
     name: str,
     tolerance: tuple[float, float] | None = None,
     *,
-    only_result: bool = False,
+    part: Literal["all", "result", "Variables"] = "all",
 ) -> Parity:
     """Make the same calls eagerly and compiled, from one state; judge the last result and the Variables.
 
@@ -102,7 +102,7 @@ def check_parity(
         calls: arguments of one call or of several in a row, all of one signature.
         name: what is compared, for tables.
         tolerance: ``(relative, absolute)`` to judge floats by, instead of the float64 run.
-        only_result: leave out the Variables that the calls assigned.
+        part: whether to judge the result, the Variables that the calls assigned, or both.
     """
     trace, _ = compiled._trace_for(*calls[0])
     inputs: list[Array] = []
@@ -120,10 +120,11 @@ def check_parity(
         text = f"structure {eager_tree} eager, {tree} compiled"
         return Parity(name, (Judgement("result", False, np.inf, 0.0, np.inf, text),))
     names = [*_names(tree, trace.plan.count), *[f"Variable {variable.name!r}" for variable in trace.assigned]]
-    if only_result:
-        eager, results = eager[: trace.plan.count], results[: trace.plan.count]
     graph = chained(trace, len(calls))
-    return Parity(name, tuple(judge(graph, inputs, eager, results, names=names, tolerance=tolerance)))
+    chosen = {"all": slice(None), "result": slice(trace.plan.count), "Variables": slice(trace.plan.count, None)}[part]
+    graph.outputs = graph.outputs[chosen]
+    found = judge(graph, inputs, eager[chosen], results[chosen], names=names[chosen], tolerance=tolerance)
+    return Parity(name, tuple(found))
 
 
 def _run(compiled: CompiledFunction[Any, Any], calls: Sequence[Call], trace: Trace) -> tuple[list[Array], Any]:
@@ -146,7 +147,9 @@ def check_gradients_parity(
 ) -> Parity:
     """Judge whether the gradients of a call's float results are the same in both modes (see `with_gradients`)."""
     backward = CompiledFunction(with_gradients(compiled.python_function), static_argnames=compiled._static)
-    return check_parity(backward, [call], "gradients", tolerance, only_result=True)
+    parity = check_parity(backward, [call], "gradients", tolerance, part="result")
+    named = [replace(one, name=one.name.removeprefix("result['").removesuffix("']")) for one in parity.judgements]
+    return Parity(parity.name, tuple(named))
 
 
 def chained(trace: Trace, count: int) -> Graph:

@@ -1,1 +1,3 @@
 """The command line: ``hybridflow demo | compare | inspect | doctor``."""
+
+from hybridflow.cli.main import main as main

@@ -1,0 +1,94 @@
+"""The commands but for the demo; each returns whether eager and compiled agree."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from importlib import metadata
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import hybridflow as hf
+from hybridflow.analysis import compare as comparing
+from hybridflow.analysis.parity import fresh_copy
+from hybridflow.backend.options import EAGER_OPTIONS, OPTIONS, XlaOption, compiler_options
+from hybridflow.cli.targets import load_target, users_errors
+
+
+def compare(arguments: argparse.Namespace, console: Console) -> bool:
+    """``hybridflow compare``: print the comparison, and write it if asked."""
+    target = load_target(arguments.target, arguments.shapes)
+    with users_errors():
+        found = comparing.compare(
+            target.function, *target.args, repeats=arguments.repeats, gradients=arguments.gradients, **target.kwargs
+        )
+    found.print(console)
+    if arguments.out is not None:
+        found.to_html(arguments.out)
+        console.print(f"Report: {arguments.out}", markup=False, highlight=False)
+    return found.same
+
+
+def inspect(arguments: argparse.Namespace, console: Console) -> bool:
+    """``hybridflow inspect``: print the graph as traced and after the passes, the cost, and the traces."""
+    target = load_target(arguments.target, arguments.shapes)
+    compiled = fresh_copy(target.function)
+    with users_errors():
+        lowered = compiled.lower(*target.args, **target.kwargs)
+    for title, text in (
+        ("Graph, as traced", lowered.as_text("graph")),
+        ("Graph, after the passes", lowered.as_text("optimized")),
+        ("Traces", str(compiled.explain())),
+    ):
+        console.rule(title, align="left")
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.rule("Cost of one call", align="left")
+    console.print(f"{comparing.count_flops(lowered.traced):,} floating-point operations", highlight=False)
+    console.print(f"{comparing.count_kernels(lowered.as_text('hlo'))} kernels", highlight=False)
+    return True
+
+
+def doctor(arguments: argparse.Namespace, console: Console) -> bool:
+    """``hybridflow doctor``: print versions, devices and the XLA options in use, and compile something."""
+    del arguments
+    table = Table(title="Versions", title_justify="left", show_header=False)
+    table.add_row("python", f"{platform.python_version()} ({platform.platform()})")
+    for package in ("hybridflow", "jax", "jaxlib", "numpy", "rich", "matplotlib", "scikit-learn", "torch"):
+        table.add_row(package, _version(package))
+    console.print(table)
+    table = Table(title="Devices", title_justify="left", show_header=False)
+    for device in jax.devices():
+        table.add_row(f"{device.platform}:{device.id}", str(device.device_kind))
+    console.print(table)
+    console.print(_options_table())
+    x = hf.asarray(np.linspace(-1, 1, 8, dtype=np.float32))
+    same = comparing.compare(lambda x: hf.tanh(x) * x, x, repeats=1).same
+    console.print(f"A compiled function gives the eager result: {'yes' if same else 'NO'}", highlight=False)
+    return same
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _options_table() -> Table:
+    table = Table(title=f"XLA options, known problems of jaxlib {_version('jaxlib')}", title_justify="left")
+    for column in ("option", "used here", "jaxlib", "why"):
+        table.add_column(column)
+    for options, eager in ((OPTIONS, False), (EAGER_OPTIONS, True)):
+        used = compiler_options(eager=eager)
+        for option in options:
+            state = ("eager operations" if eager else "yes") if option.name in used else "no"
+            table.add_row(f"{option.backend}: {option.name}={option.value!r}", state, _range(option), option.why)
+    return table
+
+
+def _range(option: XlaOption) -> str:
+    since = ".".join(map(str, option.since))
+    return f"{since} on" if option.until is None else f"{since} to {'.'.join(map(str, option.until))}"

@@ -1,0 +1,211 @@
+"""``hybridflow demo``: a classifier of handwritten digits, trained eagerly and compiled, and compared."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import hybridflow as hf
+from hybridflow.analysis import report
+from hybridflow.analysis.compare import Comparison, compare
+from hybridflow.analysis.parity import check_parity
+from hybridflow.core.errors import ArgumentError, MissingPackageError, message
+
+EPOCHS = 30
+BATCH = 64
+RATE, MOMENTUM = 0.05, 0.9
+COMPARED_STEPS = 20
+Array = np.ndarray[Any, Any]
+
+
+class Digits(NamedTuple):
+    """Images of 8 x 8 pixels from 0 to 1, flattened, and the digits they show, split for training and testing."""
+
+    train_images: Array
+    train_labels: Array
+    test_images: Array
+    test_labels: Array
+
+
+def load_digits(seed: int) -> Digits:
+    """Return scikit-learn's handwritten digits, a fifth of them for testing.
+
+    Args:
+        seed: chooses which.
+
+    Raises:
+        MissingPackageError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn import datasets
+    except ImportError:
+        raise MissingPackageError(
+            message("demo: needs scikit-learn for its digits", hint="Run pip install 'hybridflow[examples]'.")
+        ) from None
+    images, labels = datasets.load_digits(return_X_y=True)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    images = (images[order] / 16).astype(np.float32)
+    labels = labels[order].astype(np.int32)
+    split = len(labels) * 4 // 5
+    return Digits(images[:split], labels[:split], images[split:], labels[split:])
+
+
+class Model:
+    """Three dense layers, 64-128-64-10, with the momentum of stochastic gradient descent beside them."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.parameters: list[hf.Variable] = []
+        for layer, (inputs, outputs) in enumerate(((64, 128), (128, 64), (64, 10))):
+            weights = rng.standard_normal((inputs, outputs)) * np.sqrt(2 / inputs)
+            self.parameters.append(hf.Variable(weights.astype(np.float32), name=f"weights_{layer}"))
+            self.parameters.append(hf.Variable(np.zeros(outputs, np.float32), name=f"bias_{layer}"))
+        self.velocities = [
+            hf.Variable(np.zeros(p.shape, np.float32), name=f"velocity_of_{p.name}", trainable=False)
+            for p in self.parameters
+        ]
+
+    def logits(self, images: Any) -> hf.Tensor:
+        """Return the ten scores of each image."""
+        weights = self.parameters
+        hidden = hf.nn.relu(hf.matmul(images, weights[0]) + weights[1])
+        hidden = hf.nn.relu(hf.matmul(hidden, weights[2]) + weights[3])
+        return hf.matmul(hidden, weights[4]) + weights[5]
+
+    def train_step(self, images: Any, labels: Any) -> hf.Tensor:
+        """Improve the parameters on a batch and return its loss."""
+        with hf.GradientTape() as tape:
+            loss = hf.mean(hf.nn.softmax_cross_entropy(self.logits(images), labels))
+        gradients = tape.gradient(loss, self.parameters)
+        for parameter, velocity, gradient in zip(self.parameters, self.velocities, gradients, strict=True):
+            velocity.assign(velocity * MOMENTUM + gradient)
+            parameter.assign_sub(velocity * RATE)
+        return loss
+
+    def accuracy(self, images: Array, labels: Array) -> float:
+        """Return the part of the images whose highest score is the right digit's."""
+        return float(np.mean(np.argmax(self.logits(images).numpy(), axis=1) == labels))
+
+
+@dataclass
+class Run:
+    """What one training run did."""
+
+    name: str
+    losses: list[float] = field(default_factory=list[float])
+    seconds: float = 0.0
+    accuracy: float = 0.0
+
+
+def batches(data: Digits, epochs: int, seed: int) -> Iterator[tuple[hf.Tensor, hf.Tensor]]:
+    """Yield shuffled batches of one size; what does not fill the last one of an epoch is left for the next."""
+    rng = np.random.default_rng(seed)
+    for _ in range(epochs):
+        order = rng.permutation(len(data.train_labels))
+        for start in range(0, len(order) - BATCH + 1, BATCH):
+            chosen = order[start : start + BATCH]
+            yield hf.asarray(data.train_images[chosen]), hf.asarray(data.train_labels[chosen])
+
+
+def train(
+    name: str, model: Model, step: Callable[..., hf.Tensor], data: Digits, epochs: int, seed: int, console: Console
+) -> Run:
+    """Train a model, showing the loss and the examples per second."""
+    run = Run(name)
+    steps = epochs * (len(data.train_labels) // BATCH)
+    columns = (
+        TextColumn("{task.description:>8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.4f}"),
+        TextColumn("{task.fields[rate]:,.0f} examples/s"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(name, total=steps, loss=float("nan"), rate=0.0)
+        start = time.perf_counter()
+        for images, labels in batches(data, epochs, seed):
+            loss = step(images, labels).item()
+            run.losses.append(loss)
+            run.seconds = time.perf_counter() - start
+            progress.update(task, advance=1, loss=loss, rate=len(run.losses) * BATCH / run.seconds)
+    run.accuracy = model.accuracy(data.test_images, data.test_labels)
+    return run
+
+
+def run(arguments: argparse.Namespace, console: Console) -> bool:
+    """Train twice from the same start, compare, and write the report."""
+    if not arguments.out.resolve().parent.is_dir():
+        raise ArgumentError(message(f"demo: there is no folder {str(arguments.out.resolve().parent)!r} to write to"))
+    seed = arguments.seed
+    data = load_digits(seed)
+    fit = partial(train, data=data, epochs=arguments.epochs, seed=seed, console=console)
+    sizes = f"{len(data.train_labels)} to train on, {len(data.test_labels)} to test on"
+    console.print(f"Handwritten digits: {sizes}.", highlight=False)
+    model = Model(seed)
+    eager = fit("eager", model, model.train_step)
+    model = Model(seed)
+    compiled_step = hf.compile(model.train_step)
+    compiled = fit("compiled", model, compiled_step)
+    found = _compare(data, seed)
+    found.print(console)
+    for one in (eager, compiled):
+        console.print(
+            f"{one.name:>8}: {one.accuracy:.2%} of the test images right, last loss {one.losses[-1]:.4f}, "
+            f"{one.seconds:.1f} s for {len(one.losses)} steps",
+            highlight=False,
+        )
+    report.write_text(arguments.out, _page(found, eager, compiled, compiled_step, data))
+    console.print(f"Report: {arguments.out}", markup=False, highlight=False)
+    return found.same
+
+
+def _compare(data: Digits, seed: int) -> Comparison:
+    """Compare one training step, its gradients, and the parameters after some steps."""
+    steps = list(batches(data, 1, seed))[:COMPARED_STEPS]
+    step = Model(seed).train_step
+    calls = [(batch, {}) for batch in steps]
+    after = check_parity(hf.compile(step), calls, f"parameters after {len(steps)} steps", part="Variables")
+    return compare(step, *steps[0], gradients=True).with_parity(after)
+
+
+# -- the report ---------------------------------------------------------------------------------------------------
+
+
+def _page(found: Comparison, eager: Run, compiled: Run, step: hf.CompiledFunction[Any, Any], data: Digits) -> str:
+    images, labels = data.train_images[:BATCH], data.train_labels[:BATCH]
+    rows = [
+        (one.name, f"{one.accuracy:.2%}", f"{one.losses[-1]:.4f}", str(len(one.losses)), f"{one.seconds:.2f} s")
+        for one in (eager, compiled)
+    ]
+    body = [
+        "<h1>One training step, eager and compiled</h1>",
+        "<p>A network of three dense layers learns scikit-learn's handwritten digits twice, from the same weights "
+        "and on the same batches: its training step runs operation by operation, then under hf.compile.</p>",
+        report.table_html(("run", "test accuracy", "last loss", "steps", "training time"), rows),
+        report.figure_svg(_loss_figure(eager, compiled)),
+        report.comparison_html(found),
+        report.figure_svg(report.break_even_figure(found)),
+        f"<details><summary>Why it was traced</summary><pre>{escape(str(step.explain()))}</pre></details>",
+        f"<details><summary>The graph</summary><pre>{escape(str(step.graph(images, labels)))}</pre></details>",
+    ]
+    return report.page("hybridflow demo", "\n".join(body))
+
+
+def _loss_figure(eager: Run, compiled: Run) -> Any:
+    """Return the two loss curves on top of each other."""
+    figure, axes = report.new_figure("Training loss", "step", "loss of the batch")
+    axes.plot(eager.losses, color=report.EAGER, linewidth=3, alpha=0.45, label="eager")
+    axes.plot(compiled.losses, color=report.COMPILED, linewidth=1, label="compiled")
+    axes.set_yscale("log")
+    axes.legend()
+    return figure

@@ -1,0 +1,86 @@
+"""Parsing the command line and turning every outcome into an exit code.
+
+0: done, and the results are the same. 1: eager and compiled results differ. 2: the command line, the target file or
+the user's function is at fault. 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from hybridflow.cli import commands, demo
+from hybridflow.cli.targets import UserError
+from hybridflow.core.errors import HybridflowError
+
+SAME, DIFFERENT, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+Command = Callable[[argparse.Namespace, Console], bool]
+
+_TARGET_HELP = (
+    "a function in a Python file, such as model.py:train_step. Its arguments come from --shapes, or from "
+    "FUNCTION_args or example_args in the file: a tuple of arguments, a dict of named ones, or a function "
+    "that returns either"
+)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hybridflow", description="Eager tensors with a gradient tape, and the same functions compiled."
+    )
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Command, text: str) -> argparse.ArgumentParser:
+        added = subparsers.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        return added
+
+    added = command("demo", demo.run, "train a classifier of handwritten digits eagerly and compiled, and compare")
+    added.add_argument("--out", type=Path, default=Path("report.html"), help="the report to write (%(default)s)")
+    added.add_argument("--epochs", type=_positive, default=demo.EPOCHS, help="passes over the data (%(default)s)")
+    added.add_argument("--seed", type=int, default=0, help="seed of the split, the weights and the order (%(default)s)")
+
+    for name, run, text in (
+        ("compare", commands.compare, "run a function eagerly and compiled, judge the results and time both"),
+        ("inspect", commands.inspect, "show a function's graph, its cost and its traces"),
+    ):
+        added = command(name, run, text)
+        added.add_argument("target", metavar="FILE.py:FUNCTION", help=_TARGET_HELP)
+        added.add_argument("--shapes", nargs="+", metavar="SPEC", help="random arguments, such as f32[4,3] i32[4]")
+        if name == "compare":
+            added.add_argument("--repeats", type=_positive, help="calls of each mode to time; default: about a second")
+            added.add_argument("--gradients", action="store_true", help="compare gradients too")
+            added.add_argument("--out", type=Path, help="a report to write")
+
+    command("doctor", commands.doctor, "show versions, devices and known problems of this installation")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    Args:
+        argv: the arguments behind the program's name; those of the process if None.
+    """
+    arguments = _parser().parse_args(argv)
+    errors = Console(stderr=True)
+    try:
+        return SAME if arguments.run(arguments, Console()) else DIFFERENT
+    except UserError as error:
+        sys.stderr.write(error.text)
+    except HybridflowError as error:
+        errors.print(f"hybridflow {arguments.command}: {error}", style="red", markup=False, highlight=False)
+    except KeyboardInterrupt:
+        errors.print(f"hybridflow {arguments.command}: interrupted; no report was written", style="red")
+        return INTERRUPTED
+    return BAD_INPUT
