@@ -44,6 +44,7 @@ from hybridflow.ops.shape import *  # noqa: F403
 from hybridflow.ops.transcendental import *  # noqa: F403
 from hybridflow.ops.trigonometric import *  # noqa: F403
 from hybridflow.ops import nn as nn
+from hybridflow.ops import random as random
 from hybridflow.ops.matmul import matmul as matmul
 from hybridflow.tracing import config as config
 from hybridflow.tracing.function import CompiledFunction as CompiledFunction

@@ -1,0 +1,513 @@
+"""The operations behind `hf.random`: each takes a generator's state and draws from the stream it stands for.
+
+A draw is a function of its state alone, so its bits are the same eager and compiled; `random_advance` moves the
+state's counter on. Draws have no NumPy kernel, and are compiled alone as they would be in a graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import as_dtype, bool_, float32, float64, int32, kind_of, uint32, uint64
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.op import Bad, No, Sample, Saves, Stops, op
+from hybridflow.ops.common import (
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    broadcast_lowered,
+    broadcast_shapes,
+    make_spec,
+    no_flops,
+    normals,
+    unbroadcast,
+)
+from hybridflow.ops.sizes import Shape
+from hybridflow.ops.threefry import STATE_WORDS, random_bits, random_words
+
+_NO_KERNEL = No("a draw runs as XLA runs it, so that its bits are the compiled ones")
+_NO_GRADIENT = Stops("a draw does not depend on its generator's state in a differentiable way")
+_PRECISION = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
+
+
+# -- what draws share ---------------------------------------------------------------------------------------------
+
+
+def _working(dtype: Any) -> Any:
+    """Return the dtype in which numbers of a dtype are computed."""
+    return float64 if dtype == float64 else float32
+
+
+def _require_state(name: str, state: TensorSpec) -> None:
+    if state.dtype != uint32 or state.shape != (STATE_WORDS,):
+        raise ShapeError(
+            message(f"{name}: a generator's state is u32[{STATE_WORDS}], not {state}",
+                    hint="Draw through hf.random.Generator.")
+        )  # fmt: skip
+
+
+def _infer_draw(name: str, fixed: Any = None) -> Callable[..., TensorSpec]:
+    def infer(state: TensorSpec, *others: TensorSpec, shape: Shape, dtype: Any = fixed) -> TensorSpec:
+        _require_state(name, state)
+        if others:
+            met = broadcast_shapes(name, tuple(shape), *[other.shape for other in others])
+            if met != tuple(shape):
+                raise ShapeError(
+                    message(f"{name}: parameters of shape {met} do not fit draws of shape {tuple(shape)}",
+                            hint="Ask for the shape in which the parameters broadcast.")
+                )  # fmt: skip
+        return make_spec(tuple(shape), dtype)
+
+    return infer
+
+
+def float_dtype(name: str, dtype: Any) -> Any:
+    """Return a dtype that must be a float.
+
+    Raises:
+        DTypeError: another kind of dtype.
+    """
+    found = as_dtype(dtype)
+    if kind_of(found) != "float":
+        raise DTypeError(
+            message(f"{name}: draws floating-point numbers, not {found}", hint="Pass dtype=hf.float32, for example.")
+        )
+    return found
+
+
+def _state(rng: np.random.Generator) -> Any:
+    return rng.integers(0, 2**32, STATE_WORDS, dtype=np.uint32)
+
+
+def _float_samples(rng: np.random.Generator) -> Any:
+    for shape, dtype in (((3, 4), "float32"), ((), "float32"), ((0, 2), "float32"), ((5,), "float64")):
+        yield Sample((_state(rng), shape, dtype))
+    yield Sample((_state(rng), (5,), "bfloat16"))
+    yield Sample((_state(rng), (5,), "float16"))
+    yield Bad((_state(rng), (3,), "int32"), error=DTypeError, text="draws floating-point numbers, not int32")
+    yield Bad((_state(rng)[:3], (3,), "float32"), error=ShapeError, text="state is u32[4], not u32[3]")
+
+
+# -- the counter --------------------------------------------------------------------------------------------------
+
+
+def _advance_kernel(state: Any) -> Any:
+    result = state.copy()
+    result[2] += np.uint32(1)
+    if result[2] == 0:
+        result[3] += np.uint32(1)
+    return result
+
+
+def _advance_lower(state: Any) -> Any:
+    low = lax.add(lax.slice(state, (2,), (3,)), np.ones(1, uint32))
+    carry = lax.convert_element_type(lax.eq(low, np.zeros(1, uint32)), uint32)
+    high = lax.add(lax.slice(state, (3,), (4,)), carry)
+    return lax.concatenate([lax.slice(state, (0,), (2,)), low, high], 0)
+
+
+def _advance_infer(state: TensorSpec) -> TensorSpec:
+    _require_state("random_advance", state)
+    return make_spec(state.shape, state.dtype)
+
+
+def _advance_samples(rng: np.random.Generator) -> Any:
+    yield Sample((_state(rng),))
+    yield Sample((np.asarray([1, 2, 2**32 - 1, 5], np.uint32),))
+    yield Bad((normals(rng, 4),), error=ShapeError, text="a generator's state is u32[4], not f32[4]")
+
+
+@op(
+    kernel=_advance_kernel,
+    lower=_advance_lower,
+    infer=_advance_infer,
+    vjp=_NO_GRADIENT,
+    flops=no_flops,
+    samples=_advance_samples,
+    ulp=0,
+)
+def random_advance(state: TensorLike) -> Tensor:
+    """Return the state of the next draw."""
+    return bind(random_advance.op, (as_tensor(state),))
+
+
+# -- uniform ------------------------------------------------------------------------------------------------------
+
+
+def _unit(bits: Any, dtype: Any) -> Any:
+    """Turn random bits into a multiple of 2**-p in [0, 1), for a dtype of p bits of precision; exact."""
+    precision, working = _PRECISION[dtype.name], _working(dtype)
+    top = lax.shift_right_logical(bits, lax.full_like(bits, bits.dtype.itemsize * 8 - precision))
+    number = lax.convert_element_type(top, working)
+    return lax.convert_element_type(lax.mul(number, lax.full_like(number, 2.0**-precision)), dtype)
+
+
+def _word(dtype: Any) -> Any:
+    return uint64 if dtype == float64 else uint32
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=lambda state, *, shape, dtype: _unit(random_bits(state, shape, _word(dtype)), dtype),
+    infer=_infer_draw("random_uniform"),
+    vjp=_NO_GRADIENT,
+    flops=no_flops,
+    samples=_float_samples,
+    traits=("random",),
+    ulp=0,
+)
+def random_uniform(state: TensorLike, shape: Shape, dtype: Any) -> Tensor:
+    """Draw from [0, 1): multiples of 2**-p, for a dtype of p bits of precision."""
+    attrs = {"shape": shape, "dtype": float_dtype("uniform", dtype)}
+    return bind(random_uniform.op, (as_tensor(state),), attrs)
+
+
+def _between_kernel(unit: Any, low: Any, high: Any) -> Any:
+    value = low + unit * (high - low)
+    return np.where(value == high, np.nextafter(high, low), value)
+
+
+def _uncontracted(product: Any, factor: Any) -> Any:
+    """Keep a product from being contracted with the sum that uses it, which would round once instead of twice."""
+    return lax.select(lax.eq(factor, factor), product, factor)
+
+
+def _between_lower(unit: Any, low: Any, high: Any) -> Any:
+    shape = np.broadcast_shapes(unit.shape, low.shape, high.shape)
+    unit, low, high = (broadcast_lowered(value, shape) for value in (unit, low, high))
+    value = lax.add(low, _uncontracted(lax.mul(unit, lax.sub(high, low)), unit))
+    return lax.select(lax.eq(value, high), lax.nextafter(high, low), value)
+
+
+def _infer_mapped(name: str) -> Callable[..., TensorSpec]:
+    def infer(*specs: TensorSpec) -> TensorSpec:
+        return make_spec(broadcast_shapes(name, *[spec.shape for spec in specs]), specs[0].dtype)
+
+    return infer
+
+
+def _between_vjp(F: Any, g: Any, y: Any, unit: Any, low: Any, high: Any) -> Any:
+    del y
+    return None, lambda: unbroadcast(F, g * (1 - unit), low), lambda: unbroadcast(F, g * unit, high)
+
+
+def _between_samples(rng: np.random.Generator) -> Any:
+    # The first input is a draw and has no gradient, which finite differences would not know.
+    yield Sample((rng.random(5, np.float32), normals(rng), normals(rng)), gradient=False)
+    yield Sample((rng.random((3, 4), np.float32), normals(rng, 4), normals(rng, 3, 1)), gradient=False)
+    yield Sample((rng.random(5), np.asarray(-1.0), np.asarray(2.0)), gradient=False)
+    yield Bad((normals(rng, 3), normals(rng, 2), normals(rng)), error=ShapeError, text="size 3 against 2")
+
+
+@op(
+    kernel=_between_kernel,
+    lower=_between_lower,
+    infer=_infer_mapped("uniform"),
+    vjp=_between_vjp,
+    saves=Saves(x=(0,)),
+    samples=_between_samples,
+    traits=("pointwise",),
+    ulp=0,
+)
+def random_between(unit: TensorLike, low: TensorLike, high: TensorLike) -> Tensor:
+    """Map draws from [0, 1) to [low, high); the gradient flows to the ends."""
+    return bind(random_between.op, (as_tensor(unit), as_tensor(low), as_tensor(high)))
+
+
+# -- normal -------------------------------------------------------------------------------------------------------
+
+
+def _odd(bits: Any, count: int) -> Any:
+    """Return 2 * k + 1, signed, for the first `count` bits as a number k."""
+    signed = np.dtype(f"int{bits.dtype.itemsize * 8}")
+    top = lax.shift_right_logical(bits, lax.full_like(bits, bits.dtype.itemsize * 8 - count))
+    doubled = lax.mul(lax.convert_element_type(top, signed), lax.full(top.shape, 2, signed))
+    return lax.add(doubled, lax.full_like(doubled, 1))
+
+
+def _symmetric(bits: Any, working: Any) -> Any:
+    """Turn random bits into an odd multiple of 2**-p in (-1, 1): never 0 and never an end; exact."""
+    precision = _PRECISION[working.name]
+    odd = _odd(bits, precision)
+    number = lax.convert_element_type(lax.sub(odd, lax.full_like(odd, 2**precision)), working)
+    return lax.mul(number, lax.full_like(number, 2.0**-precision))
+
+
+def _open_unit(bits: Any, working: Any) -> Any:
+    """Turn random bits into an odd multiple of 2**-p in (0, 1); exact."""
+    precision = _PRECISION[working.name]
+    number = lax.convert_element_type(_odd(bits, precision - 1), working)
+    return lax.mul(number, lax.full_like(number, 2.0**-precision))
+
+
+def _inverse_normal(u: Any) -> Any:
+    """Return the standard normal number whose distribution function is (1 + u) / 2.
+
+    It ends in a choice of signs, so that no product is left to be contracted with what comes next.
+    """
+    size = lax.mul(lax.erf_inv(lax.abs(u)), lax.full_like(u, math.sqrt(2)))
+    return lax.select(lax.lt(u, lax.full_like(u, 0)), lax.neg(size), size)
+
+
+def _normal_lower(state: Any, *, shape: Shape, dtype: Any) -> Any:
+    working = _working(dtype)
+    u = _symmetric(random_bits(state, shape, _word(dtype)), working)
+    return lax.convert_element_type(_inverse_normal(u), dtype)
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_normal_lower,
+    infer=_infer_draw("random_normal"),
+    vjp=_NO_GRADIENT,
+    flops=no_flops,
+    samples=_float_samples,
+    traits=("random",),
+    ulp=0,
+)
+def random_normal(state: TensorLike, shape: Shape, dtype: Any) -> Tensor:
+    """Draw standard normal numbers by inverting their distribution function."""
+    attrs = {"shape": shape, "dtype": float_dtype("normal", dtype)}
+    return bind(random_normal.op, (as_tensor(state),), attrs)
+
+
+def _scaled_lower(unit: Any, mean: Any, std: Any) -> Any:
+    shape = np.broadcast_shapes(unit.shape, mean.shape, std.shape)
+    unit, mean, std = (broadcast_lowered(value, shape) for value in (unit, mean, std))
+    return lax.add(_uncontracted(lax.mul(unit, std), unit), mean)
+
+
+def _scaled_vjp(F: Any, g: Any, y: Any, unit: Any, mean: Any, std: Any) -> Any:
+    del y
+    return None, lambda: unbroadcast(F, g, mean), lambda: unbroadcast(F, g * unit, std)
+
+
+@op(
+    kernel=lambda unit, mean, std: unit * std + mean,
+    lower=_scaled_lower,
+    infer=_infer_mapped("normal"),
+    vjp=_scaled_vjp,
+    saves=Saves(x=(0,)),
+    samples=_between_samples,
+    traits=("pointwise",),
+    ulp=0,
+)
+def random_scaled(unit: TensorLike, mean: TensorLike, std: TensorLike) -> Tensor:
+    """Map standard draws to a mean and standard deviation; the gradient flows to both."""
+    return bind(random_scaled.op, (as_tensor(unit), as_tensor(mean), as_tensor(std)))
+
+
+def _truncated_lower(state: Any, low: Any, high: Any, *, shape: Shape, dtype: Any) -> Any:
+    working = _working(dtype)
+    low, high = (broadcast_lowered(lax.convert_element_type(value, working), shape) for value in (low, high))
+    half = lax.full(shape, math.sqrt(0.5), working)
+    left, right = lax.erf(lax.mul(low, half)), lax.erf(lax.mul(high, half))
+    unit = _unit(random_bits(state, shape, _word(dtype)), working)
+    u = lax.add(left, _uncontracted(lax.mul(unit, lax.sub(right, left)), unit))
+    # Rounding may reach past an end, where the inverse is infinite.
+    return lax.convert_element_type(lax.clamp(low, _inverse_normal(u), high), dtype)
+
+
+def _truncated_samples(rng: np.random.Generator) -> Any:
+    yield Sample((_state(rng), np.float32(-2), np.float32(2), (3, 4), "float32"))
+    yield Sample((_state(rng), np.float64(-1), np.float64(0.5), (5,), "float64"))
+    yield Sample((_state(rng), normals(rng, 3) - 9, normals(rng, 2, 1) + 9, (2, 3), "float32"))
+    bad = (_state(rng), np.float32(-2), normals(rng, 2), (3,), "float32")
+    yield Bad(bad, error=ShapeError, text="size 3 against 2")
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_truncated_lower,
+    infer=_infer_draw("truncated_normal"),
+    vjp=_NO_GRADIENT,
+    flops=no_flops,
+    samples=_truncated_samples,
+    traits=("random",),
+    ulp=0,
+)
+def random_truncated(state: TensorLike, low: TensorLike, high: TensorLike, shape: Shape, dtype: Any) -> Tensor:
+    """Draw standard normal numbers from [low, high]."""
+    attrs = {"shape": shape, "dtype": float_dtype("truncated_normal", dtype)}
+    return bind(random_truncated.op, (as_tensor(state), as_tensor(low), as_tensor(high)), attrs)
+
+
+# -- discrete -----------------------------------------------------------------------------------------------------
+
+
+def _bernoulli_lower(state: Any, p: Any, *, shape: Shape) -> Any:
+    working = _working(p.dtype)
+    unit = _unit(random_bits(state, shape, _word(working)), working)
+    return lax.lt(unit, broadcast_lowered(lax.convert_element_type(p, working), shape))
+
+
+def _bernoulli_samples(rng: np.random.Generator) -> Any:
+    yield Sample((_state(rng), np.float32(0.3), (3, 4)))
+    yield Sample((_state(rng), rng.random(4), (3, 4)))
+    yield Bad((_state(rng), normals(rng, 2, 4), (4,)), error=ShapeError, text="parameters of shape (2, 4) do not fit")
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_bernoulli_lower,
+    infer=_infer_draw("bernoulli", bool_),
+    vjp=Stops("a draw of True or False has no gradient"),
+    flops=no_flops,
+    samples=_bernoulli_samples,
+    traits=("random",),
+    ulp=0,
+)
+def random_bernoulli(state: TensorLike, p: TensorLike, shape: Shape) -> Tensor:
+    """Draw True with probability `p`."""
+    return bind(random_bernoulli.op, (as_tensor(state), as_tensor(p)), {"shape": shape})
+
+
+def _high_product(x: Any, y: Any) -> Any:
+    """Return the upper word of the product of two unsigned words."""
+    half = lax.full_like(x, x.dtype.itemsize * 4)
+    mask = lax.full_like(x, 2 ** (x.dtype.itemsize * 4) - 1)
+    x_low, x_high = lax.bitwise_and(x, mask), lax.shift_right_logical(x, half)
+    y_low, y_high = lax.bitwise_and(y, mask), lax.shift_right_logical(y, half)
+    first = lax.add(lax.mul(x_high, y_low), lax.shift_right_logical(lax.mul(x_low, y_low), half))
+    second = lax.add(lax.mul(x_low, y_high), lax.bitwise_and(first, mask))
+    carried = lax.add(lax.shift_right_logical(first, half), lax.shift_right_logical(second, half))
+    return lax.add(lax.mul(x_high, y_high), carried)
+
+
+def _integers_lower(state: Any, low: Any, span: Any, *, shape: Shape, dtype: Any) -> Any:
+    # floor(bits * span / 2**64) for 64 random bits in two words (128 in two wide ones): a bias below 2**-32.
+    word = span.dtype
+    if word == uint64:
+        flat = random_bits(state, (2, *shape), uint64)
+        high, rest = (lax.index_in_dim(flat, index, keepdims=False) for index in (0, 1))
+    else:
+        high, rest = random_words(state, shape)
+    span = broadcast_lowered(span, shape)
+    low_part = lax.mul(high, span)
+    carry = lax.convert_element_type(lax.lt(lax.add(low_part, _high_product(rest, span)), low_part), word)
+    offset = lax.add(_high_product(high, span), carry)
+    # A span of 0 stands for all values of the word.
+    offset = lax.select(lax.eq(span, lax.full_like(span, 0)), high, offset)
+    return lax.convert_element_type(lax.add(broadcast_lowered(low, shape), offset), dtype)
+
+
+def _integers_samples(rng: np.random.Generator) -> Any:
+    yield Sample((_state(rng), 0, 10, (3, 4), "int32"))
+    yield Sample((_state(rng), -5, 6, (), "int8"))
+    yield Sample((_state(rng), -(2**40), 2**40, (5,), "int64"))
+    yield Sample((_state(rng), 0, 2**32, (4,), "uint32"))
+    yield Bad((_state(rng), 3, 3, (2,), "int32"), error=ArgumentError, text="low must be less than high")
+    yield Bad((_state(rng), 0, 300, (2,), "uint8"), error=ArgumentError, text="uint8 holds 0 to 255")
+    yield Bad((_state(rng), 0, 3, (2,), "float32"), error=DTypeError, text="draws integers, not float32")
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_integers_lower,
+    infer=_infer_draw("integers"),
+    vjp=Stops("an integer has no gradient"),
+    flops=no_flops,
+    samples=_integers_samples,
+    traits=("random",),
+    ulp=0,
+)
+def random_integers(state: TensorLike, low: int, high: int, shape: Shape, dtype: Any) -> Tensor:
+    """Draw integers from `low` up to but without `high`."""
+    found = as_dtype(dtype)
+    if kind_of(found) not in ("int", "uint"):
+        raise DTypeError(message(f"integers: draws integers, not {found}", hint="Pass dtype=hf.int32, for example."))
+    info = np.iinfo(found)
+    if not low < high:
+        raise ArgumentError(
+            message(f"integers: low must be less than high, got {low} and {high}", hint="`high` itself is never drawn.")
+        )
+    if low < info.min or high - 1 > info.max:
+        raise ArgumentError(
+            message(f"integers: {found} holds {info.min} to {info.max}, not {low} to {high - 1}",
+                    hint="Choose a wider dtype.")
+        )  # fmt: skip
+    word = uint64 if found.itemsize == 8 else uint32
+    modulus = 2 ** (word.itemsize * 8)
+    start, span = np.asarray(low % modulus, word), np.asarray((high - low) % modulus, word)
+    return bind(
+        random_integers.op, (as_tensor(state), as_tensor(start), as_tensor(span)), {"shape": shape, "dtype": found}
+    )
+
+
+def _permutation_lower(state: Any, *, shape: Shape, dtype: Any) -> Any:
+    high, low = random_words(state, shape)
+    return lax.sort((high, low, lax.iota(dtype, shape[0])), num_keys=2)[2]
+
+
+def _permutation_samples(rng: np.random.Generator) -> Any:
+    yield Sample((_state(rng), 7))
+    yield Sample((_state(rng), 0))
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_permutation_lower,
+    infer=_infer_draw("permutation"),
+    vjp=Stops("an integer has no gradient"),
+    flops=no_flops,
+    samples=_permutation_samples,
+    traits=("random",),
+    ulp=0,
+)
+def random_permutation(state: TensorLike, n: Any) -> Tensor:
+    """Draw an order of 0 to n - 1, by sorting 64 random bits each."""
+    return bind(random_permutation.op, (as_tensor(state),), {"shape": (n,), "dtype": int32})
+
+
+def _categorical_lower(state: Any, logits: Any, *, shape: Shape) -> Any:
+    # The largest of logits plus Gumbel noise is distributed as their softmax.
+    working = _working(logits.dtype)
+    full = (*shape, logits.shape[-1])
+    noise = lax.neg(lax.log(lax.neg(lax.log(_open_unit(random_bits(state, full, _word(working)), working)))))
+    score = lax.add(noise, broadcast_lowered(lax.convert_element_type(logits, working), full))
+    return lax.argmax(score, len(full) - 1, int32)
+
+
+def _categorical_infer(state: TensorSpec, logits: TensorSpec, *, shape: Shape) -> TensorSpec:
+    _require_state("categorical", state)
+    if not logits.shape or logits.shape[-1] == 0:
+        raise ShapeError(
+            message("categorical: logits need a last axis of at least one class", got=f"categorical({logits})")
+        )
+    batch = logits.shape[:-1]
+    if broadcast_shapes("categorical", tuple(shape), batch) != tuple(shape):
+        raise ShapeError(
+            message(f"categorical: logits of batch shape {batch} do not fit draws of shape {tuple(shape)}",
+                    hint="The shape must end in the batch shape of the logits.")
+        )  # fmt: skip
+    return make_spec(tuple(shape), int32)
+
+
+def _categorical_samples(rng: np.random.Generator) -> Any:
+    yield Sample((_state(rng), normals(rng, 3, 5), (3,)))
+    yield Sample((_state(rng), normals(rng, 5), (4, 2)))
+    yield Sample((_state(rng), normals(rng, 5, dtype=np.float64), ()))
+    yield Bad((_state(rng), normals(rng, 3, 5), ()), error=ShapeError, text="do not fit draws of shape ()")
+    yield Bad((_state(rng), normals(rng), ()), error=ShapeError, text="at least one class")
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_categorical_lower,
+    infer=_categorical_infer,
+    vjp=Stops("an integer has no gradient"),
+    flops=no_flops,
+    samples=_categorical_samples,
+    traits=("random",),
+    ulp=0,
+)
+def random_categorical(state: TensorLike, logits: TensorLike, shape: Shape) -> Tensor:
+    """Draw classes with probabilities ``softmax(logits)``."""
+    return bind(random_categorical.op, (as_tensor(state), as_tensor(logits)), {"shape": shape})

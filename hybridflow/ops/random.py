@@ -1,0 +1,495 @@
+"""`hf.random`: random numbers, the same eager and compiled.
+
+A `Generator` holds a key and a counter in a Variable. Every draw uses the counter's value and moves it on, so no two
+draws of a generator repeat each other, a seed repeats a whole run, and a compiled function advances the same counter.
+If a call fails, the counter stays where it was. The functions of this module use one default generator, which starts
+from the operating system's entropy unless `seed` is called.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hybridflow.core.context import context_of
+from hybridflow.core.dtypes import as_differentiable, float32, int32
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.op import public_names
+from hybridflow.core.tensor import Tensor, Variable
+from hybridflow.ops import draws
+from hybridflow.ops.common import TensorLike, as_tensor, broadcast_shapes, cast_to, is_number, normalize_axis
+from hybridflow.ops.sizes import normalize_shape
+
+
+def _initial_state(seed: int | None) -> np.ndarray[Any, Any]:
+    """Return the state a seed stands for; without one, the operating system's entropy decides."""
+    if seed is not None:
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+            raise ArgumentTypeError(
+                message(f"seed: a {type(seed).__name__} is no seed", got=repr(seed)[:60], hint="Use an integer from 0 on.")
+            )
+        if seed < 0:
+            raise ArgumentError(message(f"seed: {seed} is negative", hint="Use an integer from 0 on."))
+    key = np.random.SeedSequence(None if seed is None else int(seed)).generate_state(2, np.uint32)
+    return np.concatenate([key, np.zeros(2, np.uint32)])
+
+
+def _parameter(value: TensorLike, dtype: Any) -> Tensor:
+    tensor = as_tensor(value)
+    return tensor if tensor.dtype == dtype else cast_to(tensor, dtype)
+
+
+class Generator:
+    """A stream of random numbers.
+
+    Args:
+        seed: an integer from 0 on; without one, the operating system's entropy chooses the stream.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> first, second = hf.random.Generator(7), hf.random.Generator(7)
+        >>> bool(hf.all(first.normal((3,)) == second.normal((3,))))
+        True
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._state = Variable(_initial_state(seed), name="random_state", trainable=False)
+        self._lock = threading.Lock()
+
+    @property
+    def state(self) -> Variable:
+        """The key and counter, u32[4]: read it to save the stream's position, assign it to return there."""
+        return self._state
+
+    def seed(self, seed: int | None = None) -> None:
+        """Start the stream of a seed from its beginning.
+
+        Args:
+            seed: an integer from 0 on; without one, the operating system's entropy chooses the stream.
+
+        Raises:
+            ArgumentError: a negative seed.
+            ArgumentTypeError: a seed that is no integer.
+        """
+        self._state.assign(_initial_state(seed))
+
+    def spawn(self, count: int) -> list[Generator]:
+        """Return generators whose streams are independent of this one and of each other.
+
+        Args:
+            count: how many.
+        """
+        keys = self.integers(0, 2**32, (count, 2), "uint32").numpy()
+        return [_with_state(np.concatenate([key, np.zeros(2, np.uint32)])) for key in keys]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Generator:
+        return _with_state(self._state.numpy())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_state, (np.array(self._state.numpy()),)
+
+    def __repr__(self) -> str:
+        return f"<Generator state={self._state.read()!r}>"
+
+    def _draw(self, draw: Callable[..., Tensor], *args: Any) -> Tensor:
+        """Draw, and move the counter on if that succeeded."""
+        with self._lock:
+            state = self._state.read()
+            result = draw(state, *args)
+            self._state.assign(draws.random_advance(state))
+        return result
+
+    def uniform(
+        self, shape: Any = (), low: TensorLike = 0.0, high: TensorLike = 1.0, dtype: Any = float32
+    ) -> Tensor:
+        """Draw numbers evenly distributed over [low, high).
+
+        Args:
+            shape: the shape; broadcasts with the bounds.
+            low: the least value; a tensor's gradient flows.
+            high: the end, never drawn unless it equals `low`; a tensor's gradient flows.
+            dtype: a floating-point dtype.
+
+        Returns:
+            The draws, in the dtype.
+
+        Raises:
+            DTypeError: a dtype that is no float.
+            ArgumentError: numbers with ``low > high``.
+        """
+        found = draws.float_dtype("uniform", dtype)
+        if is_number(low) and is_number(high):
+            if low > high:
+                raise ArgumentError(message(f"uniform: low {low} is greater than high {high}", hint="Exchange them."))
+            if low == 0 and high == 1:
+                return self._draw(draws.random_uniform, normalize_shape("uniform", shape), found)
+        first, last = _parameter(low, found), _parameter(high, found)
+        full = broadcast_shapes("uniform", normalize_shape("uniform", shape), first.shape, last.shape)
+        return draws.random_between(self._draw(draws.random_uniform, full, found), first, last)
+
+    def normal(
+        self, shape: Any = (), dtype: Any = float32, mean: TensorLike = 0.0, std: TensorLike = 1.0
+    ) -> Tensor:
+        """Draw normally distributed numbers.
+
+        Args:
+            shape: the shape; broadcasts with the mean and standard deviation.
+            dtype: a floating-point dtype.
+            mean: the mean; a tensor's gradient flows.
+            std: the standard deviation; a tensor's gradient flows.
+
+        Returns:
+            The draws, in the dtype.
+
+        Raises:
+            DTypeError: a dtype that is no float.
+        """
+        found = draws.float_dtype("normal", dtype)
+        return self._scaled(draws.random_normal, (), "normal", shape, found, mean, std)
+
+    def truncated_normal(
+        self,
+        shape: Any = (),
+        low: TensorLike = -2.0,
+        high: TensorLike = 2.0,
+        dtype: Any = float32,
+        mean: TensorLike = 0.0,
+        std: TensorLike = 1.0,
+    ) -> Tensor:
+        """Draw normally distributed numbers that lie between two bounds.
+
+        Args:
+            shape: the shape; broadcasts with the other parameters.
+            low: the lower bound, in standard deviations from the mean.
+            high: the upper bound, in standard deviations from the mean.
+            dtype: a floating-point dtype.
+            mean: the mean before truncation; a tensor's gradient flows.
+            std: the standard deviation before truncation; a tensor's gradient flows.
+
+        Returns:
+            The draws, in the dtype.
+
+        Raises:
+            DTypeError: a dtype that is no float.
+            ArgumentError: numbers with ``low >= high``.
+        """
+        found = draws.float_dtype("truncated_normal", dtype)
+        if is_number(low) and is_number(high) and low >= high:
+            raise ArgumentError(message(f"truncated_normal: low {low} is not less than high {high}"))
+        bounds = (_parameter(low, found), _parameter(high, found))
+        return self._scaled(draws.random_truncated, bounds, "truncated_normal", shape, found, mean, std)
+
+    def _scaled(
+        self,
+        draw: Callable[..., Tensor],
+        bounds: tuple[Tensor, ...],
+        name: str,
+        shape: Any,
+        dtype: Any,
+        mean: TensorLike,
+        std: TensorLike,
+    ) -> Tensor:
+        full = broadcast_shapes(name, normalize_shape(name, shape), *[bound.shape for bound in bounds])
+        if is_number(mean) and is_number(std) and mean == 0 and std == 1:
+            return self._draw(draw, *bounds, full, dtype)
+        if is_number(std) and std < 0:
+            raise ArgumentError(message(f"{name}: std {std} is negative", hint="A standard deviation is at least 0."))
+        center, spread = _parameter(mean, dtype), _parameter(std, dtype)
+        full = broadcast_shapes(name, full, center.shape, spread.shape)
+        return draws.random_scaled(self._draw(draw, *bounds, full, dtype), center, spread)
+
+    def integers(self, low: int, high: int, shape: Any = (), dtype: Any = int32) -> Tensor:
+        """Draw integers, each with the same probability up to 2**-32 of it.
+
+        Args:
+            low: the least value.
+            high: the end, never drawn.
+            shape: the shape.
+            dtype: an integer dtype.
+
+        Returns:
+            The draws, in the dtype.
+
+        Raises:
+            ArgumentError: ``low >= high``, or values the dtype cannot hold.
+            DTypeError: a dtype that is no integer.
+        """
+        return self._draw(
+            draws.random_integers, low.__index__(), high.__index__(), normalize_shape("integers", shape), dtype
+        )
+
+    def bernoulli(self, p: TensorLike = 0.5, shape: Any = None) -> Tensor:
+        """Draw True with a probability.
+
+        Args:
+            p: the probability, a number or a tensor.
+            shape: the shape, in which `p` broadcasts; the shape of `p` if not given.
+
+        Returns:
+            The draws, bool.
+
+        Raises:
+            ArgumentError: a number outside 0 to 1.
+            ShapeError: a shape in which `p` does not broadcast.
+        """
+        if is_number(p) and not 0 <= p <= 1:
+            raise ArgumentError(message(f"bernoulli: {p} is no probability", hint="Use a number from 0 to 1."))
+        tensor = as_tensor(p)
+        tensor = _parameter(tensor, as_differentiable(tensor.dtype))
+        full = tensor.shape if shape is None else normalize_shape("bernoulli", shape)
+        return self._draw(draws.random_bernoulli, tensor, full)
+
+    def categorical(self, logits: TensorLike, shape: Any = None) -> Tensor:
+        """Draw classes with the probabilities ``softmax(logits)`` of the last axis.
+
+        Args:
+            logits: ``(..., classes)``, floating-point.
+            shape: the shape, in which the batch shape of the logits broadcasts; that shape if not given.
+
+        Returns:
+            The classes, int32.
+
+        Raises:
+            ShapeError: no classes, or a shape that does not fit the logits.
+        """
+        tensor = as_tensor(logits)
+        tensor = _parameter(tensor, as_differentiable(tensor.dtype))
+        full = tensor.shape[:-1] if shape is None else normalize_shape("categorical", shape)
+        return self._draw(draws.random_categorical, tensor, full)
+
+    def permutation(self, x: Any, axis: int = 0) -> Tensor:
+        """Draw an order of 0 to x - 1, or reorder a tensor along an axis.
+
+        Args:
+            x: an integer, or a tensor.
+            axis: the axis along which a tensor is reordered; its slices stay whole.
+
+        Returns:
+            ``(x,)`` int32, or the tensor reordered.
+
+        Raises:
+            ShapeError: an axis out of range.
+        """
+        if isinstance(x, int | np.integer) and not isinstance(x, bool):
+            return self._draw(draws.random_permutation, int(x))
+        from hybridflow.ops.indexing import take
+
+        tensor = as_tensor(x)
+        axis = normalize_axis("permutation", axis, tensor.ndim)
+        return take(tensor, self._draw(draws.random_permutation, tensor.shape[axis]), axis=axis)
+
+
+def _with_state(state: np.ndarray[Any, Any]) -> Generator:
+    generator = Generator(0)
+    generator.state.assign(state)
+    return generator
+
+
+# -- the default generator ----------------------------------------------------------------------------------------
+
+_default: list[Generator] = []
+_default_lock = threading.Lock()
+
+
+def default_generator() -> Generator:
+    """Return the generator that the functions of `hf.random` use."""
+    if not _default:
+        with _default_lock, context_of(None):
+            if not _default:
+                _default.append(Generator())
+    return _default[0]
+
+
+def seed(seed: int | None = None) -> None:
+    """Start the default generator's stream of a seed from its beginning.
+
+    Args:
+        seed: an integer from 0 on; without one, the operating system's entropy chooses the stream.
+
+    Raises:
+        ArgumentError: a negative seed.
+        ArgumentTypeError: a seed that is no integer.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.seed(3)
+        >>> first = hf.random.uniform((2,))
+        >>> hf.random.seed(3)
+        >>> bool(hf.all(first == hf.random.uniform((2,))))
+        True
+    """
+    default_generator().seed(seed)
+
+
+def uniform(shape: Any = (), low: TensorLike = 0.0, high: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+    """Draw numbers evenly distributed over [low, high) from the default generator.
+
+    Args:
+        shape: the shape; broadcasts with the bounds.
+        low: the least value; a tensor's gradient flows.
+        high: the end, never drawn unless it equals `low`; a tensor's gradient flows.
+        dtype: a floating-point dtype.
+
+    Returns:
+        The draws, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no float.
+        ArgumentError: numbers with ``low > high``.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.uniform((2, 3), -1, 1).shape
+        (2, 3)
+    """
+    return default_generator().uniform(shape, low, high, dtype)
+
+
+def normal(shape: Any = (), dtype: Any = float32, mean: TensorLike = 0.0, std: TensorLike = 1.0) -> Tensor:
+    """Draw normally distributed numbers from the default generator.
+
+    Args:
+        shape: the shape; broadcasts with the mean and standard deviation.
+        dtype: a floating-point dtype.
+        mean: the mean; a tensor's gradient flows.
+        std: the standard deviation; a tensor's gradient flows.
+
+    Returns:
+        The draws, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no float.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.normal((2, 3), std=0.1).shape
+        (2, 3)
+    """
+    return default_generator().normal(shape, dtype, mean, std)
+
+
+def truncated_normal(
+    shape: Any = (),
+    low: TensorLike = -2.0,
+    high: TensorLike = 2.0,
+    dtype: Any = float32,
+    mean: TensorLike = 0.0,
+    std: TensorLike = 1.0,
+) -> Tensor:
+    """Draw normally distributed numbers that lie between two bounds from the default generator.
+
+    Args:
+        shape: the shape; broadcasts with the other parameters.
+        low: the lower bound, in standard deviations from the mean.
+        high: the upper bound, in standard deviations from the mean.
+        dtype: a floating-point dtype.
+        mean: the mean before truncation; a tensor's gradient flows.
+        std: the standard deviation before truncation; a tensor's gradient flows.
+
+    Returns:
+        The draws, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no float.
+        ArgumentError: numbers with ``low >= high``.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> bool(hf.max(hf.random.truncated_normal((100,), high=1)) <= 1)
+        True
+    """
+    return default_generator().truncated_normal(shape, low, high, dtype, mean, std)
+
+
+def integers(low: int, high: int, shape: Any = (), dtype: Any = int32) -> Tensor:
+    """Draw integers from the default generator, each with the same probability up to 2**-32 of it.
+
+    Args:
+        low: the least value.
+        high: the end, never drawn.
+        shape: the shape.
+        dtype: an integer dtype.
+
+    Returns:
+        The draws, in the dtype.
+
+    Raises:
+        ArgumentError: ``low >= high``, or values the dtype cannot hold.
+        DTypeError: a dtype that is no integer.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> 0 <= int(hf.random.integers(0, 6)) < 6
+        True
+    """
+    return default_generator().integers(low, high, shape, dtype)
+
+
+def bernoulli(p: TensorLike = 0.5, shape: Any = None) -> Tensor:
+    """Draw True with a probability from the default generator.
+
+    Args:
+        p: the probability, a number or a tensor.
+        shape: the shape, in which `p` broadcasts; the shape of `p` if not given.
+
+    Returns:
+        The draws, bool.
+
+    Raises:
+        ArgumentError: a number outside 0 to 1.
+        ShapeError: a shape in which `p` does not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.bernoulli(1.0, (2,))
+        Tensor([ True,  True], dtype=bool)
+    """
+    return default_generator().bernoulli(p, shape)
+
+
+def categorical(logits: TensorLike, shape: Any = None) -> Tensor:
+    """Draw classes with the probabilities ``softmax(logits)`` of the last axis from the default generator.
+
+    Args:
+        logits: ``(..., classes)``, floating-point.
+        shape: the shape, in which the batch shape of the logits broadcasts; that shape if not given.
+
+    Returns:
+        The classes, int32.
+
+    Raises:
+        ShapeError: no classes, or a shape that does not fit the logits.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.categorical([0.0, 100.0], (3,))
+        Tensor([1, 1, 1], dtype=int32)
+    """
+    return default_generator().categorical(logits, shape)
+
+
+def permutation(x: Any, axis: int = 0) -> Tensor:
+    """Draw an order of 0 to x - 1, or reorder a tensor along an axis, from the default generator.
+
+    Args:
+        x: an integer, or a tensor.
+        axis: the axis along which a tensor is reordered; its slices stay whole.
+
+    Returns:
+        ``(x,)`` int32, or the tensor reordered.
+
+    Raises:
+        ShapeError: an axis out of range.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> sorted(hf.random.permutation(4).tolist())
+        [0, 1, 2, 3]
+    """
+    return default_generator().permutation(x, axis)
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
