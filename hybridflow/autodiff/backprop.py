@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
+from types import FunctionType
 from typing import Any, Protocol, cast
 
 import jax
@@ -23,7 +24,7 @@ from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.errors import GradientError, message
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import REGISTRY, No, Op, Stops
-from hybridflow.core.spec import TensorSpec
+from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.builder import GraphBuilder
 
@@ -37,8 +38,15 @@ class Engine(Protocol):
     def add(self, a: Any, b: Any) -> Any:
         """Add two contributions."""
 
-    def run(self, node: Node, cotangents: list[Any], wanted: Wanted) -> Sequence[Any]:
-        """Return one gradient, or None, per input of a node."""
+    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        """Return one gradient, or None, per input of a node; `g` is a tuple if the node has several outputs."""
+
+    def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
+        """Run the loop over nodes in the surroundings that the engine needs."""
+
+
+class _Sum(list[Any]):
+    """Contributions to one value, before they are added."""
 
 
 def reachable(targets: Iterable[Edge], in_scope: InScope) -> list[Node]:
@@ -56,17 +64,18 @@ def reachable(targets: Iterable[Edge], in_scope: InScope) -> list[Node]:
     return sorted(seen, key=attrgetter("sequence"))
 
 
-def connected(nodes: Iterable[Node], sources: set[Edge]) -> set[Edge]:
-    """Return the edges that depend on the sources, the sources included."""
-    found = set(sources)
+def connected(nodes: Iterable[Node], sources: Iterable[Edge]) -> dict[Node, Wanted]:
+    """Return the nodes that depend on the sources, each with which of its inputs do.
+
+    The sources' own nodes are among them, without wanted inputs unless they depend on other sources.
+    """
+    found: dict[Node, Wanted] = {node: () for node, _ in sources}
     for node in nodes:
         if type(node.op.vjp) is Stops:
             continue
-        for edge in node.inputs:
-            if edge is not None and edge in found:
-                for index in range(len(node.outputs)):
-                    found.add((node, index))
-                break
+        wanted = [edge is not None and edge[0] in found for edge in node.inputs]
+        if True in wanted:
+            found[node] = tuple(wanted)
     return found
 
 
@@ -85,45 +94,66 @@ def backprop(
         The gradient of each source that a path reaches; the others have none.
     """
     needed = connected(nodes, sources)
-    pending: dict[Edge, list[Any]] = {}
-    for edge, cotangent in targets:
-        if edge in needed:
-            pending.setdefault(edge, []).append(cotangent)
+    source_nodes = {node for node, _ in sources}
+    pending: dict[Any, Any] = {}
     result: dict[Edge, Any] = {}
-    for node in reversed(nodes):
-        cotangents: list[Any] = []
-        some = False
-        for index in range(len(node.outputs)):
-            edge = (node, index)
-            contributions = pending.pop(edge, None)
-            total = None
-            if contributions is not None:
-                some = True
-                # The far contribution (a residual's) came first: sum the local ones before it is added.
-                total = contributions[-1]
-                for other in reversed(contributions[:-1]):
-                    total = engine.add(total, other)
-                if edge in sources:
-                    result[edge] = total
-            cotangents.append(total)
-        if not some:
-            continue
-        wanted = tuple([edge is not None and edge in needed for edge in node.inputs])
-        if True not in wanted:
-            continue
-        for edge, gradient in zip(node.inputs, engine.run(node, cotangents, wanted), strict=True):
-            if gradient is not None and edge is not None and edge in needed:
-                contributions = pending.get(edge)
-                if contributions is None:
-                    pending[edge] = [gradient]
-                else:
-                    contributions.append(gradient)
-    for edge, contributions in pending.items():  # sources that no walked node made
-        if edge in sources:
-            total = contributions[-1]
-            for other in reversed(contributions[:-1]):
-                total = engine.add(total, other)
-            result[edge] = total
+
+    def contribute(edge: Edge, gradient: Any) -> None:
+        key = edge[0] if len(edge[0].outputs) == 1 else edge
+        before = pending.get(key)
+        if before is None:
+            pending[key] = gradient
+        elif type(before) is _Sum:
+            before.append(gradient)
+        else:
+            pending[key] = _Sum((before, gradient))
+
+    def total(key: Any) -> Any:
+        found = pending.pop(key, None)
+        if type(found) is not _Sum:
+            return found
+        # The far contribution (a residual's) came first: sum the local ones before it is added.
+        added = found[-1]
+        for index in range(len(found) - 2, -1, -1):
+            added = engine.add(added, found[index])
+        return added
+
+    def loop() -> None:
+        for node in reversed(nodes):
+            wanted = needed.get(node)
+            if wanted is None:
+                continue
+            count = len(node.outputs)
+            if count == 1:
+                g = total(node)
+                if g is None:
+                    continue
+                if node in source_nodes:
+                    result[node, 0] = g
+            else:
+                g = tuple([total((node, index)) for index in range(count)])
+                some = False
+                for index, one in enumerate(g):
+                    if one is not None:
+                        some = True
+                        if (node, index) in sources:
+                            result[node, index] = one
+                if not some:
+                    continue
+            if wanted:
+                for edge, want, gradient in zip(node.inputs, wanted, engine.run(node, g, wanted), strict=True):
+                    if want and gradient is not None:
+                        contribute(cast(Edge, edge), gradient)
+
+    for edge, cotangent in targets:
+        if edge[0] in needed:
+            contribute(edge, cotangent)
+    engine.walk(loop, nodes)
+    for edge in sources:  # those that no walked node made
+        if edge not in result:
+            left = total(edge[0] if len(edge[0].outputs) == 1 else edge)
+            if left is not None:
+                result[edge] = left
     return result
 
 
@@ -140,11 +170,14 @@ def rule_of(op: Op) -> Callable[..., Any]:
     return op.vjp
 
 
-def _split(op: Op, node: Node, cotangents: list[Any]) -> tuple[Any, bool]:
+def _visible(node: Node, g: Any) -> tuple[Any, bool]:
     """Return the visible cotangents as a rule takes them, and whether a hidden output has one too."""
-    visible = len(node.outputs) - op.hidden_outputs(node.attrs)
-    through_hidden = any(g is not None for g in cotangents[visible:])
-    return (cotangents[0] if visible == 1 else tuple(cotangents[:visible])), through_hidden
+    hidden = node.op.hidden_outputs(node.attrs)
+    if not hidden:
+        return g, False
+    visible = len(node.outputs) - hidden
+    through_hidden = any(one is not None for one in g[visible:])
+    return (g[0] if visible == 1 else g[:visible]), through_hidden
 
 
 def apply_rule(
@@ -153,7 +186,7 @@ def apply_rule(
     """Call a rule and compute those of its results that are wanted."""
     gradients = rule(F, g, *args, **attrs)
     return [
-        (gradient() if callable(gradient) else gradient) if want and gradient is not None else None
+        (gradient() if type(gradient) is FunctionType else gradient) if want and gradient is not None else None
         for gradient, want in zip(gradients, wanted, strict=True)
     ]
 
@@ -164,9 +197,9 @@ def input_spec(node: Node, index: int) -> TensorSpec:
     if edge is not None:
         return edge[0].spec(edge[1])
     assert node.input_specs is not None
-    spec = node.input_specs[index]
-    assert spec is not None
-    return spec
+    pair = node.input_specs[index]
+    assert pair is not None
+    return make_spec(*pair)
 
 
 def _rule_attrs(node: Node) -> dict[str, Any]:
@@ -181,45 +214,66 @@ class RawEngine:
     def add(self, a: Any, b: Any) -> Any:
         """Add two contributions where the first one lives."""
         if type(a) is np.ndarray and type(b) is np.ndarray and a.dtype.itemsize > 2:
-            return as_arrays(LOCAL.run(np.add, a, b))
+            return as_arrays(np.add(a, b))
         from hybridflow.core.dispatch import run_raw
 
         return run_raw(REGISTRY["add"], [a, b], {})
 
-    def run(self, node: Node, cotangents: list[Any], wanted: Wanted) -> Sequence[Any]:
+    def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
+        """Run the loop where NumPy is quiet; user's rules, which may do anything, keep it outside."""
+        if any("tensor_rule" in node.op.traits for node in nodes):
+            loop()
+        else:
+            LOCAL.run(loop)
+
+    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         """Run a node's rule on its backend."""
         op = node.op
         if "tensor_rule" in op.traits:
-            return self._run_tensor_rule(node, cotangents, wanted)
-        args = self._arguments(node)
-        g, through_hidden = _split(op, node, cotangents)
+            return self._run_tensor_rule(node, g, wanted)
         rule = rule_of(op)
-        if through_hidden:
-            raise GradientError(f"{op.name}: a hidden output has a gradient outside a recording")
-        attrs = _rule_attrs(node)
+        attrs = node.attrs
+        if op.saves.hidden:
+            attrs = _rule_attrs(node)
+            g, through_hidden = _visible(node, g)
+            if through_hidden:
+                raise GradientError(f"{op.name}: a hidden output has a gradient outside a recording")
+        args = self._arguments(node)
         if node.backend != "host":
             return self._run_jitted(op, rule, g, args, attrs, wanted)
         if type(g) is not np.ndarray:
             g = tuple([None if x is None else np.asarray(x) for x in g]) if type(g) is tuple else np.asarray(g)
-        gradients = LOCAL.run(apply_rule, rule, HOST, g, args, attrs, wanted)
-        return [None if x is None else x if type(x) is np.ndarray else np.asarray(x) for x in gradients]
+        gradients = rule(HOST, g, *args, **attrs)
+        found: list[Any] = []
+        for gradient, want in zip(gradients, wanted, strict=True):
+            if not want:
+                found.append(None)
+                continue
+            if type(gradient) is FunctionType:
+                gradient = gradient()
+            found.append(gradient if type(gradient) is np.ndarray or gradient is None else np.asarray(gradient))
+        return found
 
-    def _arguments(self, node: Node) -> list[Any]:
+    def _arguments(self, node: Node) -> Sequence[Any]:
+        """Return ``(y, *xs)``: what was saved, and specs in the places of the rest that the rule looks at."""
         saved = node.saved
         assert saved is not None
-        args = list(saved)
-        y = args[0]
-        if y is None:
-            args[0] = node.spec() if len(node.outputs) == 1 else node.specs
-        elif type(y) is tuple and None in y:
-            args[0] = tuple([node.spec(i) if value is None else value for i, value in enumerate(y)])
-        for index in range(1, len(args)):
-            if args[index] is None:
-                args[index] = input_spec(node, index - 1)
-        return args
+        args: list[Any] | None = None
+        for index in node.op.spec_arguments(len(saved)):
+            value = saved[index]
+            if value is None:
+                filled: Any = input_spec(node, index - 1) if index else node.specs if len(node.outputs) > 1 else node.spec()
+            elif index == 0 and type(value) is tuple and None in value:
+                filled = tuple([node.spec(i) if one is None else one for i, one in enumerate(value)])
+            else:
+                continue
+            if args is None:
+                args = list(saved)
+            args[index] = filled
+        return saved if args is None else args
 
     def _run_jitted(
-        self, op: Op, rule: Callable[..., Any], g: Any, args: list[Any], attrs: dict[str, Any], wanted: Wanted
+        self, op: Op, rule: Callable[..., Any], g: Any, args: Sequence[Any], attrs: dict[str, Any], wanted: Wanted
     ) -> Sequence[Any]:
         leaves, tree = jax.tree_util.tree_flatten((g, args), is_leaf=lambda x: isinstance(x, TensorSpec))
         fixed = tuple([leaf if isinstance(leaf, TensorSpec) else None for leaf in leaves])
@@ -242,8 +296,11 @@ class RawEngine:
         with enable_x64():
             return found(arrays)
 
-    def _run_tensor_rule(self, node: Node, cotangents: list[Any], wanted: Wanted) -> Sequence[Any]:
-        tensors = BoundEngine().run(node, [None if g is None else make_tensor(_home(g)) for g in cotangents], wanted)
+    def _run_tensor_rule(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        def tensor(value: Any) -> Any:
+            return None if value is None else make_tensor(_home(value))
+
+        tensors = BOUND.run(node, tuple(map(tensor, g)) if type(g) is tuple else tensor(g), wanted)
         return [None if tensor is None else tensor._value for tensor in tensors]
 
 
@@ -261,26 +318,28 @@ class BoundEngine:
         """Add two contributions."""
         return PUBLIC.add(a, b)
 
-    def run(self, node: Node, cotangents: list[Any], wanted: Wanted) -> Sequence[Any]:
+    def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
+        """Run the loop as it is."""
+        del nodes
+        loop()
+
+    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         """Run a node's rule on tensors that are connected to the node's own inputs and outputs."""
-        op = node.op
-        args = self._arguments(node)
-        g, through_hidden = _split(op, node, cotangents)
         tracer = current().tracer
         if not isinstance(tracer, GraphBuilder):
-            return self._apply(node, g, args, cotangents, wanted, through_hidden)
+            return self._apply(node, g, wanted)
         outer, tracer.place = tracer.place, node.where
         try:
-            return self._apply(node, g, args, cotangents, wanted, through_hidden)
+            return self._apply(node, g, wanted)
         finally:
             tracer.place = outer
 
-    def _apply(
-        self, node: Node, g: Any, args: list[Any], cotangents: list[Any], wanted: Wanted, through_hidden: bool
-    ) -> Sequence[Any]:
+    def _apply(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        rule = rule_of(node.op)
+        visible, through_hidden = _visible(node, g)
         if through_hidden:
-            return self._through_hidden(node, cotangents, wanted)
-        return apply_rule(rule_of(node.op), PUBLIC, g, args, _rule_attrs(node), wanted)
+            return self._through_hidden(node, g, wanted)
+        return apply_rule(rule, PUBLIC, visible, self._arguments(node), _rule_attrs(node), wanted)
 
     def _arguments(self, node: Node) -> list[Any]:
         saves = node.op.saves
@@ -309,7 +368,7 @@ class BoundEngine:
         y = output(0) if count == 1 else tuple([output(index) for index in range(count)])
         return [y, *[source(index) for index in range(len(node.inputs))]]
 
-    def _through_hidden(self, node: Node, cotangents: list[Any], wanted: Wanted) -> Sequence[Any]:
+    def _through_hidden(self, node: Node, cotangents: Sequence[Any], wanted: Wanted) -> Sequence[Any]:
         """Differentiate a hidden output too: only a second order asks, and jax's own rule answers."""
         from hybridflow.ops.jax_rule import vjp_of_lowering
 

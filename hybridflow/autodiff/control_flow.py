@@ -331,6 +331,8 @@ def _scan_length(sequences: list[Tensor]) -> Any:
 def _scan_eager(
     fn: Callable[..., Any], carry: list[Tensor], carry_tree: Any, sequences: list[Tensor], xs_tree: Any, length: int
 ) -> tuple[Any, Any]:
+    from hybridflow.ops.shape import stack
+
     state = jax.tree_util.tree_unflatten(carry_tree, carry)
     rows: list[list[Tensor]] = []
     y_tree: Any = None
@@ -341,7 +343,7 @@ def _scan_eager(
         state = jax.tree_util.tree_unflatten(carry_tree, after)
         row, y_tree = _leaves(y)
         rows.append(row)
-    ys = [PUBLIC.stack([row[i] for row in rows]) for i in range(len(rows[0]))]
+    ys = [stack([row[i] for row in rows]) for i in range(len(rows[0]))]
     return state, jax.tree_util.tree_unflatten(y_tree, ys)
 
 

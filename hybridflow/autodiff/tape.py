@@ -227,8 +227,12 @@ class GradientTape:
             start = seed if seed is not None else _ones(tensor)
             starts.append((edge, start if bound else start._value))
         nodes = reachable([edge for edge, _ in starts], self._in_scope())
-        live = connected(nodes, self._watched_edges())
-        wanted: list[list[Edge]] = [[edge for edge in self._source_edges(leaf) if edge in live] for leaf in leaves]
+        watched = self._watched_edges()
+        wanted = [list(self._source_edges(leaf)) for leaf in leaves]
+        if not all(edge in watched for edges in wanted for edge in edges):
+            # An unwatched source counts only if it was computed from something watched.
+            live = connected(nodes, watched)
+            wanted = [[edge for edge in edges if edge in watched or live.get(edge[0])] for edges in wanted]
         result = backprop(starts, {edge for edges in wanted for edge in edges}, nodes, engine)
         gradients: list[Tensor | None] = []
         for edges in wanted:
@@ -283,12 +287,15 @@ class GradientTape:
         target_edge = _known_edge(tensor)
         in_scope = self._in_scope()
         nodes = reachable([target_edge], in_scope) if target_edge is not None else []
-        if isinstance(source, Tensor) and not connected([*nodes, *reachable(edges, in_scope)], self._watched_edges()) & set(edges):
+        watched = self._watched_edges()
+        live = connected([*nodes, *reachable(edges, in_scope)], watched)
+        if isinstance(source, Tensor) and not any(edge in watched or live.get(edge[0]) for edge in edges):
             return "The source was not watched: call tape.watch(source) before computing the target from it."
-        if target_edge is not None and target_edge in connected(nodes, set(edges)):
+        path = connected(nodes, edges)
+        if target_edge is not None and (target_edge in edges or path.get(target_edge[0])):
             return "It is not None: the target depends on the source."
         for node in reversed(nodes):
-            if isinstance(node.op.vjp, Stops) and connected(nodes, set(edges)) & set(node.inputs):
+            if isinstance(node.op.vjp, Stops) and any(edge is not None and edge[0] in path for edge in node.inputs):
                 return f"The path goes through {node.op.name} at {node.location}: {node.op.vjp.why}."
         return self._why_no_path(nodes, set(edges))
 
@@ -299,8 +306,7 @@ class GradientTape:
             node = reference()
             if node is None:
                 return False
-            path = connected(reachable([(node, 0)], in_scope), sources)
-            return any((node, i) in path for i in range(len(node.outputs)))
+            return node in connected(reachable([(node, 0)], in_scope), sources)
 
         for variable, reference, where in self._assigned:
             if depends(reference):

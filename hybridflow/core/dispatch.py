@@ -20,7 +20,7 @@ from hybridflow.core.errors import DeviceError, HybridflowError, LeakError, mess
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, next_sequence, user_place
 from hybridflow.core.op import No, Op, on_method
-from hybridflow.core.spec import make_spec, spec_of
+from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor, describe, host_array, leak_text, make_tensor
 
 _new = object.__new__
@@ -41,37 +41,32 @@ def bind(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) 
     """
     context = CONTEXT.get()
     if context is None:
+        outputs = execute(op, inputs, {**attrs, "residuals": False} if op.saves.hidden else attrs)[0]
+    else:
+        if context.tracer is not None:
+            return context.tracer.bind(op, inputs, attrs)
+        start = context.start
+        connected = False
+        edges: list[Edge | None] = []
+        for tensor in inputs:
+            edge = tensor._edge
+            if edge is not None and edge[0].stamp >= start:
+                connected = True
+                edges.append(edge)
+            else:
+                edges.append(None)
         if op.saves.hidden:
-            attrs = {**attrs, "residuals": False}
-        outputs, _, _ = _execute(op, inputs, attrs)
-        if type(outputs) is tuple:
-            return tuple([make_tensor(output) for output in outputs])
-        return make_tensor(outputs)
-    if context.tracer is not None:
-        return context.tracer.bind(op, inputs, attrs)
-    return _recorded(op, inputs, attrs, context)
-
-
-def _recorded(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], context: Context) -> Any:
-    """Execute an op under a tape, and record it if a tape can reach one of its inputs."""
-    start = context.start
-    connected = False
-    edges: list[Edge | None] = []
-    for tensor in inputs:
-        edge = tensor._edge
-        if edge is not None and edge[0].stamp >= start:
-            connected = True
-        else:
-            edge = None
-        edges.append(edge)
-    if op.saves.hidden:
-        attrs = {**attrs, "residuals": connected}
-    outputs, values, backend = _execute(op, inputs, attrs)
-    if not connected:
-        if type(outputs) is tuple:
-            return tuple([make_tensor(output) for output in outputs])
-        return make_tensor(outputs)
-    return record(op, tuple(edges), attrs, values, outputs, backend)
+            attrs = {**attrs, "residuals": connected}
+        outputs, values, backend = execute(op, inputs, attrs)
+        if connected:
+            return record(op, tuple(edges), attrs, values, outputs, backend)
+    if type(outputs) is tuple:
+        return tuple([make_tensor(output) for output in outputs])
+    result = _new(Tensor)
+    result._value = outputs
+    result._alt = None
+    result._edge = None
+    return result
 
 
 def record(
@@ -79,27 +74,36 @@ def record(
 ) -> Any:
     """Make the node of an executed op and return its visible outputs, connected to it."""
     saves = op.saves
+    many = type(outputs) is tuple
     node = _new(Node)
     node.op = op
     node.inputs = edges
     node.attrs = attrs
-    many = type(outputs) is tuple
     node.outputs = tuple([(y.shape, y.dtype) for y in outputs]) if many else ((outputs.shape, outputs.dtype),)
     node.where = user_place(3)
-    node.saved = (outputs if saves.y or saves.hidden else None,) + tuple(
-        [value if saves.keeps(i) else None for i, value in enumerate(values)]
-    )
-    node.input_specs = tuple(
-        [
-            spec_of(value) if edge is None and saved is None else None
-            for edge, saved, value in zip(edges, node.saved[1:], values, strict=True)
-        ]
-    )
+    kept = saves.x
+    saved: list[Any] = [outputs if saves.y else None]
+    specs: list[Any] | None = None
+    for index, value in enumerate(values):
+        if kept == "all" or index in kept:
+            saved.append(value)
+            continue
+        saved.append(None)
+        if edges[index] is None:
+            if specs is None:
+                specs = [None] * len(values)
+            specs[index] = (value.shape, value.dtype)
+    node.saved = tuple(saved)
+    node.input_specs = specs
     node.backend = backend
     node.scope = None
     node.sequence = node.stamp = next_sequence()
     if not many:
-        return make_tensor(outputs, (node, 0))
+        result = _new(Tensor)
+        result._value = outputs
+        result._alt = None
+        result._edge = (node, 0)
+        return result
     hidden = op.hidden_outputs(attrs)
     if hidden and not saves.y:
         visible = len(outputs) - hidden
@@ -114,38 +118,36 @@ def visible_outputs(hidden: int, outputs: tuple[Tensor, ...]) -> Any:
     return outputs[0] if len(outputs) == hidden + 1 else outputs[:-hidden]
 
 
-def _execute(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple[Any, list[Any], str]:
+def execute(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple[Any, list[Any], str]:
     """Run an op on the values of tensors; return its raw outputs, the raw inputs and the backend used."""
     values = [tensor._value for tensor in inputs]
-    for i, value in enumerate(values):
+    kernel = op.kernel
+    good = type(kernel) is not No
+    low = False
+    dtypes = 1
+    for index, value in enumerate(values):
         if type(value) is not _ndarray:
-            values[i] = _raw(inputs[i])
-    if type(op.kernel) is not No:
-        layout = "layout" in op.traits
-        for value in values:
-            if type(value) is not _ndarray or (value.dtype.num in LOW_PRECISION and not layout):
-                break
-        else:
-            if values or default_is_host():
-                _check_dtypes(op, inputs, values, attrs)
-                try:
-                    outputs = LOCAL.run(partial(op.kernel, **attrs) if attrs else op.kernel, *values)
-                except HybridflowError:
-                    raise
-                except Exception as error:
-                    _explain(op, inputs, attrs, error)
-                    raise
-                return as_arrays(outputs), values, "host"
-    return _run_lowered(op, inputs, values, attrs), values, "xla"
-
-
-def _check_dtypes(op: Op, inputs: tuple[Tensor, ...], values: list[Any], attrs: dict[str, Any]) -> None:
-    """Let the shape rule judge dtypes that meet this kernel for the first time: NumPy takes more than the op does."""
-    key = values[0].dtype.num if len(values) == 1 else tuple([value.dtype.num for value in values])
-    if key not in op.accepted:
+            values[index] = value = _raw(inputs[index])
+            good = good and type(value) is _ndarray
+        number = value.dtype.num
+        dtypes = dtypes << 10 | number
+        if good and number in LOW_PRECISION and "layout" not in op.traits:
+            good = False
+    if not good or not (values or default_is_host()):
+        return _run_lowered(op, inputs, values, attrs), values, "xla"
+    if dtypes not in op.accepted:
+        # NumPy takes more dtypes than the op does: its shape rule judges each combination once.
         if "dynamic_shape" not in op.traits:
             op.infer(*[tensor.spec for tensor in inputs], **attrs)
-        op.accepted.add(key)
+        op.accepted.add(dtypes)
+    try:
+        outputs = LOCAL.run(cast(Any, kernel), *values, **attrs)
+    except HybridflowError:
+        raise
+    except Exception as error:
+        _explain(op, inputs, attrs, error)
+        raise
+    return (outputs if type(outputs) is _ndarray else as_arrays(outputs)), values, "xla" if low else "host"
 
 
 def as_arrays(outputs: Any) -> Any:
@@ -185,7 +187,8 @@ def jitted(op: Op, attrs: dict[str, Any]) -> Callable[..., Any]:
     key = (op.name, *attrs.items())
     found = cache.get(key)
     if found is None:
-        options = compiler_options(eager=not op.has("nested"))
+        # A draw is compiled as it would be in a graph: other optimisations contract other products.
+        options = compiler_options(eager=not (op.has("nested") or op.has("random")))
         found = cache[key] = jax.jit(partial(op.lower, **attrs), compiler_options=options)
     return found
 
@@ -221,7 +224,7 @@ def _check_devices(op: Op, inputs: tuple[Tensor, ...], values: list[Any]) -> Non
 
 def run_raw(op: Op, values: list[Any], attrs: dict[str, Any]) -> Any:
     """Run an op on bare arrays, outside the recording."""
-    return _execute(op, tuple([make_tensor(value) for value in values]), attrs)[0]
+    return execute(op, tuple([make_tensor(value) for value in values]), attrs)[0]
 
 
 # -- operators ----------------------------------------------------------------------------------------------------
@@ -295,7 +298,10 @@ def _binary_method(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], A
         frame = sys._getframe(1)
         node.where = (frame.f_code, frame.f_lasti)
         node.saved = (y if save_y else None, a if save_a else None, b if save_b else None)
-        node.input_specs = None if (edge_a is not None and edge_b is not None) or save_a else (spec_of(a), spec_of(b))
+        if (edge_a is None and not save_a) or (edge_b is None and not save_b):
+            node.input_specs = ((a.shape, a.dtype), (b.shape, b.dtype))
+        else:
+            node.input_specs = None
         node.backend = "host"
         node.scope = None
         node.sequence = node.stamp = next_sequence()

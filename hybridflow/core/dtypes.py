@@ -49,6 +49,8 @@ _KIND: dict[DType, str] = {
 
 LOW_PRECISION = frozenset({float16.num, bfloat16.num})
 """`dtype.num` of the floats that NumPy computes slowly and that XLA therefore computes in eager mode too."""
+DIFFERENTIABLE = frozenset({dtype.num for dtype, kind in _KIND.items() if kind in ("float", "complex")})
+"""`dtype.num` of the floats and complex numbers: hashing a number is several times faster than hashing a dtype."""
 WIDE = frozenset({int64.num, uint64.num, float64.num, complex128.num})
 """`dtype.num` of the dtypes that jax only keeps inside `enable_x64`."""
 

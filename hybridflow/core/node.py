@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from hybridflow.core.spec import TensorSpec, spec_of
+from hybridflow.core.spec import TensorSpec, make_spec
 
 if TYPE_CHECKING:
     from hybridflow.core.op import Op
@@ -37,7 +37,7 @@ class Node:
         outputs: per output, its spec or (eager) anything with a shape and dtype that became cheap to keep.
         where: the user's place, or None.
         saved: eager only: ``(y, *xs)`` as the rule reads them, None where it does not.
-        input_specs: eager only: specs of the inputs that neither edges nor saved arrays can tell.
+        input_specs: eager only: ``(shape, dtype)`` of the inputs that neither edges nor saved arrays can tell.
         sequence: position in the recording, which is a topological order.
         stamp: as `sequence`, renewed when a tape watches the node.
         backend: ``host``, ``xla`` or (in a graph) ``graph``.
@@ -54,7 +54,7 @@ class Node:
     outputs: tuple[Any, ...]
     where: Where | None
     saved: tuple[Any, ...] | None
-    input_specs: tuple[TensorSpec | None, ...] | None
+    input_specs: Sequence[tuple[Any, Any] | None] | None
     sequence: int
     stamp: int
     backend: str
@@ -64,7 +64,7 @@ class Node:
         """Return the spec of an output."""
         found = self.outputs[index]
         if type(found) is not TensorSpec:
-            found = spec_of(_Pair(*found))
+            found = make_spec(*found)
             self.outputs = (*self.outputs[:index], found, *self.outputs[index + 1 :])
         return found
 
@@ -80,14 +80,6 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<Node {self.op.name} -> {', '.join(map(str, self.specs))}>"
-
-
-class _Pair:
-    __slots__ = ("dtype", "shape")
-
-    def __init__(self, shape: Any, dtype: Any) -> None:
-        self.shape = shape
-        self.dtype = dtype
 
 
 def make_node(

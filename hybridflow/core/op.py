@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import dis
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
@@ -91,6 +93,16 @@ TRAITS = {
     "nested": "carries graphs among its attributes",
     "source": "has no inputs to compute from: placeholders and constants",
     "tensor_rule": "its gradient rule is the user's and works on tensors",
+    "conversion": "changes nothing but its input's shape or dtype, as its attributes say",
+    "reshape": "gives its input's elements, in row-major order, the shape that shape= says",
+    "permute": "reorders axes: axes= says, for every axis of the result, which of the input's it is",
+    "uniform": "has no inputs and repeats fill_value= over the shape that shape= says",
+    "select": "takes its second input where its first is True and its third elsewhere",
+    "involution": "applied twice it gives its input back",
+    "idempotent": "applied twice it gives what it gives applied once",
+    "unit_one": "leaves its first input as it is where the second is 1",
+    "unit_zero": "leaves its first input as it is where the second is 0 (0.0, not -0.0)",
+    "unit_minus_zero": "leaves its first input as it is where the second is -0.0 (or an integer 0)",
     "dynamic_shape": "its output shape depends on values, so it cannot be traced",
 }
 
@@ -128,11 +140,18 @@ class Op:
     method: tuple[str, ...] = ()
     ulp: float = 4.0
     public: Callable[..., Any] | None = None
+    looked_at: tuple[int, ...] | None = field(default=None, init=False, repr=False)
     jitted: dict[Any, Callable[..., Any]] = field(default_factory=dict[Any, Callable[..., Any]], repr=False)
     accepted: set[Any] = field(default_factory=set[Any], repr=False)
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
+
+    def spec_arguments(self, count: int) -> Sequence[int]:
+        """Return which of ``(y, *xs)`` the gradient rule looks at: only those are worth making specs of."""
+        if self.looked_at is None:
+            self.looked_at = _looked_at(self.vjp)
+        return self.looked_at if self.looked_at is not _ALL else range(count)
 
     def hidden_outputs(self, attrs: dict[str, Any]) -> int:
         """Return how many trailing outputs of a node with these attributes are hidden."""
@@ -144,6 +163,23 @@ class Op:
     def has(self, trait: str) -> bool:
         """Whether the op has a trait."""
         return trait in self.traits
+
+
+_ALL = (-1,)
+
+
+def _looked_at(rule: Any) -> tuple[int, ...]:
+    """Return the positions of ``(y, *xs)`` whose names a rule's code loads, or `_ALL` where that is not plain."""
+    code = getattr(rule, "__code__", None)
+    if code is None or code.co_flags & inspect.CO_VARARGS:
+        return _ALL
+    names = code.co_varnames[2 : code.co_argcount]
+    loaded = {one.argval for one in dis.get_instructions(code) if one.opname.startswith(("LOAD_FAST", "LOAD_DEREF"))}
+    for one in dis.get_instructions(code):  # newer interpreters load two variables at once
+        if isinstance(one.argval, tuple):
+            loaded.update(one.argval)
+    loaded.update(code.co_cellvars)
+    return tuple([index for index, name in enumerate(names) if name in loaded])
 
 
 REGISTRY: dict[str, Op] = {}

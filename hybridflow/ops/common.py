@@ -10,6 +10,7 @@ from jax import lax
 
 from hybridflow.core.dims import Size, same_size
 from hybridflow.core.dtypes import (
+    DIFFERENTIABLE,
     DType,
     as_differentiable,
     as_dtype,
@@ -38,6 +39,13 @@ def is_number(value: object) -> bool:
 
 def promote(*values: TensorLike) -> tuple[Tensor, ...]:
     """Return the operands as tensors of one dtype; Python numbers take the dtype of what they meet."""
+    first = values[0]
+    if type(first) is Tensor:  # what nearly every call is
+        if len(values) == 1:
+            return values
+        other = values[1]
+        if len(values) == 2 and type(other) is Tensor and first.dtype is other.dtype:
+            return values
     tensors = [None if is_number(value) else as_tensor(value) for value in values]
     dtype: DType | None = None
     for tensor in tensors:
@@ -60,8 +68,10 @@ def promote(*values: TensorLike) -> tuple[Tensor, ...]:
 def promote_float(*values: TensorLike) -> tuple[Tensor, ...]:
     """As `promote`, and integers become the default float."""
     tensors = promote(*values)
+    if tensors[0].dtype.num in DIFFERENTIABLE:
+        return tensors
     dtype = as_differentiable(tensors[0].dtype)
-    return tensors if tensors[0].dtype == dtype else tuple([cast_to(tensor, dtype) for tensor in tensors])
+    return tuple([cast_to(tensor, dtype) for tensor in tensors])
 
 
 def cast_to(tensor: Tensor, dtype: Any) -> Tensor:
