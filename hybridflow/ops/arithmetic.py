@@ -44,7 +44,7 @@ from hybridflow.ops.common import (
     saves=Saves(x=(1,), y=True),
     flops=elements,
     samples=binary_samples(positives),
-    traits=("pointwise",),
+    traits=("pointwise", "unit_one"),
     method="__truediv__ __rtruediv__",
     ulp=1,
 )

@@ -72,7 +72,7 @@ def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     vjp=_NO_BITS,
     flops=no_flops,
     samples=_bit_samples,
-    traits=("pointwise", "commutative"),
+    traits=("pointwise", "commutative", "unit_zero"),
     method="__or__ __ror__",
     ulp=0,
 )
@@ -104,7 +104,7 @@ def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     vjp=_NO_BITS,
     flops=no_flops,
     samples=_bit_samples,
-    traits=("pointwise", "commutative"),
+    traits=("pointwise", "commutative", "unit_zero"),
     method="__xor__ __rxor__",
     ulp=0,
 )
@@ -142,7 +142,7 @@ def _invert_samples(rng: np.random.Generator) -> Any:
     vjp=_NO_BITS,
     flops=no_flops,
     samples=_invert_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "involution"),
     method="__invert__",
     ulp=0,
 )
@@ -202,7 +202,7 @@ _bitwise_right_shift_lower = broadcasting(_shift_right)
     vjp=_NO_BITS,
     flops=no_flops,
     samples=_shift_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "unit_zero"),
     method="__lshift__ __rlshift__",
     ulp=0,
 )
@@ -236,7 +236,7 @@ def bitwise_left_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     vjp=_NO_BITS,
     flops=no_flops,
     samples=_shift_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "unit_zero"),
     method="__rshift__ __rrshift__",
     ulp=0,
 )

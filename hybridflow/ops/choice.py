@@ -84,7 +84,7 @@ def _where_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0,)),
     flops=no_flops,
     samples=_where_samples,
-    traits=("pointwise", "layout"),
+    traits=("pointwise", "layout", "select"),
     ulp=0,
 )
 def where(condition: TensorLike, x1: TensorLike, x2: TensorLike, /) -> Tensor:

@@ -359,7 +359,7 @@ def _not_samples(rng: np.random.Generator) -> Any:
     vjp=_DISCRETE,
     flops=no_flops,
     samples=_not_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "involution"),
     ulp=0,
 )
 def logical_not(x: TensorLike, /) -> Tensor:

@@ -67,6 +67,7 @@ def _full_samples(rng: np.random.Generator) -> Any:
     vjp=_NO_INPUTS,
     flops=no_flops,
     samples=_full_samples,
+    traits=("uniform",),
     ulp=0,
 )
 def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: str | None = None) -> Tensor:

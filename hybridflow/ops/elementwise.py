@@ -61,7 +61,7 @@ def _astype_samples(rng: np.random.Generator) -> Any:
     vjp=_astype_vjp,
     flops=no_flops,
     samples=_astype_samples,
-    traits=("pointwise", "layout"),
+    traits=("pointwise", "layout", "conversion"),
     method="astype",
 )
 def astype(x: TensorLike, dtype: Any) -> Tensor:
@@ -97,7 +97,7 @@ def astype(x: TensorLike, dtype: Any) -> Tensor:
     vjp=lambda F, g, y, a, b: (unbroadcast(F, g, a), unbroadcast(F, g, b)),
     flops=elements,
     samples=binary_samples(),
-    traits=("pointwise", "commutative"),
+    traits=("pointwise", "commutative", "unit_minus_zero"),
     method="__add__ __radd__",
     ulp=0.5,
 )
@@ -129,7 +129,7 @@ def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     vjp=lambda F, g, y, a, b: (unbroadcast(F, g, a), lambda: unbroadcast(F, -g, b)),
     flops=elements,
     samples=binary_samples(),
-    traits=("pointwise",),
+    traits=("pointwise", "unit_zero"),
     method="__sub__ __rsub__",
     ulp=0.5,
 )
@@ -162,7 +162,7 @@ def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     saves=Saves(x=(0, 1)),
     flops=elements,
     samples=binary_samples(),
-    traits=("pointwise", "commutative"),
+    traits=("pointwise", "commutative", "unit_one"),
     method="__mul__ __rmul__",
     ulp=0.5,
 )
@@ -194,7 +194,7 @@ def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     vjp=lambda F, g, y, x: (-g,),
     flops=elements,
     samples=unary_samples(),
-    traits=("pointwise",),
+    traits=("pointwise", "involution"),
     method="__neg__",
     ulp=0,
 )
@@ -282,7 +282,7 @@ def _abs_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=_abs_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "idempotent"),
     method="__abs__ abs",
     ulp=1,
 )
@@ -326,7 +326,7 @@ def _sign_samples(rng: np.random.Generator) -> Any:
     vjp=Stops("the sign is constant almost everywhere"),
     flops=elements,
     samples=_sign_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "idempotent"),
     method="sign",
     ulp=0,
 )
@@ -374,7 +374,7 @@ def _rounding(round_floats: Any) -> Any:
     vjp=_FLAT,
     flops=elements,
     samples=_rounding_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "idempotent"),
     method="floor",
     ulp=0,
 )
@@ -405,7 +405,7 @@ def floor(x: TensorLike, /) -> Tensor:
     vjp=_FLAT,
     flops=elements,
     samples=_rounding_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "idempotent"),
     method="ceil",
     ulp=0,
 )
@@ -440,7 +440,7 @@ def _round_lower(x: Any) -> Any:
     vjp=_FLAT,
     flops=elements,
     samples=_rounding_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "idempotent"),
     method="round",
     ulp=0,
 )

@@ -89,7 +89,7 @@ def _reshape_samples(rng: np.random.Generator) -> Any:
     vjp=lambda F, g, y, x, *, shape: (F.reshape(g, shape=x.shape),),
     flops=no_flops,
     samples=_reshape_samples,
-    traits=("layout",),
+    traits=("layout", "conversion", "reshape"),
     method="reshape",
     ulp=0,
 )
@@ -149,7 +149,7 @@ def _permute_samples(rng: np.random.Generator) -> Any:
     vjp=_permute_vjp,
     flops=no_flops,
     samples=_permute_samples,
-    traits=("layout",),
+    traits=("layout", "permute"),
     method="permute_dims",
     ulp=0,
 )
@@ -219,7 +219,7 @@ def _broadcast_samples(rng: np.random.Generator) -> Any:
     vjp=lambda F, g, y, x, *, shape: (unbroadcast(F, g, x),),
     flops=no_flops,
     samples=_broadcast_samples,
-    traits=("layout",),
+    traits=("layout", "conversion"),
     method="broadcast_to",
     ulp=0,
 )
@@ -270,7 +270,7 @@ def _expand_samples(rng: np.random.Generator) -> Any:
     vjp=lambda F, g, y, x, *, axis: (F.reshape(g, shape=x.shape),),
     flops=no_flops,
     samples=_expand_samples,
-    traits=("layout",),
+    traits=("layout", "conversion"),
     method="expand_dims",
     ulp=0,
 )
@@ -327,7 +327,7 @@ def _squeeze_samples(rng: np.random.Generator) -> Any:
     vjp=lambda F, g, y, x, *, axis: (F.reshape(g, shape=x.shape),),
     flops=no_flops,
     samples=_squeeze_samples,
-    traits=("layout",),
+    traits=("layout", "conversion"),
     method="squeeze",
     ulp=0,
 )

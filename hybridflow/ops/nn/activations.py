@@ -41,7 +41,7 @@ def _away_from_zero(rng: np.random.Generator, *shape: int, dtype: Any = np.float
     saves=Saves(y=True),
     flops=elements,
     samples=unary_samples(_away_from_zero),
-    traits=("pointwise",),
+    traits=("pointwise", "idempotent"),
     ulp=0,
 )
 def relu(x: TensorLike, /) -> Tensor:

@@ -1,0 +1,47 @@
+"""Not computing what only a gradient would have read."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from hybridflow.core.node import Edge, Node
+from hybridflow.ir.graph import Graph
+from hybridflow.passes.registry import PassContext, graph_pass
+from hybridflow.passes.rewrite import changed, rewrite
+
+
+@graph_pass(phase="simplify", after=("cse",), final=True)
+def dead_residuals(graph: Graph, context: PassContext) -> Graph:
+    """Ask an op for its visible outputs only, where nothing reads the hidden ones that its gradient rule would.
+
+    Before:
+        graph f(%x: f32[2,3]) -> (f32[2,3]) {
+          %0, %1 = rms_norm(%x) {axis=(1,), epsilon=1e-06, residuals=True} : f32[2,3], f32[2,1]
+          return %0
+        }
+
+    After:
+        graph f(%x: f32[2,3]) -> (f32[2,3]) {
+          %0 = rms_norm(%x) {axis=(1,), epsilon=1e-06, residuals=False} : f32[2,3]
+          return %0
+        }
+    """
+    candidates = [node for node in graph.nodes if node.op.saves.hidden and node.op.hidden_outputs(node.attrs)]
+    if not candidates:
+        return graph
+    read: set[Edge | None] = {*graph.outputs, *[edge for node in graph.nodes for edge in node.inputs]}
+    visible: dict[int, int] = {}
+    for node in candidates:
+        first = len(node.outputs) - node.op.hidden_outputs(node.attrs)
+        if not any((node, index) in read for index in range(first, len(node.outputs))):
+            visible[node.sequence] = first
+
+    def visit(node: Node) -> Node | None:
+        count = visible.get(node.sequence)
+        if count is None or not node.op.saves.hidden:
+            return None
+        context.notes[node.op.name] += 1
+        attrs = {**node.attrs, "residuals": False}
+        return changed(node, cast("tuple[Edge, ...]", node.inputs), attrs=attrs, outputs=node.outputs[:count])
+
+    return rewrite(graph, visit)

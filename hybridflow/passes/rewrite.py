@@ -1,0 +1,131 @@
+"""What passes share: rebuilding a graph, nested graphs, and questions about nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+from hybridflow.core.node import Edge, Node
+from hybridflow.ir.graph import Graph, clone_node
+from hybridflow.ir.printer import graphs_in
+
+
+class Replacement(NamedTuple):
+    """Values that stand in for the outputs of a node, and the new nodes that make them, if any."""
+
+    edges: tuple[Edge, ...]
+    nodes: tuple[Node, ...] = ()
+
+
+Visit = Callable[[Node], Replacement | Node | None]
+"""Takes a node (with its inputs already replaced) and returns None to keep it, another node, or a replacement."""
+
+
+def rewrite(graph: Graph, visit: Visit) -> Graph:
+    """Walk over a graph once, in order, and rebuild what changes; nodes that do not are shared.
+
+    Args:
+        graph: the graph.
+        visit: decides about each node; what it returns is not visited again.
+
+    Returns:
+        The graph itself if nothing changed, else a new one with the same inputs.
+    """
+    moved: dict[Edge, Edge] = {}
+    nodes: list[Node] = []
+    changed = False
+    for node in graph.nodes:
+        current = relinked(node, moved) if moved else node
+        found = visit(current)
+        if isinstance(found, Replacement):
+            changed = True
+            nodes += found.nodes
+            for index, edge in enumerate(found.edges):
+                moved[node, index] = edge
+            continue
+        kept = current if found is None else found
+        nodes.append(kept)
+        if kept is not node:
+            changed = True
+            for index in range(len(kept.outputs)):
+                moved[node, index] = (kept, index)
+    if not changed:
+        return graph
+    return rebuilt(graph, nodes, [moved.get(edge, edge) for edge in graph.outputs])
+
+
+def rebuilt(graph: Graph, nodes: Sequence[Node], outputs: Sequence[Edge]) -> Graph:
+    """Return a graph with other nodes and outputs; name, inputs and symbolic sizes stay."""
+    return Graph(graph.name, graph.inputs, tuple(nodes), tuple(outputs), graph.dims)
+
+
+def relinked(node: Node, moved: dict[Edge, Edge]) -> Node:
+    """Return the node with replaced inputs: itself, if none of them was."""
+    for edge in node.inputs:
+        if edge in moved:
+            return changed(node, tuple([moved.get(e, e) for e in cast("tuple[Edge, ...]", node.inputs)]))
+    return node
+
+
+def changed(node: Node, inputs: tuple[Edge, ...], **changes: Any) -> Node:
+    """Return a copy with other inputs (and attrs or outputs) that keeps the node's place in the recording."""
+    return placed(clone_node(node, inputs, **changes), node)
+
+
+def placed(new: Node, old: Node) -> Node:
+    """Give a new node the place in the recording of the one it replaces, so that sequence stays a good order."""
+    new.sequence = old.sequence
+    new.stamp = old.stamp
+    return new
+
+
+# -- nested graphs ------------------------------------------------------------------------------------------------
+
+
+def map_nested(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
+    """Return a graph whose nested graphs went through a function."""
+    if not any("nested" in node.op.traits for node in graph.nodes):
+        return graph
+
+    def visit(node: Node) -> Node | None:
+        if "nested" not in node.op.traits:
+            return None
+        attrs = {name: _mapped(value, function) for name, value in node.attrs.items()}
+        if all(attrs[name] is value for name, value in node.attrs.items()):
+            return None
+        return changed(node, cast("tuple[Edge, ...]", node.inputs), attrs=attrs)
+
+    return rewrite(graph, visit)
+
+
+def _mapped(value: Any, function: Callable[[Graph], Graph]) -> Any:
+    if isinstance(value, Graph):
+        return function(value)
+    if type(value) is tuple:
+        items = cast("tuple[Any, ...]", value)
+        mapped = tuple([_mapped(item, function) for item in items])
+        return value if all(a is b for a, b in zip(mapped, items, strict=True)) else mapped
+    return value
+
+
+def nested_in(node: Node) -> list[Graph]:
+    """Return the graphs among a node's attributes, those in tuples included."""
+    if "nested" not in node.op.traits:
+        return []
+    return [graph for value in node.attrs.values() for graph in graphs_in(value)]
+
+
+def has_effect(node: Node) -> bool:
+    """Whether a node, or one in a graph it carries, must run even if nothing reads its result."""
+    if "effect" in node.op.traits:
+        return True
+    return any(has_effect(inner) for graph in nested_in(node) for inner in graph.nodes)
+
+
+def count_nodes(graph: Graph) -> int:
+    """Return the number of nodes, those of nested graphs included."""
+    total = len(graph.nodes)
+    for node in graph.nodes:
+        if "nested" in node.op.traits:
+            total += sum(map(count_nodes, nested_in(node)))
+    return total
