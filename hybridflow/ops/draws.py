@@ -316,10 +316,10 @@ def _truncated_lower(state: Any, low: Any, high: Any, *, shape: Shape, dtype: An
 
 
 def _truncated_samples(rng: np.random.Generator) -> Any:
-    yield Sample((_state(rng), np.float32(-2), np.float32(2), (3, 4), "float32"))
-    yield Sample((_state(rng), np.float64(-1), np.float64(0.5), (5,), "float64"))
+    yield Sample((_state(rng), np.asarray(-2, np.float32), np.asarray(2, np.float32), (3, 4), "float32"))
+    yield Sample((_state(rng), np.asarray(-1.0), np.asarray(0.5), (5,), "float64"))
     yield Sample((_state(rng), normals(rng, 3) - 9, normals(rng, 2, 1) + 9, (2, 3), "float32"))
-    bad = (_state(rng), np.float32(-2), normals(rng, 2), (3,), "float32")
+    bad = (_state(rng), np.asarray(-2, np.float32), normals(rng, 2), (3,), "float32")
     yield Bad(bad, error=ShapeError, text="size 3 against 2")
 
 
@@ -349,7 +349,7 @@ def _bernoulli_lower(state: Any, p: Any, *, shape: Shape) -> Any:
 
 
 def _bernoulli_samples(rng: np.random.Generator) -> Any:
-    yield Sample((_state(rng), np.float32(0.3), (3, 4)))
+    yield Sample((_state(rng), np.asarray(0.3, np.float32), (3, 4)))
     yield Sample((_state(rng), rng.random(4), (3, 4)))
     yield Bad((_state(rng), normals(rng, 2, 4), (4,)), error=ShapeError, text="parameters of shape (2, 4) do not fit")
 

@@ -29,7 +29,7 @@ def _initial_state(seed: int | None) -> np.ndarray[Any, Any]:
     if seed is not None:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
             raise ArgumentTypeError(
-                message(f"seed: a {type(seed).__name__} is no seed", got=repr(seed)[:60], hint="Use an integer from 0 on.")
+                message(f"seed: a {type(seed).__name__} is no seed", hint="Use an integer from 0 on.")
             )
         if seed < 0:
             raise ArgumentError(message(f"seed: {seed} is negative", hint="Use an integer from 0 on."))

@@ -82,6 +82,12 @@ def _spread(value: Any, shape: tuple[int, ...]) -> Any:
     return lax.broadcast_in_dim(value, shape, tuple(range(len(shape))))
 
 
+def _kernel_parameter(value: Any, shape: tuple[int, ...], axis: tuple[int, ...]) -> Any:
+    if value.shape != tuple([shape[index] for index in axis]):
+        raise ValueError("a parameter of another shape")  # the shape rule then words the error
+    return value.reshape(_aligned(shape, axis))
+
+
 def _kernel_mean(x: Any, axis: tuple[int, ...]) -> Any:
     return np.add.reduce(x, axis=axis, keepdims=True) / x.dtype.type(max(count_along(x.shape, axis), 1))
 
@@ -112,11 +118,10 @@ def _layer_norm_kernel(
     y = x - mean
     rstd = x.dtype.type(1) / np.sqrt(_kernel_mean(y * y, axis) + x.dtype.type(epsilon))
     y *= rstd
-    shape = _aligned(x.shape, axis)
     if has_scale:
-        y *= parameters[0].reshape(shape)
+        y *= _kernel_parameter(parameters[0], x.shape, axis)
     if has_shift:
-        y += parameters[-1].reshape(shape)
+        y += _kernel_parameter(parameters[-1], x.shape, axis)
     return (y, mean, rstd) if residuals else y
 
 
@@ -248,7 +253,7 @@ def _rms_norm_kernel(x: Any, *scale: Any, axis: tuple[int, ...], epsilon: float,
     rstd = x.dtype.type(1) / np.sqrt(_kernel_mean(x * x, axis) + x.dtype.type(epsilon))
     y = x * rstd
     if scale:
-        y *= scale[0].reshape(_aligned(x.shape, axis))
+        y *= _kernel_parameter(scale[0], x.shape, axis)
     return (y, rstd) if residuals else y
 
 
