@@ -1,0 +1,224 @@
+"""The command line: what it prints, its exit codes, and that a stop leaves nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hybridflow.cli import main
+from hybridflow.cli.targets import load_target
+
+GOOD = """
+import numpy as np
+import hybridflow as hf
+
+def double(x):
+    return x * 2.0
+
+def double_args():
+    return (np.ones((2, 3), np.float32),)
+
+def named(x, scale):
+    return x * scale
+
+named_args = {"x": hf.asarray([1.0]), "scale": 3.0}
+
+def nothing():
+    return hf.asarray(1.0) + 1.0
+
+def pick(x, i):
+    return x[i.item()] if False else x + i
+
+def wrong(x):
+    return x * (1.01 if hf.is_tracing() else 1.0)
+
+def raises(x):
+    values = {}
+    return helper(values)
+
+def helper(values):
+    return values["missing"]
+
+def bad_shape(x):
+    return x + hf.zeros((7,))
+
+number = 3
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.py"
+    path.write_text(GOOD)
+    return path
+
+
+def test_compare(model: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["compare", f"{model}:double", "--repeats", "2", "--gradients"]) == 0
+    out = capsys.readouterr().out
+    assert "SAME: eager and compiled results agree but for rounding." in out
+    assert "speed-up" in out
+    assert "gradients" in out
+
+
+@pytest.mark.parametrize("arguments", [["named"], ["nothing"], ["pick", "--shapes", "f32[4,3]", "i32[]"]])
+def test_arguments_of_every_kind(model: Path, arguments: list[str]):
+    assert main(["compare", f"{model}:{arguments[0]}", *arguments[1:], "--repeats", "1"]) == 0
+
+
+def test_shapes_are_dtypes_and_sizes(model: Path):
+    target = load_target(f"{model}:double", ["f32[4,3]", "i64[]", "bool[2]", "bf16[0,2]"])
+    assert [(a.shape, a.dtype.name) for a in target.args] == [
+        ((4, 3), "float32"), ((), "int64"), ((2,), "bool"), ((0, 2), "bfloat16"),
+    ]  # fmt: skip
+
+
+def test_a_difference_is_exit_code_1(model: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["compare", f"{model}:wrong", "--shapes", "f32[3]", "--repeats", "1"]) == 1
+    assert "DIFFERENT: eager and compiled results differ by more than rounding." in capsys.readouterr().out
+
+
+def test_compare_writes_a_report(model: Path, tmp_path: Path):
+    out = tmp_path / "out.html"
+    assert main(["compare", f"{model}:double", "--repeats", "1", "--out", str(out)]) == 0
+    assert out.read_text().startswith("<!doctype html>")
+
+
+def test_inspect(model: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["inspect", f"{model}:double"]) == 0
+    out = capsys.readouterr().out
+    assert "multiply" in out
+    assert "double: 1 trace" in out
+    assert "6 floating-point operations" in out
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for text in ("jaxlib", "cpu:0", "xla_allow_excess_precision", "gives the eager result: yes"):
+        assert text in out
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("{dir}/modle.py:double", "there is no file"),
+        ("{dir}/modle.py:double", "Did you mean model.py?"),
+        ("{dir}/model.py:duoble", "has no function 'duoble'"),
+        ("{dir}/model.py:duoble", "Did you mean double?"),
+        ("{dir}/model.py:number", "'number' in {dir}/model.py is a int, not a function"),
+        ("{dir}/model.py", "is not FILE.py:FUNCTION"),
+        ("{dir}/model.py:wrong", "wrong needs arguments"),
+        ("{dir}/model.py:wrong", "Define wrong_args in the file"),
+    ],
+)
+@pytest.mark.parametrize("command", ["compare", "inspect"])
+def test_a_target_that_is_not_there(
+    command: str, target: str, text: str, model: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder = str(model.parent)
+    assert main([command, target.format(dir=folder)]) == 2
+    error = capsys.readouterr().err.replace("\n", " ")
+    assert re.sub(r"\s", "", text.format(dir=folder)) in re.sub(r"\s", "", error)
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("command", ["compare", "inspect"])
+def test_a_function_that_raises_shows_the_users_lines_only(
+    command: str, model: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main([command, f"{model}:raises", "--shapes", "f32[2]"]) == 2
+    error = capsys.readouterr().err
+    assert "KeyError: 'missing'" in error
+    assert 'return values["missing"]' in error
+    assert set(re.findall(r'File "([^"]+)"', error)) == {str(model)}
+
+
+def test_a_function_with_a_shape_error(model: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["compare", f"{model}:bad_shape", "--shapes", "f32[2]"]) == 2
+    error = capsys.readouterr().err
+    assert "size 2 against 7" in error
+    assert set(re.findall(r'File "([^"]+)"', error)) == {str(model)}
+
+
+@pytest.mark.parametrize("text", ["def broken(:\n", "raise RuntimeError('on import')\n"])
+def test_a_file_that_cannot_be_imported(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "broken_model.py"
+    path.write_text(text)
+    assert main(["compare", f"{path}:broken"]) == 2
+    error = capsys.readouterr().err
+    assert "SyntaxError" in error or "RuntimeError: on import" in error
+    assert set(re.findall(r'File "([^"]+)"', error)) == {str(path)}
+
+
+@pytest.mark.parametrize("spec", ["f32", "f7[3]", "f32[3", "f32[-1]", "3,4"])
+def test_bad_shapes(spec: str, model: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["compare", f"{model}:double", "--shapes", spec]) == 2
+    assert "--shapes" in capsys.readouterr().err
+
+
+def test_usage_errors_are_exit_code_2(capsys: pytest.CaptureFixture[str]):
+    for argv in ([], ["nonsense"], ["compare"], ["demo", "--epochs", "0"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(argv)
+        assert stopped.value.code == 2
+    assert "0 is less than 1" in capsys.readouterr().err
+
+
+# -- the demo -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("sklearn")
+    out = tmp_path / "report.html"
+    start = time.perf_counter()
+    assert main(["demo", "--out", str(out)]) == 0
+    assert time.perf_counter() - start < 120
+    printed = capsys.readouterr().out
+    accuracies = [float(text) for text in re.findall(r"([\d.]+)% of the test images right", printed)]
+    assert len(accuracies) == 2
+    assert min(accuracies) >= 96
+    assert abs(accuracies[0] - accuracies[1]) < 1
+    for text in ("parameters after 20 steps", "gradients", "break-even", "first call", "SAME"):
+        assert text in printed
+    page = out.read_text()
+    assert page.count("<svg") == 2
+    assert "Training loss" not in page or "loss" in page
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_demo_needs_a_folder_to_write_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["demo", "--out", str(tmp_path / "missing" / "report.html")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_demo_without_scikit_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    assert main(["demo", "--out", str(tmp_path / "report.html")]) == 2
+    assert "pip install 'hybridflow[examples]'" in capsys.readouterr().err
+
+
+def test_an_interrupted_demo_leaves_nothing(tmp_path: Path):
+    pytest.importorskip("sklearn")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hybridflow", "demo", "--epochs", "100000"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "Handwritten digits" in process.stdout.readline()
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted; no report was written" in error
+    assert "Traceback" not in error
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,344 @@
+"""`hf.compare`, `assert_same` and what they are made of: verdicts, state, timings, reports."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow.analysis import report
+from hybridflow.analysis.compare import Comparison, FirstCall, compare, count_flops, count_kernels
+from hybridflow.analysis.parity import Parity, assert_same, check_parity, fresh_copy, with_gradients
+from hybridflow.analysis.same import Judgement
+from hybridflow.analysis.timing import Timing, format_seconds, interleave
+from hybridflow.core.errors import ArgumentError, MissingPackageError, ParityError
+
+
+def numbers(*shape: int, seed: int = 0) -> hf.Tensor:
+    return hf.asarray(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def model(x):
+    return hf.sum(hf.tanh(x) * x, axis=0)
+
+
+def faulty(x):
+    """Differs between the modes by one part in a thousand."""
+    return hf.tanh(x) * (1.001 if hf.is_tracing() else 1.0)
+
+
+def made(**changes: Any) -> Comparison:
+    """A comparison with chosen figures."""
+    figures: dict[str, Any] = {
+        "name": "f",
+        "eager": Timing(1e-3, 0.9e-3, 1.1e-3, 5),
+        "compiled": Timing(1e-4, 0.9e-4, 1.1e-4, 5),
+        "eager_first": 1e-3,
+        "first_call": FirstCall(0.91, 0.01, 0.01, 0.1, 0.7),
+        "parities": (Parity("results", (Judgement("result", True, 0.0, 0.0, 0.0, ""),)),),
+        "flops": 1000,
+        "operations": 4,
+        "kernels": 1,
+        "eager_bytes": 2048,
+        "compiled_bytes": None,
+    }
+    return Comparison(**{**figures, **changes})
+
+
+# -- the verdict --------------------------------------------------------------------------------------------------
+
+
+def test_a_function_that_is_the_same():
+    found = compare(model, numbers(8, 4), repeats=3, gradients=True)
+    assert found.same
+    assert [parity.name for parity in found.parities] == ["results", "gradients"]
+    assert [one.name for one in found.parities[1].judgements] == ["gradient of argument [0]"]
+    assert str(found).endswith("SAME: eager and compiled results agree but for rounding.")
+
+
+def test_a_difference_is_loud():
+    found = compare(faulty, numbers(4), repeats=3)
+    assert not found.same
+    text = str(found)
+    assert "DIFFERENT: eager and compiled results differ by more than rounding." in text
+    assert re.search(r"result: at \[\d\]: eager .*, compiled .*, float64 .*; allowed .*; 4 of 4 elements differ", text)
+    assert any(row[2] == "DIFFERENT" for row in found.rows())
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda x: hf.sum(x > (0.0 if hf.is_tracing() else 100.0)), "eager 0, compiled 3"),
+        (lambda x: x.astype("int32" if hf.is_tracing() else "float32"), "dtype float32 eager, int32 compiled"),
+        (lambda x: x[:2] if hf.is_tracing() else x, "shape (3,) eager, (2,) compiled"),
+        (lambda x: [x] if hf.is_tracing() else (x,), "structure PyTreeDef((*,)) eager, PyTreeDef([*]) compiled"),
+        (lambda x: x / (x - x) if hf.is_tracing() else x, "compiled inf"),
+    ],
+)
+def test_differences_of_every_kind(function: Any, text: str):
+    with pytest.raises(ParityError, match=re.escape(text)):
+        assert_same(function, hf.asarray([1.0, 2.0, 3.0]))
+
+
+def test_a_wrong_gradient_is_found():
+    @hf.custom_gradient
+    def wrong(x):
+        factor = 1.001 if hf.is_tracing() else 1.0
+        return hf.tanh(x), lambda g: g * (1 - hf.tanh(x) ** 2) * factor
+
+    found = compare(wrong, numbers(4), repeats=1, gradients=True)
+    assert [parity.same for parity in found.parities] == [True, False]
+    with pytest.raises(ParityError, match=r"gradient of argument \[0\]: at"):
+        assert_same(wrong, numbers(4))
+
+
+def test_a_wrong_assignment_is_found():
+    v = hf.Variable([1.0, 2.0], name="v")
+
+    def step():
+        v.assign(v * (3.0 if hf.is_tracing() else 2.0))
+
+    found = compare(step, repeats=1)
+    assert not found.same
+    assert found.parities[0].judgements[0].name == "Variable 'v'"
+    assert v.numpy().tolist() == [1.0, 2.0]
+
+
+def test_a_tolerance_can_be_given():
+    x = numbers(4)
+    assert compare(faulty, x, repeats=1, rtol=0.01).same
+    assert not compare(faulty, x, repeats=1, rtol=1e-5).same
+    assert compare(faulty, x, repeats=1, atol=0.1).same
+
+
+def test_bad_arguments():
+    with pytest.raises(ArgumentError, match="repeats=0, which is less than 1"):
+        compare(model, numbers(2), repeats=0)
+    with pytest.raises(ArgumentError, match="a negative tolerance: rtol=-1"):
+        compare(model, numbers(2), rtol=-1)
+
+
+def test_assert_same_passes_for_what_rounding_explains():
+    assert_same(lambda x, y: hf.sum(x * x - y * y), numbers(64), numbers(64))
+    assert_same(lambda x: hf.nn.softmax(x @ x), numbers(16, 16))
+    assert_same(lambda x, flag: x if flag else -x, numbers(3), flag=True)
+
+
+def test_control_flow_is_judged_inside_too():
+    def loop(x):
+        carry, ys = hf.scan(lambda c, row: (hf.tanh(c + row), c * row), hf.zeros(4), x)
+        total = hf.while_loop(lambda i, t: i < 5, lambda i, t: (i + 1, t * 1.1 + carry), (0, carry))
+        return hf.cond(hf.sum(x) > 0, lambda: total[1] * 2.0, lambda: total[1] / 3.0), ys
+
+    assert_same(loop, numbers(6, 4))
+
+
+def test_integers_and_random_numbers_are_judged():
+    hf.random.seed(3)
+
+    def draw(n):
+        return hf.random.normal((4,)) + hf.random.uniform((4,)), n * n
+
+    assert_same(draw, hf.asarray([1, 2]))
+
+
+# -- state --------------------------------------------------------------------------------------------------------
+
+
+def test_variables_and_functions_are_left_as_they_were():
+    v = hf.Variable(np.ones((3, 2), np.float32), name="v")
+
+    @hf.compile
+    def step(x):
+        v.assign_add(x)
+        return hf.sum(v)
+
+    found = compare(step, numbers(3, 2), repeats=4)
+    assert found.same
+    assert v.numpy().tolist() == np.ones((3, 2)).tolist()
+    assert step.trace_count == 0
+
+
+def test_random_state_is_left_as_it_was():
+    hf.random.seed(5)
+    first = hf.random.normal((3,)).numpy()
+    hf.random.seed(5)
+    compare(lambda: hf.random.normal((3,)), repeats=2)
+    assert np.array_equal(hf.random.normal((3,)).numpy(), first)
+
+
+def test_state_survives_an_error():
+    v = hf.Variable(1.0, name="v")
+
+    def step():
+        v.assign_add(1.0)
+        if not hf.is_tracing():
+            raise KeyError("eager only")
+        return v.read()
+
+    with pytest.raises(KeyError):
+        compare(step, repeats=1)
+    assert v.item() == 1.0
+
+
+def test_methods_and_keywords():
+    class Scale:
+        def __init__(self):
+            self.factor = hf.Variable(3.0, name="factor")
+
+        @hf.compile
+        def __call__(self, x, *, twice=False):
+            return x * self.factor * (2.0 if twice else 1.0)
+
+        def plain(self, x):
+            return x * self.factor
+
+    scale = Scale()
+    assert compare(scale.__call__, numbers(3), repeats=1, twice=True).same
+    assert compare(scale.plain, numbers(3), repeats=1, gradients=True).same
+    assert fresh_copy(scale.__call__)(hf.asarray(2.0)).item() == 6.0
+
+
+def test_several_calls_in_a_row():
+    v = hf.Variable(np.ones(4, np.float32), name="v")
+
+    def step(x):
+        v.assign(hf.tanh(v * 1.3 + x))
+        return v.read()
+
+    calls = [((numbers(4, seed=i),), {}) for i in range(6)]
+    parity = check_parity(hf.compile(step), calls, "six steps", part="Variables")
+    assert parity.same
+    assert [one.name for one in parity.judgements] == ["Variable 'v'"]
+    assert v.numpy().tolist() == [1.0] * 4
+
+
+def test_gradients_are_named():
+    v = hf.Variable(2.0, name="v")
+    gradients = with_gradients(lambda x, n: x * v + n)(hf.asarray(3.0), hf.asarray(1))
+    assert {name: g.item() for name, g in gradients.items()} == {"gradient of argument [0]": 2.0, "gradient of v": 3.0}
+    assert with_gradients(lambda n: n)(hf.asarray(1)) == {}
+
+
+# -- figures ------------------------------------------------------------------------------------------------------
+
+
+def test_break_even():
+    assert made().break_even == 1 + 1010
+    assert made(compiled=Timing(2e-3, 2e-3, 2e-3, 5)).break_even is None
+    assert made(eager_first=2.0).break_even == 1
+    assert ("break-even", "", "never: the compiled call is not faster") in made(
+        compiled=Timing(2e-3, 2e-3, 2e-3, 5)
+    ).rows()
+
+
+def test_the_table_shows_what_was_measured():
+    rows = {what: (eager, compiled) for what, eager, compiled in made().rows()}
+    assert rows["one call, median (quartiles)"] == ("1 ms (900 us to 1.1 ms)", "100 us (90 us to 110 us)")
+    assert rows["first call"] == ("1 ms", "910 ms (trace 20 ms, lower 100 ms, XLA 700 ms)")
+    assert rows["speed-up"] == ("", "10.00x")
+    assert rows["memory of one call"] == ("2 KiB", "not known")
+    assert rows["FLOPs"] == ("1,000 (0.001 GFLOP/s)", "1,000 (0.01 GFLOP/s)")
+    assert rows["largest difference of results"] == ("0", "identical")
+
+
+def test_first_call_parts_are_measured():
+    found = compare(model, numbers(4, 4), repeats=2)
+    first = found.first_call
+    assert min(first.trace, first.lower, first.xla) > 0
+    assert first.trace + first.passes + first.lower + first.xla <= first.total
+    assert found.operations == 3
+    assert found.kernels >= 1
+    assert found.eager_bytes > 0
+
+
+def test_flops_and_kernels():
+    graph = hf.compile(lambda x: x @ x).graph(numbers(8, 8))
+    assert count_flops(graph) == pytest.approx(2 * 8**3, rel=0.1)
+    hlo = """HloModule m
+%fused (p: f32[4]) -> f32[4] {
+  %p = f32[4]{0} parameter(0)
+  ROOT %t = f32[4]{0} tanh(%p)
+}
+
+ENTRY %main (x: f32[4]) -> (f32[4]) {
+  %x = f32[4]{0} parameter(0)
+  %f = f32[4]{0} fusion(%x), kind=kLoop, calls=%fused
+  ROOT %out = (f32[4]{0}) tuple(%f)
+}
+"""
+    assert count_kernels(hlo) == 1
+
+
+def test_timings_interleave_and_start_from_one_state():
+    order: list[str] = []
+    timings = interleave(
+        [lambda: order.append("a"), lambda: order.append("b")], repeats=5, before_block=lambda: order.append("start")
+    )
+    assert [timing.calls for timing in timings] == [5, 5]
+    assert order == ["start", "a", "a", "start", "b", "b"] * 5
+    assert timings[0].low <= timings[0].median <= timings[0].high
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(2.5, "2.5 s"), (0.0123, "12.3 ms"), (4e-6, "4 us"), (5e-8, "50 ns")])
+def test_durations(seconds: float, text: str):
+    assert format_seconds(seconds) == text
+
+
+def test_to_dict_is_json():
+    found = json.loads(json.dumps(compare(model, numbers(3, 3), repeats=2).to_dict()))
+    assert found["same"] is True
+    assert found["parities"][0]["outputs"][0]["name"] == "result"
+    assert found["eager"]["calls"] == 2
+
+
+# -- reports ------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_needs_no_other_file(tmp_path: Path):
+    path = tmp_path / "report.html"
+    made().to_html(path)
+    text = path.read_text(encoding="utf-8")
+    assert "10.00x" in text
+    assert "<svg" in text
+    assert "SAME:" in text
+    assert not re.findall(r'(?:src|href)="(?!#)', text.replace("xlink:href", "href").replace('href="#', ""))
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_text_in_pages_is_escaped():
+    assert "<lambda>" not in made(name="<lambda>")._repr_html_()
+
+
+@pytest.mark.parametrize(("ending", "start"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
+def test_plots(tmp_path: Path, ending: str, start: bytes):
+    path = tmp_path / f"plot.{ending}"
+    made().plot(path)
+    assert path.read_bytes().startswith(start)
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "report.html"
+    report.write_text(path, "old")
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        report.write_text(path, "new")
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_plotting_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'hybridflow\[viz\]'"):
+        made().plot(tmp_path / "plot.png")
+    assert not list(tmp_path.iterdir())
