@@ -8,14 +8,14 @@ import pkgutil
 
 import pytest
 
-import hybridflow
+import hybridflow as hf
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 
 
 def _modules() -> list[str]:
-    found = [module.name for module in pkgutil.walk_packages(hybridflow.__path__, "hybridflow.")]
+    found = [module.name for module in pkgutil.walk_packages(hf.__path__, "hybridflow.")]
     return ["hybridflow", *[name for name in found if name != "hybridflow.__main__"]]
 
 
