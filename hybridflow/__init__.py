@@ -1,6 +1,8 @@
 """hybridflow: eager tensors with a gradient tape, and the same functions compiled."""
 
 from hybridflow import ir as ir
+from hybridflow.analysis.compare import Comparison as Comparison
+from hybridflow.analysis.compare import compare as compare
 from hybridflow.autodiff.control_flow import cond as cond
 from hybridflow.autodiff.control_flow import scan as scan
 from hybridflow.autodiff.control_flow import while_loop as while_loop
@@ -41,6 +43,7 @@ from hybridflow.ops.elementwise import *  # noqa: F403
 from hybridflow.ops.indexing import *  # noqa: F403
 from hybridflow.ops.reductions import *  # noqa: F403
 from hybridflow.ops.shape import *  # noqa: F403
+from hybridflow.ops.statistics import *  # noqa: F403
 from hybridflow.ops.transcendental import *  # noqa: F403
 from hybridflow.ops.trigonometric import *  # noqa: F403
 from hybridflow.ops import nn as nn
