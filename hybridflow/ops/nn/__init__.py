@@ -1,5 +1,8 @@
 """`hf.nn`: neural-network operations, each one node with one gradient rule."""
 
 from hybridflow.ops.nn.activations import *  # noqa: F403
+from hybridflow.ops.nn.labels import one_hot as one_hot
+from hybridflow.ops.nn.losses import *  # noqa: F403
 from hybridflow.ops.nn.normalization import *  # noqa: F403
 from hybridflow.ops.nn.softmax import *  # noqa: F403
+from hybridflow.ops.statistics import logsumexp as logsumexp

@@ -1,0 +1,150 @@
+"""Integer labels: their check, and their one-hot form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.context import current
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import as_dtype, float32, int32, kind_of
+from hybridflow.core.errors import DTypeError, IndexRangeError, message
+from hybridflow.core.op import Bad, Sample, Stops, op
+from hybridflow.core.tensor import host_array
+from hybridflow.ir.builder import add_check
+from hybridflow.ops.common import (
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    cast_to,
+    integers,
+    make_spec,
+    no_flops,
+    normals,
+    require_kind,
+)
+from hybridflow.ops.comparison import greater_equal, less, logical_and
+from hybridflow.ops.creation import full
+from hybridflow.ops.reductions import all as all_of
+from hybridflow.ops.sizes import normalize_shape
+
+
+def integer_labels(name: str, ids: TensorLike) -> Tensor:
+    """Return labels as a tensor.
+
+    Raises:
+        DTypeError: labels that are no integers.
+    """
+    tensor = as_tensor(ids)
+    if kind_of(tensor.dtype) not in ("int", "uint"):
+        raise DTypeError(
+            message(f"{name}: labels must be integers, not {tensor.dtype}", got=str(tensor.spec),
+                    hint="Cast them with .astype(hf.int32).")
+        )  # fmt: skip
+    return tensor
+
+
+def check_labels(name: str, labels: Tensor, classes: Any) -> None:
+    """Make labels outside 0 to classes - 1 an error: at once in eager code, with the call's result in compiled code.
+
+    Raises:
+        IndexRangeError: naming the first label out of range and its position.
+    """
+    if current().tracer is not None:
+        wide = labels if labels.dtype.itemsize == 8 else cast_to(labels, int32)
+        inside = logical_and(greater_equal(wide, 0), less(wide, full((), classes, dtype=wide.dtype)))
+        text = message(f"{name}: a label is not in 0 to {classes - 1}", hint="Labels count from 0.")
+        add_check(all_of(inside), IndexRangeError, text)
+        return
+    array = host_array(labels)
+    if array.size and not (array.min() >= 0 and array.max() < classes):
+        position = tuple([int(i) for i in np.argwhere((array < 0) | (array >= classes))[0]])
+        raise IndexRangeError(
+            message(
+                f"{name}: label {array[position]} at {list(position)} is not in 0 to {classes - 1}",
+                got=f"{name}: {labels.spec}, {classes} classes",
+                hint="Labels count from 0; mask out the examples that have none.",
+            )
+        )
+
+
+# -- one_hot ------------------------------------------------------------------------------------------------------
+
+
+def _one_hot_kernel(ids: Any, *, classes: int, dtype: Any) -> Any:
+    columns = ids.reshape(-1)
+    rows = np.arange(columns.size)
+    result = np.zeros((columns.size, classes), dtype)
+    inside = (columns >= 0) & (columns < classes)
+    if not inside.all():
+        rows, columns = rows[inside], columns[inside]
+    result[rows, columns] = 1
+    return result.reshape(*ids.shape, classes)
+
+
+def _one_hot_lower(ids: Any, *, classes: int, dtype: Any) -> Any:
+    if ids.dtype.itemsize < 4:
+        ids = lax.convert_element_type(ids, int32)  # so that the positions cannot wrap
+    shape = (*ids.shape, classes)
+    position = lax.broadcasted_iota(ids.dtype, shape, ids.ndim)
+    match = lax.eq(lax.broadcast_in_dim(ids, shape, tuple(range(ids.ndim))), position)
+    return lax.convert_element_type(match, dtype)
+
+
+def _one_hot_infer(ids: TensorSpec, *, classes: Any, dtype: Any) -> TensorSpec:
+    require_kind("one_hot", ("int", "uint"), ids)
+    return make_spec((*ids.shape, classes), dtype)
+
+
+def _one_hot_samples(rng: np.random.Generator) -> Any:
+    yield Sample((integers(rng, 0, 5, 3, 2), 5, np.dtype(np.float32)))
+    yield Sample((integers(rng, 0, 5), 5, np.dtype(np.int32)))
+    yield Sample((integers(rng, 0, 5, 0), 5, np.dtype(np.float64)))
+    yield Sample((integers(rng, 0, 100, 4, dtype="int8"), 300, np.dtype(np.bool_)))
+    yield Sample((integers(rng, -2, 7, 6), 5, np.dtype(np.float32)))
+    yield Bad((normals(rng, 3), 5, np.dtype(np.float32)), error=DTypeError, text="does not take float32")
+
+
+@op(
+    name="one_hot",
+    kernel=_one_hot_kernel,
+    lower=_one_hot_lower,
+    infer=_one_hot_infer,
+    vjp=Stops("integers have no gradient"),
+    flops=no_flops,
+    samples=_one_hot_samples,
+    ulp=0,
+)
+def one_hot_rows(ids: TensorLike, classes: Any, dtype: Any) -> Tensor:
+    """Return one row per label, 1 in its column; without a check, so a label that is no class gives zeros."""
+    return bind(one_hot_rows.op, (as_tensor(ids),), {"classes": classes, "dtype": dtype})
+
+
+def one_hot(ids: TensorLike, classes: int, *, dtype: Any = float32) -> Tensor:
+    """Return a vector per label with 1 at the label's place and 0 elsewhere.
+
+    Args:
+        ids: integers from 0 to ``classes - 1``, of any shape.
+        classes: how many classes there are.
+        dtype: the result's dtype.
+
+    Returns:
+        ``(*ids.shape, classes)`` in the dtype.
+
+    Raises:
+        IndexRangeError: a label that is not a class.
+        DTypeError: labels that are no integers.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.one_hot([2, 0], 3)
+        Tensor([[0., 0., 1.],
+                [1., 0., 0.]], dtype=float32)
+    """
+    tensor = integer_labels("one_hot", ids)
+    (size,) = normalize_shape("one_hot", classes)
+    check_labels("one_hot", tensor, size)
+    return one_hot_rows(tensor, size, as_dtype(dtype))

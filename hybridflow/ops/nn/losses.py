@@ -1,0 +1,386 @@
+"""Losses per example; none of them reduces over the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import as_differentiable, int32, kind_of
+from hybridflow.core.errors import IndexRangeError, ShapeError, message
+from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.ops.common import (
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    binary_samples,
+    broadcasting,
+    call_text,
+    cast_to,
+    integers,
+    make_spec,
+    normals,
+    pointwise,
+    promote_float,
+    require_kind,
+    unbroadcast,
+)
+from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
+from hybridflow.ops.nn.labels import check_labels
+from hybridflow.ops.nn.softmax import lower_spread
+
+# -- softmax cross-entropy ----------------------------------------------------------------------------------------
+
+
+def _require_classes(logits: TensorSpec, labels: TensorSpec, expected: tuple[Any, ...]) -> None:
+    require_kind("softmax_cross_entropy", REAL_FLOAT, logits)
+    if not logits.shape:
+        raise ShapeError(
+            message("softmax_cross_entropy: logits need a last axis of classes",
+                    got=call_text("softmax_cross_entropy", logits, labels))
+        )  # fmt: skip
+    if labels.shape != expected:
+        raise ShapeError(
+            message(f"softmax_cross_entropy: labels must have shape {expected}, not {labels.shape}",
+                    got=call_text("softmax_cross_entropy", logits, labels),
+                    hint="Integer labels have the logits' shape without the classes, dense ones all of it.")
+        )  # fmt: skip
+
+
+def _row_specs(logits: TensorSpec, residuals: bool) -> Any:
+    loss = make_spec(logits.shape[:-1], logits.dtype)
+    return (loss, make_spec(logits.shape[:-1], compute_dtype(logits.dtype))) if residuals else loss
+
+
+def _kernel_rows(logits: Any, labels: Any, expected: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    """Return the logits shifted to a maximum of 0, the log of the sum of their exponentials, and the maximum."""
+    if labels.shape != expected or not logits.ndim:
+        raise ValueError("labels of another shape")  # the shape rule then words the error
+    largest = np.maximum.reduce(logits, axis=-1, keepdims=True, initial=-np.inf)
+    shifted = logits - largest
+    return shifted, np.log(np.add.reduce(np.exp(shifted), axis=-1)), largest[..., 0]
+
+
+def _lower_rows(logits: Any) -> tuple[Any, Any, Any]:
+    full = lower_wide(logits)
+    axis = (full.ndim - 1,)
+    largest = lax.reduce_max(full, axes=axis)
+    shifted = lax.sub(full, lower_spread(largest, full.shape, axis))
+    return shifted, lax.log(lax.reduce_sum(lax.exp(shifted), axes=axis)), largest
+
+
+def _probabilities(F: Any, logits: Any, log_sum: Any) -> Any:
+    return F.exp(wide(F, logits) - F.reshape(log_sum, shape=(*log_sum.shape, 1)))
+
+
+def _integer_kernel(logits: Any, labels: Any, *, residuals: bool) -> Any:
+    shifted, log_sum, largest = _kernel_rows(logits, labels, logits.shape[:-1])
+    rows = shifted.reshape(-1, shifted.shape[-1])
+    picked = rows[np.arange(rows.shape[0]), labels.reshape(-1)].reshape(labels.shape)
+    loss = log_sum - picked
+    return (loss, log_sum + largest) if residuals else loss
+
+
+def _integer_lower(logits: Any, labels: Any, *, residuals: bool) -> Any:
+    shifted, log_sum, largest = _lower_rows(logits)
+    if labels.dtype.itemsize < 4:
+        labels = lax.convert_element_type(labels, int32)
+    axis = (shifted.ndim - 1,)
+    position = lax.broadcasted_iota(labels.dtype, shifted.shape, axis[0])
+    match = lax.eq(lower_spread(labels, shifted.shape, axis), position)
+    picked = lax.reduce_sum(lax.select(match, shifted, lax.full_like(shifted, 0)), axes=axis)
+    loss = lower_narrow(lax.sub(log_sum, picked), logits.dtype)
+    return (loss, lax.add(log_sum, largest)) if residuals else loss
+
+
+def _integer_infer(logits: TensorSpec, labels: TensorSpec, *, residuals: bool) -> Any:
+    require_kind("softmax_cross_entropy", ("int", "uint"), labels)
+    _require_classes(logits, labels, logits.shape[:-1])
+    return _row_specs(logits, residuals)
+
+
+def _integer_vjp(F: Any, g: Any, y: Any, logits: Any, labels: Any) -> Any:
+    probabilities = _probabilities(F, logits, y[1])
+    target = F.one_hot(labels, classes=logits.shape[-1], dtype=probabilities.dtype)
+    column = F.reshape(wide(F, g), shape=(*g.shape, 1))
+    return narrow(F, column * (probabilities - target), logits.dtype), None
+
+
+def _integer_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 3, 4), integers(rng, 0, 4, 3)))
+    yield Sample((normals(rng, 2, 3, 4), integers(rng, 0, 4, 2, 3, dtype="int64")))
+    yield Sample((normals(rng, 4), integers(rng, 0, 4)))
+    yield Sample((normals(rng, 0, 4), integers(rng, 0, 4, 0)))
+    yield Sample((normals(rng, 3, 200) * 40, integers(rng, 0, 100, 3, dtype="int8")))
+    yield Sample((normals(rng, 3, 4, dtype=np.float64), integers(rng, 0, 4, 3)))
+    yield Sample((normals(rng, 3, 4, dtype="bfloat16"), integers(rng, 0, 4, 3)), gradient=False)
+    bad = (normals(rng, 3, 4), integers(rng, 0, 4, 2))
+    yield Bad(bad, error=ShapeError, text="labels must have shape (3,), not (2,)")
+    yield Bad((normals(rng, 3, 4), np.asarray([0, 4, 1])), error=IndexRangeError, text="is not in 0 to 3")
+    yield Bad((normals(rng), integers(rng, 0, 4)), error=ShapeError, text="last axis of classes")
+
+
+@op(
+    name="softmax_cross_entropy_integer",
+    kernel=_integer_kernel,
+    lower=_integer_lower,
+    infer=_integer_infer,
+    vjp=_integer_vjp,
+    saves=Saves(x=(0, 1), hidden=1),
+    flops=lambda y, logits, labels, **attrs: 5 * logits.size,
+    samples=_integer_samples,
+    ulp=64,
+)
+def _with_integers(logits: TensorLike, labels: TensorLike) -> Tensor:
+    scores = as_tensor(logits)
+    scores = cast_to(scores, as_differentiable(scores.dtype))
+    classes = as_tensor(labels)
+    if scores.shape:
+        check_labels("softmax_cross_entropy", classes, scores.shape[-1])
+    return bind(_with_integers.op, (scores, classes))
+
+
+def _dense_kernel(logits: Any, labels: Any, *, residuals: bool) -> Any:
+    shifted, log_sum, largest = _kernel_rows(logits, labels, logits.shape)
+    terms = labels * (log_sum[..., None] - shifted)
+    loss = np.add.reduce(np.where(labels == 0, logits.dtype.type(0), terms), axis=-1)
+    return (loss, log_sum + largest) if residuals else loss
+
+
+def _dense_lower(logits: Any, labels: Any, *, residuals: bool) -> Any:
+    shifted, log_sum, largest = _lower_rows(logits)
+    weights, axis = lower_wide(labels), (shifted.ndim - 1,)
+    terms = lax.mul(weights, lax.sub(lower_spread(log_sum, shifted.shape, axis), shifted))
+    # A class of weight 0 counts nothing even where its probability is 0.
+    zero = lax.full_like(terms, 0)
+    loss = lax.reduce_sum(lax.select(lax.eq(weights, zero), zero, terms), axes=axis)
+    loss = lower_narrow(loss, logits.dtype)
+    return (loss, lax.add(log_sum, largest)) if residuals else loss
+
+
+def _dense_infer(logits: TensorSpec, labels: TensorSpec, *, residuals: bool) -> Any:
+    _require_classes(logits, labels, logits.shape)
+    return _row_specs(logits, residuals)
+
+
+def _dense_vjp(F: Any, g: Any, y: Any, logits: Any, labels: Any) -> Any:
+    column = F.reshape(wide(F, g), shape=(*g.shape, 1))
+
+    def of_logits() -> Any:
+        weights = wide(F, labels)
+        total = F.sum(weights, axis=(len(labels.shape) - 1,), keepdims=True)
+        return narrow(F, column * (_probabilities(F, logits, y[1]) * total - weights), logits.dtype)
+
+    def of_labels() -> Any:
+        surprise = F.reshape(y[1], shape=(*y[1].shape, 1)) - wide(F, logits)
+        return narrow(F, column * surprise, labels.dtype)
+
+    return of_logits, of_labels
+
+
+def _dense_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 3, 4), rng.dirichlet(np.ones(4), 3).astype(np.float32)))
+    yield Sample((normals(rng, 2, 3, 4), normals(rng, 2, 3, 4)))
+    yield Sample((normals(rng, 4, dtype=np.float64), rng.random(4)))
+    yield Sample((normals(rng, 0, 4), normals(rng, 0, 4)))
+    yield Sample((normals(rng, 3, 4, dtype="bfloat16"), normals(rng, 3, 4, dtype="bfloat16")), gradient=False)
+    yield Bad((normals(rng, 3, 4), normals(rng, 3)), error=ShapeError, text="labels must have shape (3, 4), not (3,)")
+    yield Bad((normals(rng), normals(rng)), error=ShapeError, text="last axis of classes")
+
+
+@op(
+    kernel=_dense_kernel,
+    lower=_dense_lower,
+    infer=_dense_infer,
+    vjp=_dense_vjp,
+    saves=Saves(x=(0, 1), hidden=1),
+    flops=lambda y, logits, labels, **attrs: 7 * logits.size,
+    samples=_dense_samples,
+    ulp=64,
+)
+def softmax_cross_entropy(logits: TensorLike, labels: TensorLike) -> Tensor:
+    """Return minus the log-probability of the labels under ``softmax(logits)``, one loss per example.
+
+    Args:
+        logits: ``(..., classes)``, floating-point.
+        labels: integers ``(...)`` from 0 to ``classes - 1``, or weights ``(..., classes)`` of the classes.
+
+    Returns:
+        ``(...)``, in the logits' dtype. float16 and bfloat16 are computed in float32 and rounded once.
+
+    Raises:
+        ShapeError: labels that do not have the shape of the logits, with or without the classes.
+        IndexRangeError: an integer label that is not a class.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.softmax_cross_entropy([[0.0, 0.0], [0.0, 100.0]], [1, 1])
+        Tensor([0.6931472, 0.       ], dtype=float32)
+    """
+    classes = as_tensor(labels)
+    if kind_of(classes.dtype) in ("int", "uint"):
+        return _with_integers(logits, classes)
+    return bind(softmax_cross_entropy.op, promote_float(logits, classes))
+
+
+# -- elementwise losses -------------------------------------------------------------------------------------------
+
+
+def _sigmoid_loss_kernel(logits: Any, labels: Any) -> Any:
+    zero = logits.dtype.type(0)
+    return np.maximum(logits, zero) - logits * labels + np.log1p(np.exp(-np.abs(logits)))
+
+
+def _sigmoid_loss_lower(logits: Any, labels: Any) -> Any:
+    x, z = lower_wide(logits), lower_wide(labels)
+    tail = lax.log1p(lax.exp(lax.neg(lax.abs(x))))
+    return lower_narrow(lax.add(lax.sub(lax.max(x, lax.full_like(x, 0)), lax.mul(x, z)), tail), logits.dtype)
+
+
+def _sigmoid_loss_vjp(F: Any, g: Any, y: Any, logits: Any, labels: Any) -> Any:
+    del y
+    return (
+        lambda: unbroadcast(F, g * (F.sigmoid(logits) - labels), logits),
+        lambda: unbroadcast(F, -(g * logits), labels),
+    )
+
+
+@op(
+    kernel=_sigmoid_loss_kernel,
+    lower=broadcasting(_sigmoid_loss_lower),
+    infer=pointwise("sigmoid_cross_entropy", REAL_FLOAT),
+    vjp=_sigmoid_loss_vjp,
+    saves=Saves(x=(0, 1)),
+    flops=lambda y, logits, labels: 7 * y.size,
+    samples=binary_samples(),
+    traits=("pointwise",),
+    ulp=16,
+)
+def sigmoid_cross_entropy(logits: TensorLike, labels: TensorLike) -> Tensor:
+    """Return ``-labels * log(p) - (1 - labels) * log(1 - p)`` for ``p = sigmoid(logits)``, elementwise.
+
+    Args:
+        logits: floating-point.
+        labels: probabilities (0 or 1 for certain labels), of a shape that broadcasts.
+
+    Returns:
+        The losses, in the promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.sigmoid_cross_entropy([0.0, 100.0], [1.0, 1.0])
+        Tensor([0.6931472, 0.       ], dtype=float32)
+    """
+    return bind(sigmoid_cross_entropy.op, promote_float(logits, labels))
+
+
+def _mse_kernel(prediction: Any, target: Any) -> Any:
+    difference = prediction - target
+    return difference * difference
+
+
+def _mse_lower(prediction: Any, target: Any) -> Any:
+    difference = lax.sub(prediction, target)
+    return lax.mul(difference, difference)
+
+
+def _mse_vjp(F: Any, g: Any, y: Any, prediction: Any, target: Any) -> Any:
+    del y
+    slope = g * ((prediction - target) * 2)
+    return lambda: unbroadcast(F, slope, prediction), lambda: unbroadcast(F, -slope, target)
+
+
+@op(
+    kernel=_mse_kernel,
+    lower=broadcasting(_mse_lower),
+    infer=pointwise("mse", REAL_FLOAT),
+    vjp=_mse_vjp,
+    saves=Saves(x=(0, 1)),
+    flops=lambda y, prediction, target: 2 * y.size,
+    samples=binary_samples(),
+    traits=("pointwise", "commutative"),
+)
+def mse(prediction: TensorLike, target: TensorLike) -> Tensor:
+    """Return the squared error, elementwise; take its mean with `hf.mean`.
+
+    Args:
+        prediction: floating-point; integers become float32.
+        target: of a shape that broadcasts.
+
+    Returns:
+        The losses, in the promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.mse([1.0, 2.0], [1.0, 5.0])
+        Tensor([0., 9.], dtype=float32)
+    """
+    return bind(mse.op, promote_float(prediction, target))
+
+
+def _huber_kernel(prediction: Any, target: Any, *, delta: float) -> Any:
+    kind = prediction.dtype.type
+    size = np.abs(prediction - target)
+    inner = np.minimum(size, kind(delta))
+    return inner * (size - inner * kind(0.5))
+
+
+def _huber_lower(prediction: Any, target: Any, *, delta: float) -> Any:
+    size = lax.abs(lax.sub(prediction, target))
+    inner = lax.min(size, lax.full_like(size, delta))
+    return lax.mul(inner, lax.sub(size, lax.mul(inner, lax.full_like(size, 0.5))))
+
+
+def _huber_vjp(F: Any, g: Any, y: Any, prediction: Any, target: Any, *, delta: float) -> Any:
+    del y
+    difference = prediction - target
+    slope = g * (difference - F.relu(difference - delta) + F.relu(-difference - delta))
+    return lambda: unbroadcast(F, slope, prediction), lambda: unbroadcast(F, -slope, target)
+
+
+@op(
+    kernel=_huber_kernel,
+    lower=broadcasting(_huber_lower),
+    infer=pointwise("huber", REAL_FLOAT),
+    vjp=_huber_vjp,
+    saves=Saves(x=(0, 1)),
+    flops=lambda y, prediction, target, *, delta: 5 * y.size,
+    samples=binary_samples(),
+    traits=("pointwise", "commutative"),
+    ulp=8,
+)
+def huber(prediction: TensorLike, target: TensorLike, delta: float = 1.0) -> Tensor:
+    """Return half the squared error up to `delta` and grow linearly beyond, elementwise.
+
+    Args:
+        prediction: floating-point; integers become float32.
+        target: of a shape that broadcasts.
+        delta: the error from which on the loss is linear.
+
+    Returns:
+        The losses, in the promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.huber([1.0, 5.0], [0.0, 0.0])
+        Tensor([0.5, 4.5], dtype=float32)
+
+    Reference:
+        Huber, "Robust estimation of a location parameter", 1964.
+    """
+    return bind(huber.op, promote_float(prediction, target), {"delta": float(delta)})
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
