@@ -95,7 +95,7 @@ def test_a_wrong_gradient_is_found():
     found = compare(wrong, numbers(4), repeats=1, gradients=True)
     assert [parity.same for parity in found.parities] == [True, False]
     with pytest.raises(ParityError, match=r"gradient of argument \[0\]: at"):
-        assert_same(wrong, numbers(4))
+        assert_same(wrong, numbers(4), gradients=True)
 
 
 def test_a_wrong_assignment_is_found():
@@ -126,17 +126,26 @@ def test_bad_arguments():
 
 def test_assert_same_passes_for_what_rounding_explains():
     assert_same(lambda x, y: hf.sum(x * x - y * y), numbers(64), numbers(64))
-    assert_same(lambda x: hf.nn.softmax(x @ x), numbers(16, 16))
+    assert_same(lambda x: hf.nn.softmax(x @ x), numbers(16, 16), gradients=True)
     assert_same(lambda x, flag: x if flag else -x, numbers(3), flag=True)
 
 
 def test_control_flow_is_judged_inside_too():
     def loop(x):
         carry, ys = hf.scan(lambda c, row: (hf.tanh(c + row), c * row), hf.zeros(4), x)
-        total = hf.while_loop(lambda i, t: i < 5, lambda i, t: (i + 1, t * 1.1 + carry), (0, carry))
-        return hf.cond(hf.sum(x) > 0, lambda: total[1] * 2.0, lambda: total[1] / 3.0), ys
+        total = hf.while_loop(lambda i, t: i < 5, lambda i, t: (i + 1, t * 1.1 + carry), (0, carry), max_iterations=5)
+        return hf.cond(hf.sum(x) > 0.0, lambda: total[1] * 2.0, lambda: total[1] / 3.0), ys
 
-    assert_same(loop, numbers(6, 4))
+    assert_same(loop, numbers(6, 4), gradients=True)
+
+
+def test_a_fault_inside_a_loop_is_found():
+    def loop(x):
+        factor = 1.001 if hf.is_tracing() else 1.0
+        return hf.scan(lambda c, row: (hf.tanh(c + row) * factor, c), hf.zeros(4), x)[0]
+
+    with pytest.raises(ParityError):
+        assert_same(loop, numbers(6, 4))
 
 
 def test_integers_and_random_numbers_are_judged():
@@ -230,7 +239,7 @@ def test_gradients_are_named():
 
 
 def test_break_even():
-    assert made().break_even == 1 + 1010
+    assert made(first_call=FirstCall(0.9095, 0.01, 0.01, 0.1, 0.7)).break_even == 1 + 1010
     assert made(compiled=Timing(2e-3, 2e-3, 2e-3, 5)).break_even is None
     assert made(eager_first=2.0).break_even == 1
     assert ("break-even", "", "never: the compiled call is not faster") in made(
