@@ -13,12 +13,12 @@ import numpy as np
 from hybridflow.backend.host import LOCAL
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
-from hybridflow.core.context import CONTEXT, Context
+from hybridflow.core.context import CONTEXT, NOTHING_RECORDED, Context
 from hybridflow.core.device import default_is_host, device_of, device_string
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import DeviceError, HybridflowError, LeakError, message
 from hybridflow.core.methods import TensorMethods
-from hybridflow.core.node import Edge, Node, next_sequence, user_place
+from hybridflow.core.node import Edge, Node, is_internal, next_sequence, user_place
 from hybridflow.core.op import No, Op, on_method
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor, describe, host_array, leak_text, make_tensor
@@ -40,33 +40,73 @@ def bind(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) 
         The output tensor, or a tuple of them if the op has several visible outputs.
     """
     context = CONTEXT.get()
-    if context is None:
-        outputs = execute(op, inputs, {**attrs, "residuals": False} if op.saves.hidden else attrs)[0]
-    else:
-        if context.tracer is not None:
-            return context.tracer.bind(op, inputs, attrs)
+    if context is not None and context.tracer is not None:
+        return context.tracer.bind(op, inputs, attrs)
+    kernel = op.fast_kernel
+    if kernel is None or not inputs:
+        return _bind_general(op, inputs, attrs, context)
+    values = [tensor._value for tensor in inputs]
+    for value in values:
+        if type(value) is not _ndarray or value.dtype.num in LOW_PRECISION:
+            return _bind_general(op, inputs, attrs, context)
+    try:
+        y = LOCAL.run(kernel, *values, **attrs)
+    except Exception:
+        # The general way runs it again and finds the words for what is wrong.
+        return _bind_general(op, inputs, attrs, context)
+    if type(y) is not _ndarray:
+        y = as_arrays(y)
+    if context is not None:
         start = context.start
-        connected = False
-        edges: list[Edge | None] = []
         for tensor in inputs:
             edge = tensor._edge
             if edge is not None and edge[0].stamp >= start:
-                connected = True
-                edges.append(edge)
-            else:
-                edges.append(None)
-        if op.saves.hidden:
-            attrs = {**attrs, "residuals": connected}
-        outputs, values, backend = execute(op, inputs, attrs)
-        if connected:
-            return record(op, tuple(edges), attrs, values, outputs, backend)
-    if type(outputs) is tuple:
-        return tuple([make_tensor(output) for output in outputs])
+                if len(values) == 1 and type(y) is _ndarray:
+                    # `record`, spelled out for the commonest case: one input, one output.
+                    saves = op.saves
+                    node = _new(Node)
+                    node.op = op
+                    node.inputs = (edge,)
+                    node.attrs = attrs
+                    node.outputs = ((y.shape, y.dtype),)
+                    frame = sys._getframe(2)
+                    node.where = user_place(3) if is_internal(frame) else (frame.f_code, frame.f_lasti)
+                    node.saved = (y if saves.y else None, values[0] if saves.x else None)
+                    node.input_specs = None
+                    node.backend = "host"
+                    node.scope = None
+                    node.sequence = node.stamp = next_sequence()
+                    result = _new(Tensor)
+                    result._value = y
+                    result._alt = None
+                    result._edge = (node, 0)
+                    return result
+                edges = tuple(
+                    [t._edge if t._edge is not None and t._edge[0].stamp >= start else None for t in inputs]
+                )
+                return record(op, edges, attrs, values, y, "host")
+    if type(y) is tuple:
+        return tuple([make_tensor(output) for output in y])
     result = _new(Tensor)
-    result._value = outputs
+    result._value = y
     result._alt = None
     result._edge = None
     return result
+
+
+def _bind_general(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], context: Context | None) -> Any:
+    """Bind an op eagerly, wherever its values are."""
+    start = NOTHING_RECORDED if context is None else context.start
+    edges = tuple([t._edge if t._edge is not None and t._edge[0].stamp >= start else None for t in inputs])
+    connected = any(edges)
+    if op.saves.hidden:
+        attrs = {**attrs, "residuals": connected}
+    outputs, values, backend = execute(op, inputs, attrs)
+    if connected:
+        return record(op, edges, attrs, values, outputs, backend)
+    if type(outputs) is tuple:
+        return tuple([make_tensor(output) for output in outputs])
+    return make_tensor(outputs)
 
 
 def record(
@@ -80,7 +120,7 @@ def record(
     node.inputs = edges
     node.attrs = attrs
     node.outputs = tuple([(y.shape, y.dtype) for y in outputs]) if many else ((outputs.shape, outputs.dtype),)
-    node.where = user_place(3)
+    node.where = user_place(4)
     kept = saves.x
     saved: list[Any] = [outputs if saves.y else None]
     specs: list[Any] | None = None

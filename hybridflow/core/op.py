@@ -35,6 +35,19 @@ class Stops(No):
     """A gradient rule that passes nothing by definition, and why: gradients through it are None, not an error."""
 
 
+class Each:
+    """A gradient rule as one function per input, each ``(F, g, y, *xs, **attrs)``; only the wanted ones are called."""
+
+    __slots__ = ("rules",)
+
+    def __init__(self, *rules: Callable[..., Any]) -> None:
+        self.rules = rules
+
+    def __call__(self, F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Callable[[], Any]]:
+        """Return every input's gradient as a function that computes it."""
+        return [lambda rule=rule: rule(F, g, y, *xs, **attrs) for rule in self.rules]
+
+
 @dataclass(frozen=True)
 class Saves:
     """What a gradient rule reads, and so what the recording keeps alive.
@@ -117,7 +130,7 @@ class Op:
         lower: jax function of the same signature.
         infer: ``(*specs, **attrs)`` to the spec, or tuple of specs, of the outputs; raises with the sizes.
         vjp: ``(F, g, y, *xs, **attrs)`` to one gradient per input: an array, None, or a function without
-            arguments that computes it if it is wanted. `g` and `y` are tuples if the op has several outputs.
+            arguments that computes it if it is wanted (or `Each`: one such function per input). `g` and `y` are tuples if the op has several outputs.
             `Stops` where no gradient passes, `No` where asking for one is an error.
         saves: what the rule reads.
         flops: ``(outputs, *inputs, **attrs)`` (specs) to the number of floating-point operations.
@@ -134,23 +147,38 @@ class Op:
     infer: Callable[..., Any]
     vjp: Callable[..., Any] | No
     saves: Saves = Saves()
-    flops: Callable[..., Any] = lambda outputs, *inputs, **attrs: 0  # noqa: E731
+    flops: Callable[..., Any] = lambda outputs, /, *inputs, **attrs: 0  # noqa: E731
     samples: Samples | No = No("not given")
     traits: frozenset[str] = frozenset()
     method: tuple[str, ...] = ()
     ulp: float = 4.0
     public: Callable[..., Any] | None = None
-    looked_at: tuple[int, ...] | None = field(default=None, init=False, repr=False)
+    fast_kernel: Callable[..., Any] | None = field(default=None, init=False, repr=False)
+    plain: bool = field(default=False, init=False, repr=False)
+    looked_at: tuple[int, ...] = field(default=(), init=False, repr=False)
     jitted: dict[Any, Callable[..., Any]] = field(default_factory=dict[Any, Callable[..., Any]], repr=False)
     accepted: set[Any] = field(default_factory=set[Any], repr=False)
+
+    def __post_init__(self) -> None:
+        """Derive what the fast paths ask of every call.
+
+        `fast_kernel` is the kernel if it needs no ``residuals``; `plain` says that the rule runs on bare arrays as
+        it is; `looked_at` are the positions of ``(y, *xs)`` that the rule looks at and the recording does not save,
+        so that specs must stand in for them.
+        """
+        hidden = bool(self.saves.hidden)
+        self.fast_kernel = None if isinstance(self.kernel, No) or hidden else self.kernel
+        self.plain = not isinstance(self.vjp, No) and not hidden and "tensor_rule" not in self.traits
+        looked = _looked_at(self.vjp)
+        if looked is not _ALL and not hidden:
+            looked = tuple([i for i in looked if not (self.saves.y if i == 0 else self.saves.keeps(i - 1))])
+        self.looked_at = looked
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
 
     def spec_arguments(self, count: int) -> Sequence[int]:
-        """Return which of ``(y, *xs)`` the gradient rule looks at: only those are worth making specs of."""
-        if self.looked_at is None:
-            self.looked_at = _looked_at(self.vjp)
+        """Return which of ``(y, *xs)`` may need a spec in its place."""
         return self.looked_at if self.looked_at is not _ALL else range(count)
 
     def hidden_outputs(self, attrs: dict[str, Any]) -> int:
@@ -170,6 +198,9 @@ _ALL = (-1,)
 
 def _looked_at(rule: Any) -> tuple[int, ...]:
     """Return the positions of ``(y, *xs)`` whose names a rule's code loads, or `_ALL` where that is not plain."""
+    if isinstance(rule, Each):
+        found = [_looked_at(one) for one in rule.rules]
+        return _ALL if _ALL in found else tuple(sorted({index for one in found for index in one}))
     code = getattr(rule, "__code__", None)
     if code is None or code.co_flags & inspect.CO_VARARGS:
         return _ALL

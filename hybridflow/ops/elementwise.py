@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import add_method, bind
 from hybridflow.core.dtypes import as_dtype, complex64, complex128, float32, float64, is_differentiable, kind_of
 from hybridflow.core.errors import DTypeError
-from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
+from hybridflow.core.op import Bad, Each, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.common import (
     NUMERIC,
     REAL,
@@ -158,7 +158,7 @@ def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     kernel=np.multiply,
     lower=broadcasting(lax.mul),
     infer=pointwise("multiply", NUMERIC),
-    vjp=lambda F, g, y, a, b: (lambda: unbroadcast(F, g * b, a), lambda: unbroadcast(F, g * a, b)),
+    vjp=Each(lambda F, g, y, a, b: unbroadcast(F, g * b, a), lambda F, g, y, a, b: unbroadcast(F, g * a, b)),
     saves=Saves(x=(0, 1)),
     flops=elements,
     samples=binary_samples(),

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jax import lax
 
 from hybridflow.core.dims import same_size
-from hybridflow.core.dispatch import bind
+from hybridflow.core.dispatch import add_method, bind
+from hybridflow.core.dtypes import LOW_PRECISION, float32, int64, uint64
 from hybridflow.core.errors import IndexRangeError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     Shape,
     Tensor,
     TensorLike,
     TensorSpec,
     as_tensor,
+    broadcast_shapes,
     call_text,
+    cast_to,
+    input_elements,
     make_spec,
     no_flops,
+    normalize_axis,
     normals,
+    require_kind,
 )
+from hybridflow.ops.index_checks import check_indices, check_range
 from hybridflow.ops.index_keys import StaticIndex, check_position, numpy_index, parse_key, static_shape
+from hybridflow.ops.shape import reshape
+from hybridflow.ops.sizes import Axes, count_elements, normalize_shape
 
 # -- static indices -----------------------------------------------------------------------------------------------
 
@@ -67,6 +77,8 @@ def _getitem_samples(rng: np.random.Generator) -> Any:
     yield Sample((x[0, 0], ()))
     yield Sample((x.astype("float64"), (2, 3)))
     yield Sample((normals(rng, 3, 2, dtype="bfloat16"), slice(1, None)), gradient=False)
+    yield Sample((x, (np.array([[0, -1], [2, 2]], np.int32), slice(1, 3))))
+    yield Sample((x, (x[:, 0] > 0, np.array(1))), gradient=False)
     yield Bad((x, 3), error=IndexRangeError, text="index 3 is out of range for size 3 on axis 0")
     yield Bad((x, (0, -5)), error=IndexRangeError, text="index -5 is out of range for size 4 on axis 1")
     yield Bad((x, (0, 0, 0)), error=IndexRangeError, text="3 indices for 2 dimensions")
@@ -97,7 +109,7 @@ def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None)
         The elements selected.
 
     Raises:
-        IndexRangeError: an integer outside its axis, or more indices than axes.
+        IndexRangeError: an index outside its axis, or more indices than axes.
         ArgumentTypeError: something that is no index.
         TraceError: a mask inside a compiled function.
 
@@ -113,7 +125,7 @@ def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None)
     parsed = parse_key(key, tensor.shape)
     if parsed.index is not None:
         tensor = bind(getitem.op, (tensor,), {"index": parsed.index})
-    return tensor
+    return gather(tensor, *parsed.tensors, axes=parsed.axes) if parsed.tensors else tensor
 
 
 def _slice_scatter_kernel(x: Any, *, shape: Shape, index: StaticIndex) -> Any:
@@ -184,6 +196,236 @@ def slice_scatter(x: TensorLike, /, *, shape: Shape, index: StaticIndex) -> Tens
         Tensor([1., 0., 2., 0., 0.], dtype=float32)
     """
     return bind(slice_scatter.op, (as_tensor(x),), {"shape": shape, "index": index})
+
+
+# -- positions in tensors -----------------------------------------------------------------------------------------
+
+
+def _key(indices: Sequence[Any], axes: Axes) -> tuple[Any, ...]:
+    """Return index arrays as a key for NumPy and jax."""
+    key: list[Any] = [slice(None)] * (axes[-1] + 1)
+    for axis, array in zip(axes, indices, strict=True):
+        key[axis] = array
+    return tuple(key)
+
+
+def _lowered_key(indices: Sequence[Any], axes: Axes) -> tuple[Any, ...]:
+    """Return traced indices as a key, in a dtype wide enough to count from the end."""
+    wide = [
+        array.astype(np.int32 if array.dtype.itemsize < 4 or array.dtype == np.int32 else np.int64)
+        for array in indices
+    ]
+    return _key(wide, axes)
+
+
+def _gathered_shape(name: str, shape: Shape, indices: Sequence[TensorSpec], axes: Axes) -> Shape:
+    """Return the shape that index tensors select; tensors on neighbouring axes stay there, others come first."""
+    for spec in indices:
+        require_kind(name, ("int", "uint"), spec)
+    selected = broadcast_shapes(name, *[spec.shape for spec in indices])
+    for axis in axes:
+        if shape[axis] == 0 and count_elements(selected) != 0:
+            check_position(0, 0, axis, name)
+    rest = [size for i, size in enumerate(shape) if i not in axes]
+    place = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+    return (*rest[:place], *selected, *rest[place:])
+
+
+def _gather_infer(x: TensorSpec, *indices: TensorSpec, axes: Axes) -> TensorSpec:
+    return make_spec(_gathered_shape("gather", x.shape, indices, axes), x.dtype)
+
+
+def _explained(name: str, shape: Shape, indices: Sequence[Any], axes: Axes) -> IndexRangeError:
+    """Return the error that says which index NumPy refused."""
+    for axis, array in zip(axes, indices, strict=True):
+        try:
+            check_range(name, np.asarray(array), shape[axis], axis)
+        except IndexRangeError as error:
+            return error
+    return IndexRangeError(f"{name}: an index is out of range")
+
+
+def _gather_kernel(x: Any, *indices: Any, axes: Axes) -> Any:
+    try:
+        if len(axes) == 1:
+            return np.take(x, indices[0], axes[0])
+        return x[_key(indices, axes)]
+    except IndexError:
+        raise _explained("gather", x.shape, indices, axes) from None
+
+
+def _gather_vjp(F: Any, g: Any, y: Any, x: Any, *indices: Any, axes: Axes) -> Any:
+    del y
+    return (F.index_add(g, *indices, axes=axes, shape=x.shape), *[None] * len(indices))
+
+
+def _gather_samples(rng: np.random.Generator) -> Any:
+    x = normals(rng, 3, 4, 2)
+    yield Sample((x, np.array([2, 0, -1, 2], np.int32)), {"axes": (0,)})
+    yield Sample((x, np.array([[0], [1]], np.int32), np.array([1, -2, 1], np.int64)), {"axes": (1, 2)})
+    yield Sample((x, np.array([0, 2], np.uint8), np.array(1)), {"axes": (0, 2)})
+    yield Sample((x.astype("float64"), np.zeros(0, np.int32)), {"axes": (1,)})
+    yield Sample((normals(rng, 3, dtype="bfloat16"), np.array(1, np.int32)), {"axes": (0,)}, gradient=False)
+    yield Bad((x, np.array([0, 4], np.int32)), {"axes": (1,)}, error=IndexRangeError,
+              text="index 4 is out of range for size 4 on axis 1")  # fmt: skip
+    yield Bad((x, np.array([0, -4]), np.array([0])), {"axes": (0, 1)}, error=IndexRangeError,
+              text="index -4 is out of range for size 3 on axis 0")  # fmt: skip
+    yield Bad((x, np.array([0.5])), {"axes": (0,)}, error=TypeError, text="does not take float64, only int, uint")
+
+
+@op(
+    kernel=_gather_kernel,
+    lower=lambda x, *indices, axes: x.at[_lowered_key(indices, axes)].get(mode="clip"),
+    infer=_gather_infer,
+    vjp=_gather_vjp,
+    saves=Saves(x="all"),
+    flops=no_flops,
+    samples=_gather_samples,
+    traits=("layout",),
+    ulp=0,
+)
+def gather(x: TensorLike, /, *indices: TensorLike, axes: Axes) -> Tensor:
+    """Select elements by integer tensors, as ``x[i, j]`` does.
+
+    Args:
+        x: any dtype.
+        indices: one integer tensor per axis that is selected from, of shapes that broadcast; negative integers count
+            from the end.
+        axes: the axes, in increasing order.
+
+    Returns:
+        The elements. Neighbouring axes give way to the indices' axes in place; otherwise these come first.
+
+    Raises:
+        IndexRangeError: an index outside its axis; inside a compiled function, when the call is made.
+        DTypeError: indices that are no integers.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.gather([10, 20, 30], [2, 0, -1], axes=(0,))
+        Tensor([30, 10, 30], dtype=int32)
+    """
+    tensor = as_tensor(x)
+    places = tuple([normalize_axis("gather", axis, tensor.ndim) for axis in axes])
+    return bind(gather.op, (tensor, *_checked("gather", indices, tensor.shape, places)), {"axes": places})
+
+
+def _checked(name: str, indices: Sequence[TensorLike], shape: Shape, axes: Axes) -> list[Tensor]:
+    """Return indices as tensors that lie on their axes."""
+    tensors: list[Tensor] = []
+    for value, axis in zip(indices, axes, strict=True):
+        tensor = as_tensor(value)
+        require_kind(name, ("int", "uint"), tensor.spec)
+        if tensor.dtype == uint64:
+            tensor = cast_to(tensor, int64)
+        check_indices(name, tensor, shape[axis], axis)
+        tensors.append(tensor)
+    return tensors
+
+
+def _index_add_infer(x: TensorSpec, *indices: TensorSpec, axes: Axes, shape: Shape) -> TensorSpec:
+    expected = _gathered_shape("index_add", shape, indices, axes)
+    if x.shape != expected:
+        raise ShapeError(
+            message(f"index_add: values of shape {x.shape} for elements of shape {expected}",
+                    got=call_text("index_add", x, *indices), hint="Give one value per selected element.")
+        )  # fmt: skip
+    return make_spec(shape, x.dtype)
+
+
+def _index_add_kernel(x: Any, *indices: Any, axes: Axes, shape: Shape) -> Any:
+    wide = float32 if x.dtype.num in LOW_PRECISION else x.dtype
+    result = np.zeros(shape, wide)
+    try:
+        np.add.at(result, _key(indices, axes), x.astype(wide, copy=False))
+    except IndexError:
+        raise _explained("index_add", shape, indices, axes) from None
+    return result.astype(x.dtype, copy=False)
+
+
+def _index_add_lower(x: Any, *indices: Any, axes: Axes, shape: Shape) -> Any:
+    wide = float32 if x.dtype.num in LOW_PRECISION else x.dtype
+    result = lax.full(shape, 0, wide).at[_lowered_key(indices, axes)].add(x.astype(wide), mode="drop")
+    return result.astype(x.dtype)
+
+
+def _index_add_samples(rng: np.random.Generator) -> Any:
+    index = np.array([2, 0, -1, 2], np.int32)
+    yield Sample((normals(rng, 4, 2), index), {"axes": (0,), "shape": (3, 2)})
+    yield Sample((normals(rng, 2, 2), np.array([[0], [1]]), np.array([1, 1])), {"axes": (0, 1), "shape": (2, 3)})
+    yield Sample((normals(rng, 0, 2), np.zeros(0, np.int32)), {"axes": (0,), "shape": (3, 2)})
+    yield Bad((normals(rng, 3), index), {"axes": (0,), "shape": (3,)}, error=ShapeError, text="values of shape (3,)")
+    yield Bad((normals(rng, 4), index), {"axes": (0,), "shape": (2,)}, error=IndexRangeError, text="index 2 is out")
+
+
+@op(
+    kernel=_index_add_kernel,
+    lower=_index_add_lower,
+    infer=_index_add_infer,
+    vjp=lambda F, g, y, x, *indices, axes, shape: (F.gather(g, *indices, axes=axes), *[None] * len(indices)),
+    saves=Saves(x="all"),
+    flops=input_elements,
+    samples=_index_add_samples,
+)
+def index_add(x: TensorLike, /, *indices: TensorLike, axes: Axes, shape: Shape) -> Tensor:
+    """Add values up where integer tensors point, in a tensor of zeros: the adjoint of `gather`.
+
+    float16 and bfloat16 accumulate in float32.
+
+    Args:
+        x: values, of the shape that `gather` would give.
+        indices: one integer tensor per axis in `axes`.
+        axes: the axes that are selected from, in increasing order.
+        shape: the result's shape.
+
+    Returns:
+        The sums, in the dtype of `x`.
+
+    Raises:
+        IndexRangeError: an index outside its axis.
+        ShapeError: `x` has another shape than the indices select.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.index_add([1.0, 2.0, 3.0], [0, 2, 0], axes=(0,), shape=(3,))
+        Tensor([4., 0., 2.], dtype=float32)
+    """
+    tensor = as_tensor(x)
+    return bind(
+        index_add.op,
+        (tensor, *_checked("index_add", indices, shape, axes)),
+        {"axes": axes, "shape": normalize_shape("index_add", shape)},
+    )
+
+
+def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> Tensor:
+    """Take elements along one axis.
+
+    Args:
+        x: one dimension at least, any dtype.
+        indices: integers of any shape; negative ones count from the end.
+        axis: the axis; None takes from the flattened tensor.
+
+    Returns:
+        The shape of `x`, with that of the indices in place of the axis.
+
+    Raises:
+        IndexRangeError: an index outside the axis; inside a compiled function, when the call is made.
+        ShapeError: an axis out of range.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.take([[1, 2, 3], [4, 5, 6]], [2, 0], axis=1)
+        Tensor([[3, 1],
+                [6, 4]], dtype=int32)
+    """
+    tensor = as_tensor(x)
+    if axis is None:
+        tensor, axis = (tensor if tensor.ndim == 1 else reshape(tensor, -1)), 0
+    return gather(tensor, indices, axes=(normalize_axis("take", axis, tensor.ndim),))
+
+
+add_method("take", take)
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

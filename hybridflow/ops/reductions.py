@@ -1,4 +1,4 @@
-"""Reductions: sum, mean, maximum and their relatives, over all axes or some."""
+"""Reductions over all axes or some: sums, means, extrema, products and truth."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import LOW_PRECISION, as_dtype, float32, int32, kind_of, uint32
+from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32
 from hybridflow.core.errors import ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ops.common import (
     FLOATING,
@@ -24,14 +24,14 @@ from hybridflow.ops.common import (
     input_elements,
     integers,
     make_spec,
+    no_flops,
     normalize_axes,
     normals,
     promote_float,
     require_kind,
 )
-from hybridflow.ops.sizes import Axes, count_along, reduced_shape, restore_axes, size_value
-
-Axis = int | tuple[int, ...] | None
+from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.sizes import Axes, Axis, accumulator, count_along, reduced_shape, restore_axes, size_value
 
 
 def _reduction(name: str, kinds: tuple[str, ...], *, empty: bool = True) -> Any:
@@ -52,7 +52,7 @@ def _reduction(name: str, kinds: tuple[str, ...], *, empty: bool = True) -> Any:
     return infer
 
 
-def _keep(x: Any, y: Any, axis: Axes, keepdims: bool) -> Any:
+def _keep(y: Any, axis: Axes, keepdims: bool) -> Any:
     """Give a jax reduction its kept axes back."""
     return lax.expand_dims(y, axis) if keepdims and axis else y
 
@@ -88,25 +88,13 @@ def _sum_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
 
 
 def _sum_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
-    wide = x.astype(float32) if x.dtype.itemsize == 2 and kind_of(x.dtype) == "float" else x
-    return _keep(x, lax.reduce_sum(wide, axis).astype(x.dtype), axis, keepdims)
+    wide = x.astype(float32) if x.dtype.num in LOW_PRECISION else x
+    return _keep(lax.reduce_sum(wide, axis).astype(x.dtype), axis, keepdims)
 
 
 def _sum_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     del y, keepdims
     return (F.broadcast_to(restore_axes(F, g, x, axis), shape=x.shape),)
-
-
-def _accumulator(tensor: Tensor, dtype: Any) -> Tensor:
-    """Cast to the dtype in which a sum or product is formed: 32 bits at least for integers."""
-    if dtype is not None:
-        return cast_to(tensor, as_dtype(dtype))
-    kind = kind_of(tensor.dtype)
-    if kind == "bool" or (kind == "int" and tensor.dtype.itemsize < 4):
-        return cast_to(tensor, int32)
-    if kind == "uint" and tensor.dtype.itemsize < 4:
-        return cast_to(tensor, uint32)
-    return tensor
 
 
 def _sum_samples(rng: np.random.Generator) -> Any:
@@ -151,7 +139,7 @@ def sum(x: TensorLike, /, *, axis: Axis = None, dtype: Any = None, keepdims: boo
         Tensor([4, 6], dtype=int32)
     """
     tensor, attrs = _prepare(x, axis, keepdims, "sum")
-    return bind(sum.op, (_accumulator(tensor, dtype),), attrs)
+    return bind(sum.op, (accumulator(tensor, dtype),), attrs)
 
 
 # -- mean ---------------------------------------------------------------------------------------------------------
@@ -165,9 +153,9 @@ def _mean_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
 
 
 def _mean_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
-    wide = x.astype(float32) if x.dtype.itemsize == 2 else x
+    wide = x.astype(float32) if x.dtype.num in LOW_PRECISION else x
     total = lax.reduce_sum(wide, axis)
-    return _keep(x, (total / np.asarray(count_along(x.shape, axis), wide.dtype)).astype(x.dtype), axis, keepdims)
+    return _keep((total / np.asarray(count_along(x.shape, axis), wide.dtype)).astype(x.dtype), axis, keepdims)
 
 
 def _mean_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
@@ -241,7 +229,7 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
 
 @op(
     kernel=lambda x, axis, keepdims: np.maximum.reduce(x, axis=axis, keepdims=keepdims),
-    lower=lambda x, axis, keepdims: _keep(x, lax.reduce_max(x, axis), axis, keepdims),
+    lower=lambda x, axis, keepdims: _keep(lax.reduce_max(x, axis), axis, keepdims),
     infer=_reduction("max", REAL, empty=False),
     vjp=_extremum_vjp,
     saves=Saves(x=(0,), y=True),
@@ -272,11 +260,187 @@ def max(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tenso
         >>> hf.max([[1, 4], [3, 2]], axis=1)
         Tensor([4, 3], dtype=int32)
     """
-    return bind(max.op, *_unpack(_prepare(x, axis, keepdims, "max")))
+    tensor, attrs = _prepare(x, axis, keepdims, "max")
+    return bind(max.op, (tensor,), attrs)
 
 
-def _unpack(prepared: tuple[Tensor, dict[str, Any]]) -> tuple[tuple[Tensor], dict[str, Any]]:
-    return (prepared[0],), prepared[1]
+@op(
+    kernel=lambda x, axis, keepdims: np.minimum.reduce(x, axis=axis, keepdims=keepdims),
+    lower=lambda x, axis, keepdims: _keep(lax.reduce_min(x, axis), axis, keepdims),
+    infer=_reduction("min", REAL, empty=False),
+    vjp=_extremum_vjp,
+    saves=Saves(x=(0,), y=True),
+    flops=input_elements,
+    samples=_extremum_samples,
+    method="min",
+    ulp=0,
+)
+def min(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Find the smallest element along axes.
+
+    NaN wins over every number. Elements that tie share the gradient evenly.
+
+    Args:
+        x: any shape; real.
+        axis: the axes to reduce; all of them if None.
+        keepdims: whether reduced axes stay, with size 1.
+
+    Returns:
+        The smallest elements, in the dtype of `x`.
+
+    Raises:
+        ShapeError: an axis that is empty, out of range, or named twice.
+        DTypeError: bool or complex elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.min([[1, 4], [3, 2]], axis=1)
+        Tensor([1, 2], dtype=int32)
+    """
+    tensor, attrs = _prepare(x, axis, keepdims, "min")
+    return bind(min.op, (tensor,), attrs)
+
+
+# -- product ------------------------------------------------------------------------------------------------------
+
+
+def _prod_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    dtype = x.dtype
+    if dtype.num in LOW_PRECISION:
+        return np.multiply.reduce(x, axis=axis, keepdims=keepdims, dtype=float32).astype(dtype)
+    return np.multiply.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
+
+
+def _prod_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    wide = x.astype(float32) if x.dtype.num in LOW_PRECISION else x
+    return _keep(lax.reduce_prod(wide, axis).astype(x.dtype), axis, keepdims)
+
+
+def _prod_samples(rng: np.random.Generator) -> Any:
+    yield from _axis_samples(rng)
+    yield Sample((normals(rng, 0, 3),), {"axis": 0})
+    yield Sample((np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 1.0]], np.float32),), {"axis": 1})
+    yield Sample((integers(rng, -3, 3, 4, 3, dtype="int16"),), {"axis": 0})
+    yield from _bad_axes(rng)
+
+
+@op(
+    kernel=_prod_kernel,
+    lower=_prod_lower,
+    infer=_reduction("prod", NUMERIC),
+    vjp=rule_from_lowering("prod"),
+    saves=Saves(x="all"),
+    flops=input_elements,
+    samples=_prod_samples,
+    method="prod",
+    ulp=16,
+)
+def prod(x: TensorLike, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    """Multiply the elements along axes.
+
+    float16 and bfloat16 accumulate in float32. Integers below 32 bits and bools give int32 or uint32. The gradient
+    holds where elements are 0, too.
+
+    Args:
+        x: any shape and dtype.
+        axis: the axes to reduce; all of them if None.
+        dtype: the dtype to cast to before multiplying.
+        keepdims: whether reduced axes stay, with size 1.
+
+    Returns:
+        The products; 1 over an empty axis.
+
+    Raises:
+        ShapeError: an axis out of range, or named twice.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.prod([[1, 2], [3, 4]], axis=0)
+        Tensor([3, 8], dtype=int32)
+    """
+    tensor, attrs = _prepare(x, axis, keepdims, "prod")
+    return bind(prod.op, (accumulator(tensor, dtype),), attrs)
+
+
+# -- truth --------------------------------------------------------------------------------------------------------
+
+_TRUTH = Stops("a truth value has no gradient")
+
+
+def _truth_samples(rng: np.random.Generator) -> Any:
+    flags = integers(rng, 0, 2, 3, 4, dtype="bool")
+    yield Sample((flags,))
+    yield Sample((flags,), {"axis": -1, "keepdims": True})
+    yield Sample((flags[:0],), {"axis": 0})
+    yield Sample((flags[0, 0],))
+    yield Sample((np.array([[1.0, np.nan], [0.0, -0.0]], np.float32),), {"axis": 1})
+    yield from _bad_axes(rng)
+
+
+@op(
+    kernel=lambda x, axis, keepdims: np.logical_and.reduce(x, axis=axis, keepdims=keepdims),
+    lower=lambda x, axis, keepdims: _keep(lax.reduce_and(x, axis), axis, keepdims),
+    infer=_reduction("all", ("bool",)),
+    vjp=_TRUTH,
+    flops=no_flops,
+    samples=_truth_samples,
+    method="all",
+    ulp=0,
+)
+def all(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Say whether all elements along axes are true.
+
+    Args:
+        x: any shape; everything but zero is true.
+        axis: the axes to reduce; all of them if None.
+        keepdims: whether reduced axes stay, with size 1.
+
+    Returns:
+        Bools; True over an empty axis.
+
+    Raises:
+        ShapeError: an axis out of range, or named twice.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.all([[True, False], [True, True]], axis=1)
+        Tensor([False,  True], dtype=bool)
+    """
+    tensor, attrs = _prepare(x, axis, keepdims, "all")
+    return bind(all.op, (cast_to(tensor, bool_),), attrs)
+
+
+@op(
+    kernel=lambda x, axis, keepdims: np.logical_or.reduce(x, axis=axis, keepdims=keepdims),
+    lower=lambda x, axis, keepdims: _keep(lax.reduce_or(x, axis), axis, keepdims),
+    infer=_reduction("any", ("bool",)),
+    vjp=_TRUTH,
+    flops=no_flops,
+    samples=_truth_samples,
+    method="any",
+    ulp=0,
+)
+def any(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Say whether any element along axes is true.
+
+    Args:
+        x: any shape; everything but zero is true.
+        axis: the axes to reduce; all of them if None.
+        keepdims: whether reduced axes stay, with size 1.
+
+    Returns:
+        Bools; False over an empty axis.
+
+    Raises:
+        ShapeError: an axis out of range, or named twice.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.any([[True, False], [False, False]], axis=1)
+        Tensor([ True, False], dtype=bool)
+    """
+    tensor, attrs = _prepare(x, axis, keepdims, "any")
+    return bind(any.op, (cast_to(tensor, bool_),), attrs)
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from hybridflow.core.dims import Dim
+from hybridflow.core.dtypes import as_dtype, int32, kind_of, uint32
 from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.tensor import Tensor
+from hybridflow.ops.common import cast_to
 
 Shape = tuple[Any, ...]
 Axes = tuple[int, ...]
+Axis = int | tuple[int, ...] | None
 
 
 def normalize_shape(name: str, shape: Any) -> Shape:
@@ -69,3 +73,15 @@ def count_along(shape: tuple[Any, ...], axis: Axes) -> Any:
     for i in axis:
         total = total * shape[i]
     return total
+
+
+def accumulator(tensor: Tensor, dtype: Any) -> Tensor:
+    """Cast to the dtype in which a sum or product is formed: 32 bits at least for integers."""
+    if dtype is not None:
+        return cast_to(tensor, as_dtype(dtype))
+    kind = kind_of(tensor.dtype)
+    if kind == "bool" or (kind == "int" and tensor.dtype.itemsize < 4):
+        return cast_to(tensor, int32)
+    if kind == "uint" and tensor.dtype.itemsize < 4:
+        return cast_to(tensor, uint32)
+    return tensor

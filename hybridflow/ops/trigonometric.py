@@ -263,7 +263,7 @@ def cosh(x: TensorLike, /) -> Tensor:
     kernel=np.tanh,
     lower=lax.tanh,
     infer=pointwise("tanh", FLOATING),
-    vjp=lambda F, g, y, x: (g * (1 - y * y),),
+    vjp=lambda F, g, y, x: (g - g * (y * y),),
     saves=Saves(y=True),
     flops=elements,
     samples=unary_samples(),
