@@ -23,13 +23,14 @@ from hybridflow.core.device import place
 from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.errors import GradientError, message
 from hybridflow.core.node import Edge, Node
-from hybridflow.core.op import REGISTRY, No, Op, Stops
+from hybridflow.core.op import REGISTRY, Each, No, Op, Stops
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.builder import GraphBuilder
 
 Wanted = tuple[bool, ...]
-InScope = Callable[[Node], bool]
+EVER = (-1, 1 << 62)
+"""An interval that every node is in."""
 
 
 class Engine(Protocol):
@@ -39,23 +40,29 @@ class Engine(Protocol):
         """Add two contributions."""
 
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
-        """Return one gradient, or None, per input of a node; `g` is a tuple if the node has several outputs."""
+        """Return a gradient, a function computing it, or None, per input; `g` is a tuple for several outputs."""
 
     def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
         """Run the loop over nodes in the surroundings that the engine needs."""
+
+
+_ONLY: Wanted = (True,)
 
 
 class _Sum(list[Any]):
     """Contributions to one value, before they are added."""
 
 
-def reachable(targets: Iterable[Edge], in_scope: InScope) -> list[Node]:
-    """Return the nodes that targets depend on, in recording order."""
+def reachable(targets: Iterable[Edge], intervals: Sequence[tuple[int, int]]) -> list[Node]:
+    """Return the nodes, recorded in one of the intervals, that targets depend on, in recording order."""
     seen: set[Node] = set()
     stack = [node for node, _ in targets]
+    first, last = intervals[0] if len(intervals) == 1 else EVER
     while stack:
         node = stack.pop()
-        if node in seen or not in_scope(node):
+        if node in seen or not first < node.sequence < last:
+            continue
+        if len(intervals) != 1 and not any(a < node.sequence < b for a, b in intervals):
             continue
         seen.add(node)
         for edge in node.inputs:
@@ -72,6 +79,12 @@ def connected(nodes: Iterable[Node], sources: Iterable[Edge]) -> dict[Node, Want
     found: dict[Node, Wanted] = {node: () for node, _ in sources}
     for node in nodes:
         if type(node.op.vjp) is Stops:
+            continue
+        inputs = node.inputs
+        if len(inputs) == 1:
+            edge = inputs[0]
+            if edge is not None and edge[0] in found:
+                found[node] = _ONLY
             continue
         wanted = [edge is not None and edge[0] in found for edge in node.inputs]
         if True in wanted:
@@ -97,6 +110,7 @@ def backprop(
     source_nodes = {node for node, _ in sources}
     pending: dict[Any, Any] = {}
     result: dict[Edge, Any] = {}
+    run = engine.run
 
     def contribute(edge: Edge, gradient: Any) -> None:
         key = edge[0] if len(edge[0].outputs) == 1 else edge
@@ -118,32 +132,48 @@ def backprop(
             added = engine.add(added, found[index])
         return added
 
+    def outputs_of(node: Node) -> Any:
+        """Return the cotangents of a node with several outputs, or None if there are none."""
+        gs = tuple([total((node, index)) for index in range(len(node.outputs))])
+        for index, one in enumerate(gs):
+            if one is not None and (node, index) in sources:
+                result[node, index] = one
+        return None if all(one is None for one in gs) else gs
+
     def loop() -> None:
         for node in reversed(nodes):
             wanted = needed.get(node)
             if wanted is None:
                 continue
-            count = len(node.outputs)
-            if count == 1:
-                g = total(node)
+            if len(node.outputs) == 1:
+                g = pending.pop(node, None)
                 if g is None:
                     continue
+                if type(g) is _Sum:
+                    pending[node] = g
+                    g = total(node)
                 if node in source_nodes:
                     result[node, 0] = g
             else:
-                g = tuple([total((node, index)) for index in range(count)])
-                some = False
-                for index, one in enumerate(g):
-                    if one is not None:
-                        some = True
-                        if (node, index) in sources:
-                            result[node, index] = one
-                if not some:
+                g = outputs_of(node)
+                if g is None:
                     continue
             if wanted:
-                for edge, want, gradient in zip(node.inputs, wanted, engine.run(node, g, wanted), strict=True):
-                    if want and gradient is not None:
-                        contribute(cast(Edge, edge), gradient)
+                gradients = run(node, g, wanted)
+                for index, edge in enumerate(node.inputs):
+                    if not wanted[index]:
+                        continue
+                    gradient = gradients[index]
+                    if type(gradient) is FunctionType:
+                        gradient = gradient()
+                    if gradient is None:
+                        continue
+                    assert edge is not None
+                    key = edge[0] if len(edge[0].outputs) == 1 else edge
+                    if key in pending:
+                        contribute(edge, gradient)
+                    else:
+                        pending[key] = gradient
 
     for edge, cotangent in targets:
         if edge[0] in needed:
@@ -191,6 +221,18 @@ def apply_rule(
     ]
 
 
+def _computed(gradients: Iterable[Any], wanted: Wanted) -> list[Any]:
+    """Compute the wanted results of a rule that ran on NumPy arrays, as arrays."""
+    found: list[Any] = []
+    for gradient, want in zip(gradients, wanted, strict=True):
+        if not want or gradient is None:
+            found.append(None)
+            continue
+        value = gradient() if type(gradient) is FunctionType else gradient
+        found.append(value if type(value) is np.ndarray or value is None else np.asarray(value))
+    return found
+
+
 def input_spec(node: Node, index: int) -> TensorSpec:
     """Return the spec of a node's input."""
     edge = node.inputs[index]
@@ -229,30 +271,36 @@ class RawEngine:
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         """Run a node's rule on its backend."""
         op = node.op
+        if not op.plain or node.backend != "host" or type(g) is not np.ndarray:
+            return self._run_general(node, g, wanted)
+        args = self._arguments(node) if op.looked_at else node.saved
+        rule: Any = op.vjp
+        if type(rule) is Each:
+            rules = rule.rules
+            attrs = node.attrs
+            if len(rules) == 2:
+                first, second = rules
+                return (
+                    first(HOST, g, *args, **attrs) if wanted[0] else None,
+                    second(HOST, g, *args, **attrs) if wanted[1] else None,
+                )
+            return [one(HOST, g, *args, **attrs) if want else None for one, want in zip(rules, wanted, strict=True)]
+        attrs = node.attrs
+        return rule(HOST, g, *args, **attrs) if attrs else rule(HOST, g, *args)
+
+    def _run_general(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        op = node.op
         if "tensor_rule" in op.traits:
             return self._run_tensor_rule(node, g, wanted)
         rule = rule_of(op)
-        attrs = node.attrs
-        if op.saves.hidden:
-            attrs = _rule_attrs(node)
-            g, through_hidden = _visible(node, g)
-            if through_hidden:
-                raise GradientError(f"{op.name}: a hidden output has a gradient outside a recording")
-        args = self._arguments(node)
+        g, through_hidden = _visible(node, g)
+        if through_hidden:
+            raise GradientError(f"{op.name}: a hidden output has a gradient outside a recording")
+        args, attrs = self._arguments(node), _rule_attrs(node)
         if node.backend != "host":
             return self._run_jitted(op, rule, g, args, attrs, wanted)
-        if type(g) is not np.ndarray:
-            g = tuple([None if x is None else np.asarray(x) for x in g]) if type(g) is tuple else np.asarray(g)
-        gradients = rule(HOST, g, *args, **attrs)
-        found: list[Any] = []
-        for gradient, want in zip(gradients, wanted, strict=True):
-            if not want:
-                found.append(None)
-                continue
-            if type(gradient) is FunctionType:
-                gradient = gradient()
-            found.append(gradient if type(gradient) is np.ndarray or gradient is None else np.asarray(gradient))
-        return found
+        g = tuple([None if x is None else np.asarray(x) for x in g]) if type(g) is tuple else np.asarray(g)
+        return _computed(rule(HOST, g, *args, **attrs), wanted)
 
     def _arguments(self, node: Node) -> Sequence[Any]:
         """Return ``(y, *xs)``: what was saved, and specs in the places of the rest that the rule looks at."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from hybridflow.autodiff.backprop import BOUND, backprop, reachable
+from hybridflow.autodiff.backprop import BOUND, EVER, backprop, reachable
 from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import call
 from hybridflow.autodiff.namespaces import PUBLIC
@@ -106,7 +106,7 @@ def _free_edges(body: _Body, outputs: Sequence[Edge | None], arguments: set[Edge
             and node.scope is scope
         )
 
-    nodes = reachable(known, inside)
+    nodes = [node for node in reachable(known, [(body.start, EVER[1])]) if inside(node)]
     members = set(nodes)
     free: dict[Edge, None] = {}
     for edge in (*known, *[edge for node in nodes for edge in node.inputs]):

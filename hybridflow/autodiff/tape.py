@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, cast
 
@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from hybridflow.autodiff.backprop import BOUND, RAW, Engine, backprop, connected, reachable
+from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current, set_tapes
 from hybridflow.core.device import place
 from hybridflow.core.dtypes import is_differentiable
@@ -32,8 +33,13 @@ _FOREVER = 1 << 62
 _CHOICES = ("none", "zero")
 
 
+_LEAF = jax.tree_util.tree_structure(0)
+
+
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """Flatten a pytree, keeping None as a leaf."""
+    if isinstance(tree, Tensor | Variable):
+        return [tree], _LEAF
     return jax.tree_util.tree_flatten(tree, is_leaf=lambda x: x is None)
 
 
@@ -211,6 +217,8 @@ class GradientTape:
             self._pop()
         self._used = True
         found = self._backprop(targets, seeds, leaves)
+        if tree is _LEAF:
+            return found[0] if found[0] is not None or unconnected_gradients == "none" else _zeros(leaves[0])
         if unconnected_gradients == "zero":
             found = [_zeros(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
         return jax.tree_util.tree_unflatten(tree, found)
@@ -226,7 +234,7 @@ class GradientTape:
                 continue
             start = seed if seed is not None else _ones(tensor)
             starts.append((edge, start if bound else start._value))
-        nodes = reachable([edge for edge, _ in starts], self._in_scope())
+        nodes = reachable([edge for edge, _ in starts], self._recorded())
         watched = self._watched_edges()
         wanted = [list(self._source_edges(leaf)) for leaf in leaves]
         if not all(edge in watched for edges in wanted for edge in edges):
@@ -244,12 +252,9 @@ class GradientTape:
             gradients.append(total if total is None or bound else make_tensor(total))
         return gradients
 
-    def _in_scope(self) -> Callable[[Node], bool]:
-        intervals = [*self._intervals, (self._began, _FOREVER)] if self._active else list(self._intervals)
-        if len(intervals) == 1:
-            ((first, last),) = intervals
-            return lambda node: first < node.sequence < last
-        return lambda node: any(first < node.sequence < last for first, last in intervals)
+    def _recorded(self) -> list[tuple[int, int]]:
+        """Return the intervals in which the tape recorded."""
+        return [*self._intervals, (self._began, _FOREVER)] if self._active else self._intervals
 
     def _watched_edges(self) -> set[Edge]:
         edges = set(self._watched)
@@ -285,10 +290,10 @@ class GradientTape:
         if not edges:
             return "The source was not watched: call tape.watch(source) before computing the target from it."
         target_edge = _known_edge(tensor)
-        in_scope = self._in_scope()
-        nodes = reachable([target_edge], in_scope) if target_edge is not None else []
+        intervals = self._recorded()
+        nodes = reachable([target_edge], intervals) if target_edge is not None else []
         watched = self._watched_edges()
-        live = connected([*nodes, *reachable(edges, in_scope)], watched)
+        live = connected([*nodes, *reachable(edges, intervals)], watched)
         if isinstance(source, Tensor) and not any(edge in watched or live.get(edge[0]) for edge in edges):
             return "The source was not watched: call tape.watch(source) before computing the target from it."
         path = connected(nodes, edges)
@@ -300,13 +305,13 @@ class GradientTape:
         return self._why_no_path(nodes, set(edges))
 
     def _why_no_path(self, nodes: list[Node], sources: set[Edge]) -> str:
-        in_scope = self._in_scope()
+        intervals = self._recorded()
 
         def depends(reference: weakref.ref[Node]) -> bool:
             node = reference()
             if node is None:
                 return False
-            return node in connected(reachable([(node, 0)], in_scope), sources)
+            return node in connected(reachable([(node, 0)], intervals), sources)
 
         for variable, reference, where in self._assigned:
             if depends(reference):
@@ -387,10 +392,7 @@ def _seeds(targets: list[Tensor], output_gradients: Any, target: Any) -> list[Te
 
 
 def _filled(like: Tensor | Variable, number: int) -> Tensor:
-    tracer = current().tracer
-    if tracer is not None:
-        from hybridflow.autodiff.namespaces import PUBLIC
-
+    if current().tracer is not None:
         return PUBLIC.full(like.shape, number, dtype=like.dtype)
     array = np.full(like.shape, number, dtype=like.dtype)
     value = cast(Any, like)._value

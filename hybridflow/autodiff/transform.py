@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from hybridflow.autodiff.backprop import BOUND, backprop, reachable
+from hybridflow.autodiff.backprop import BOUND, EVER, backprop, reachable
 from hybridflow.core.context import context_of
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.node import Edge, Node
@@ -80,7 +80,7 @@ def _trace_joint(builder: GraphBuilder, graph: Graph, given: Mask, wanted: Mask)
     for index, (tensor, want) in enumerate(zip(inputs, wanted, strict=True)):
         if want and is_differentiable(tensor.dtype):
             sources[index] = builder.edge_of(tensor)
-    nodes = reachable([edge for edge, _ in starts], lambda node: node.scope is builder.scope)
+    nodes = reachable([edge for edge, _ in starts], [EVER])
     found = backprop(starts, set(sources.values()), nodes, BOUND)
     gradients = [found.get(sources[i]) if i in sources else None for i in range(len(inputs))]
     joint = builder.finish([gradient for gradient in gradients if gradient is not None])

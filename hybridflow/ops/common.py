@@ -67,6 +67,9 @@ def promote(*values: TensorLike) -> tuple[Tensor, ...]:
 
 def promote_float(*values: TensorLike) -> tuple[Tensor, ...]:
     """As `promote`, and integers become the default float."""
+    first = values[0]
+    if len(values) == 1 and type(first) is Tensor and first.dtype.num in DIFFERENTIABLE:
+        return values
     tensors = promote(*values)
     if tensors[0].dtype.num in DIFFERENTIABLE:
         return tensors
