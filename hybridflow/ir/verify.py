@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NoReturn
+
+import numpy as np
 
 from hybridflow.core.dims import same_size
 from hybridflow.core.errors import VerifyError, message
 from hybridflow.core.node import Edge, Node, where_file_line
-from hybridflow.core.op import REGISTRY
+from hybridflow.core.op import REGISTRY, No
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ir.graph import CONSTANT, INPUT, Constant, Graph
 from hybridflow.ir.printer import format_node, graphs_in, value_names
@@ -164,6 +169,10 @@ class _Verifier:
     def specs(self, node: Node) -> None:
         """Check that the op's shape rule gives what the node records."""
         inputs = [edge[0].spec(edge[1]) for edge in node.inputs if edge is not None]
+        for function in (node.op.kernel, node.op.lower):
+            if not accepts(function, len(inputs), tuple(node.attrs)):
+                self.fail(node, f"{node.op.name} does not take {len(inputs)} inputs with the attributes "
+                          f"{', '.join(node.attrs) or 'none'}")  # fmt: skip
         try:
             found = node.op.infer(*inputs, **node.attrs)
         except Exception as error:
@@ -177,6 +186,24 @@ class _Verifier:
         for recorded, inferred in zip(node.specs, outputs, strict=True):
             if not same_spec(recorded, inferred):
                 self.fail(node, f"the node records {recorded}, but {node.op.name} gives {inferred}")
+
+
+@lru_cache(4096)
+def accepts(function: Callable[..., Any] | No, inputs: int, attrs: tuple[str, ...]) -> bool:
+    """Whether a kernel or lowering can be called with so many arrays and with attributes of these names."""
+    if isinstance(function, No):
+        return True
+    if isinstance(function, np.ufunc):
+        return function.nin == inputs and not attrs
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True  # a function in C that does not say; its shape rule judges alone
+    try:
+        signature.bind(*[None] * inputs, **dict.fromkeys(attrs))
+    except TypeError:
+        return False
+    return True
 
 
 def _name(scope: Any) -> str:

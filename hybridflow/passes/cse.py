@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
+import numpy as np
+
 from hybridflow.core.dims import Dim
-from hybridflow.core.dtypes import DType
 from hybridflow.core.node import Node
 from hybridflow.core.op import Op
 from hybridflow.core.spec import TensorSpec
@@ -83,7 +84,7 @@ def attr_key(value: Any) -> Any:
         return _float_key(value)
     if kind is Dim:
         return "size", str(value)
-    if isinstance(value, Constant | DType):
+    if isinstance(value, Constant | np.dtype):
         return value
     if kind is complex:
         return complex, _float_key(value.real), _float_key(value.imag)

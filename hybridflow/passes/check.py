@@ -1,0 +1,82 @@
+"""Checking a pass: the graph before and after it must be right and compute the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hybridflow.core.dispatch import run_raw
+from hybridflow.core.dtypes import kind_of
+from hybridflow.core.errors import ParityError, VerifyError, message
+from hybridflow.core.node import Node
+from hybridflow.ir.evaluate import RunNode, evaluate
+from hybridflow.ir.graph import Graph
+from hybridflow.ir.printer import print_graph
+from hybridflow.ir.verify import verify
+from hybridflow.passes.registry import Pass, PassContext
+
+
+def run_eagerly(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
+    """Run a node as eager code does: its NumPy kernel, or its lowering compiled on its own."""
+    return run_raw(node.op, inputs, attrs)
+
+
+def check_pass(
+    pass_: Pass, graph: Graph, values: Sequence[Any], *, differentiable: bool = True, run: RunNode = run_eagerly
+) -> Graph:
+    """Run a pass on a graph and raise unless the result is right and equivalent.
+
+    Both graphs are verified and evaluated node by node on the same inputs; their outputs must agree in every bit
+    (any NaN equals any other). The pass must leave the graph it was given as it is, and keep inputs and outputs.
+
+    Args:
+        pass_: the pass.
+        graph: the graph.
+        values: one array per input.
+        differentiable: as `run_passes` takes it.
+        run: how to run one node.
+
+    Returns:
+        The graph after the pass.
+
+    Raises:
+        VerifyError: a graph that breaks a rule of the IR, or inputs or outputs that changed.
+        ParityError: outputs that differ, with the first difference and both graphs.
+    """
+    text = print_graph(graph, elide=None)
+    verify(graph)
+    after = pass_(graph, PassContext(differentiable))
+    verify(after)
+    if print_graph(graph, elide=None) != text:
+        raise VerifyError(message(f"{pass_.name}: changed the graph it was given", got=text))
+    if after.inputs != graph.inputs:
+        raise VerifyError(message(f"{pass_.name}: changed the inputs of {graph.name}", got=print_graph(after)))
+    if list(map(str, after.output_specs)) != list(map(str, graph.output_specs)):
+        raise VerifyError(message(f"{pass_.name}: changed the outputs of {graph.name}", got=print_graph(after)))
+    before_values, after_values = evaluate(graph, values, run), evaluate(after, values, run)
+    for position, (a, b) in enumerate(zip(before_values, after_values, strict=True)):
+        if not same_bits(a, b):
+            what = f"{pass_.name}: output {position} of {graph.name} differs: {np.asarray(a)} before, {np.asarray(b)}"
+            raise ParityError(f"{what} after\n{text}\n{print_graph(after, elide=None)}")
+    return after
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Whether two arrays have one dtype, shape and bits; NaNs are equal whatever their payload."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.tobytes() == b.tobytes():
+        return True
+    kind = kind_of(a.dtype)
+    if kind == "complex":
+        return same_bits(a.real, b.real) and same_bits(a.imag, b.imag)
+    if kind != "float":
+        return False
+    nan = np.isnan(a)
+    zero = np.zeros((), a.dtype)
+    if not np.array_equal(nan, np.isnan(b)):
+        return False
+    return np.where(nan, zero, a).tobytes() == np.where(nan, zero, b).tobytes()
