@@ -14,6 +14,7 @@ from hybridflow.autodiff.backprop import BOUND, RAW, Engine, backprop, connected
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current, set_tapes
 from hybridflow.core.device import place
+from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import (
     ArgumentError,
@@ -249,7 +250,7 @@ class GradientTape:
                 one = result.get(edge)
                 if one is not None:
                     total = one if total is None else engine.add(total, one)
-            gradients.append(total if total is None or bound else make_tensor(total))
+            gradients.append(total if total is None or bound else make_tensor(as_arrays(total)))
         return gradients
 
     def _recorded(self) -> list[tuple[int, int]]:

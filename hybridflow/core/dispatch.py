@@ -197,7 +197,7 @@ def as_arrays(outputs: Any) -> Any:
     if isinstance(outputs, tuple):
         items = cast("tuple[Any, ...]", outputs)
         return tuple([item if type(item) is _ndarray else np.asarray(item) for item in items])
-    return np.asarray(outputs)
+    return outputs if isinstance(outputs, jax.Array) else np.asarray(outputs)
 
 
 def _raw(tensor: Tensor) -> Any:
