@@ -63,7 +63,7 @@ def doctor(arguments: argparse.Namespace, console: Console) -> bool:
     for device in jax.devices():
         table.add_row(f"{device.platform}:{device.id}", str(device.device_kind))
     console.print(table)
-    console.print(_options_table())
+    _print_options(console)
     x = hf.asarray(np.linspace(-1, 1, 8, dtype=np.float32))
     same = comparing.compare(lambda x: hf.tanh(x) * x, x, repeats=1).same
     console.print(f"A compiled function gives the eager result: {'yes' if same else 'NO'}", highlight=False)
@@ -77,16 +77,17 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _options_table() -> Table:
-    table = Table(title=f"XLA options, known problems of jaxlib {_version('jaxlib')}", title_justify="left")
-    for column in ("option", "used here", "jaxlib", "why"):
-        table.add_column(column)
+def _print_options(console: Console) -> None:
+    """Print the table of XLA options, with the known problem that is the reason for each."""
+    console.print(f"XLA options, for known problems of jaxlib (here {_version('jaxlib')})", highlight=False)
     for options, eager in ((OPTIONS, False), (EAGER_OPTIONS, True)):
         used = compiler_options(eager=eager)
         for option in options:
-            state = ("eager operations" if eager else "yes") if option.name in used else "no"
-            table.add_row(f"{option.backend}: {option.name}={option.value!r}", state, _range(option), option.why)
-    return table
+            state = "used" if option.name in used else "not used"
+            line = f"  {option.backend}: {option.name}={option.value!r} ({state} here; jaxlib {_range(option)})"
+            where = "operations compiled alone: " if eager else ""
+            for text in (line, f"    {where}{option.why}"):
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _range(option: XlaOption) -> str:

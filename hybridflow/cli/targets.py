@@ -61,12 +61,16 @@ def load_target(text: str, shapes: Sequence[str] | None = None) -> Target:
     module = _import(path)
     function = getattr(module, name, None)
     if function is None:
-        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        known = [key for key, value in vars(module).items() if callable(value) and _is_a_target(key)]
         raise TargetError(message(f"target: {file} has no function {name!r}", hint=_like(name, known)))
     if not callable(function):
         raise TargetError(message(f"target: {name!r} in {file} is a {type(function).__name__}, not a function"))
     args, kwargs = _arguments(module, name, function, shapes)
     return Target(name, function, args, kwargs)
+
+
+def _is_a_target(name: str) -> bool:
+    return not name.startswith("_") and not name.endswith("_args")
 
 
 def _python_files(path: Path) -> list[str]:
