@@ -33,6 +33,7 @@ from hybridflow.core.tensor import Tensor as Tensor
 from hybridflow.core.tensor import Variable as Variable
 from hybridflow.core.tensor import asarray as asarray
 from hybridflow.ir.graph import Graph as Graph
+from hybridflow.ops.along_axis import *  # noqa: F403
 from hybridflow.ops.arithmetic import *  # noqa: F403
 from hybridflow.ops.arrange import *  # noqa: F403
 from hybridflow.ops.bits import *  # noqa: F403
@@ -46,6 +47,7 @@ from hybridflow.ops.shape import *  # noqa: F403
 from hybridflow.ops.statistics import *  # noqa: F403
 from hybridflow.ops.transcendental import *  # noqa: F403
 from hybridflow.ops.trigonometric import *  # noqa: F403
+from hybridflow.ops.updates import *  # noqa: F403
 from hybridflow.ops import nn as nn
 from hybridflow.ops import random as random
 from hybridflow.ops.matmul import matmul as matmul

@@ -1,7 +1,8 @@
-"""Tensors made from nothing: constants, ranges and identity matrices."""
+"""Tensors made from nothing: constants, ranges, identity matrices; and triangles of matrices."""
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,8 +12,8 @@ from jax import lax
 from hybridflow.core.device import use_device
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import as_dtype, check_fits, default_dtype, float32, int32, kind_of
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.dtypes import as_dtype, check_fits, default_dtype, float32, float64, int32, int64, kind_of
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample, Stops, op, public_names
 from hybridflow.ops.common import (
     Shape,
@@ -20,10 +21,12 @@ from hybridflow.ops.common import (
     TensorLike,
     TensorSpec,
     as_tensor,
+    call_text,
     cast_to,
     is_number,
     make_spec,
     no_flops,
+    normals,
 )
 from hybridflow.ops.shape import broadcast_to
 from hybridflow.ops.sizes import normalize_shape
@@ -215,6 +218,349 @@ def ones_like(x: TensorLike, /, *, dtype: Any = None, device: str | None = None)
         Tensor([1, 1], dtype=int32)
     """
     return full_like(x, 1, dtype=dtype, device=device)
+
+
+# -- ranges -------------------------------------------------------------------------------------------------------
+
+
+def _grid_infer(*, start: Any, step: Any, size: Any, dtype: Any) -> TensorSpec:
+    del start, step
+    return make_spec((size,), dtype)
+
+
+def _arange_kernel(*, start: Any, step: Any, size: int, dtype: Any) -> Any:
+    wide = float64 if kind_of(dtype) == "float" else int64
+    return (np.arange(size, dtype=wide) * wide.type(step) + wide.type(start)).astype(dtype)
+
+
+def _arange_lower(*, start: Any, step: Any, size: int, dtype: Any) -> Any:
+    wide = float64 if kind_of(dtype) == "float" else int64
+    steps = lax.iota(wide, size)
+    return lax.convert_element_type(steps * wide.type(step) + wide.type(start), dtype)
+
+
+def _arange_samples(rng: np.random.Generator) -> Any:
+    del rng
+    yield Sample((5,))
+    yield Sample((2, 11, 3))
+    yield Sample((5, 0, -2))
+    yield Sample((0.5, 2.0, 0.25))
+    yield Sample((3, 3))
+    yield Sample((4,), {"dtype": "float64"})
+    yield Sample((4,), {"dtype": "bfloat16"})
+    yield Bad((0, 5, 0), error=ArgumentError, text="the step is 0")
+    yield Bad((300,), {"dtype": "uint8"}, error=OverflowError, text="299 does not fit uint8")
+    yield Bad((2,), {"dtype": "bool"}, error=DTypeError, text="arange: does not give bool")
+
+
+@op(
+    kernel=_arange_kernel,
+    lower=_arange_lower,
+    infer=_grid_infer,
+    vjp=_NO_INPUTS,
+    flops=no_flops,
+    samples=_arange_samples,
+    ulp=1,
+)
+def arange(
+    start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: str | None = None
+) -> Tensor:
+    """Make a tensor of evenly spaced numbers: ``start, start + step, ...`` up to but without `stop`.
+
+    Args:
+        start: the first number; the end, and the first is 0, if `stop` is not given.
+        stop: the end, not included.
+        step: the distance, not 0.
+        dtype: int32 if all are integers, else float32, if not given.
+        device: where to put it.
+
+    Returns:
+        ``(ceil((stop - start) / step),)``.
+
+    Raises:
+        ArgumentError: a step of 0.
+        NumberRangeError: a number the dtype cannot hold.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.arange(2, 8, 2)
+        Tensor([2, 4, 6], dtype=int32)
+    """
+    first, end = (0, start) if stop is None else (start, stop)
+    if step == 0:
+        raise ArgumentError(message("arange: the step is 0", got=f"arange({first}, {end}, 0)", hint="Use 1 or -1."))
+    whole = all(isinstance(number, int | Dim | np.integer) for number in (first, end, step))
+    found = as_dtype(dtype) if dtype is not None else int32 if whole else float32
+    if kind_of(found) in ("bool", "complex"):
+        raise DTypeError(message(f"arange: does not give {found}", hint="Choose an integer or float dtype."))
+    if whole:
+        size = _whole_steps(first, end, step)
+    else:
+        size = max(math.ceil((end - first) / step), 0)
+    first, step = (first, step) if whole else (float(first) + 0.0, float(step))
+    if isinstance(size, int) and size and whole:
+        check_fits(first, found)
+        check_fits(first + (size - 1) * step, found)
+    with _on(device):
+        return bind(arange.op, (), {"start": first, "step": step, "size": size, "dtype": found})
+
+
+def _whole_steps(first: Any, end: Any, step: Any) -> Any:
+    """Return how many steps lead from one integer to another."""
+    length, stride = (end - first, step) if step > 0 else (first - end, -step)
+    if length <= 0:
+        return 0
+    return length if stride == 1 else (length + (stride - 1)) // stride
+
+
+def _linspace_kernel(*, start: float, stop: float, num: int, endpoint: bool, dtype: Any) -> Any:
+    return np.linspace(start, stop, num, endpoint=endpoint).astype(dtype)
+
+
+def _linspace_lower(*, start: float, stop: float, num: int, endpoint: bool, dtype: Any) -> Any:
+    gaps = num - 1 if endpoint else num
+    if num == 0 or gaps == 0:
+        return lax.full((num,), start, dtype)
+    points = lax.iota(float64, num) * float64.type((stop - start) / gaps) + float64.type(start)
+    if endpoint:
+        points = lax.select(lax.iota(int32, num) == num - 1, lax.full_like(points, stop), points)
+    return lax.convert_element_type(points, dtype)
+
+
+def _linspace_samples(rng: np.random.Generator) -> Any:
+    del rng
+    yield Sample((0.0, 1.0, 5))
+    yield Sample((2, -1, 4), {"endpoint": False})
+    yield Sample((1.0, 3.0, 1))
+    yield Sample((1.0, 3.0, 0), {"dtype": "float64"})
+    yield Bad((0.0, 1.0, -1), error=ShapeError, text="-1 is not a number of points")
+    yield Bad((0.0, 1.0, 3), {"dtype": "int32"}, error=DTypeError, text="linspace: does not give int32")
+
+
+@op(
+    kernel=_linspace_kernel,
+    lower=_linspace_lower,
+    infer=lambda *, start, stop, num, endpoint, dtype: make_spec((num,), dtype),
+    vjp=_NO_INPUTS,
+    flops=no_flops,
+    samples=_linspace_samples,
+    ulp=1,
+)
+def linspace(
+    start: float, stop: float, /, num: int, *, dtype: Any = None, device: str | None = None, endpoint: bool = True
+) -> Tensor:
+    """Make a tensor of a number of evenly spaced points.
+
+    Args:
+        start: the first point.
+        stop: the last point.
+        num: how many points.
+        dtype: a floating-point dtype; float32 if not given.
+        device: where to put it.
+        endpoint: False leaves `stop` out, with the distance that its place would have.
+
+    Returns:
+        ``(num,)``.
+
+    Raises:
+        ShapeError: a negative number of points.
+        DTypeError: a dtype that is not floating-point.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linspace(0, 1, 5)
+        Tensor([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
+    """
+    found = float32 if dtype is None else as_dtype(dtype)
+    if kind_of(found) != "float":
+        raise DTypeError(message(f"linspace: does not give {found}", hint="Choose a floating-point dtype."))
+    count = num.__index__()
+    if count < 0:
+        raise ShapeError(message(f"linspace: {count} is not a number of points", hint="Ask for 0 or more."))
+    attrs = {"start": float(start) + 0.0, "stop": float(stop) + 0.0, "num": count, "endpoint": bool(endpoint)}
+    with _on(device):
+        return bind(linspace.op, (), {**attrs, "dtype": found})
+
+
+# -- matrices -----------------------------------------------------------------------------------------------------
+
+
+def _eye_kernel(*, rows: int, columns: int, offset: int, dtype: Any) -> Any:
+    return np.eye(rows, columns, offset, dtype)
+
+
+def _diagonal(rows: int, columns: int) -> Any:
+    """Return how far right of the diagonal every element of a matrix is."""
+    shape = (rows, columns)
+    return lax.broadcasted_iota(int32, shape, 1) - lax.broadcasted_iota(int32, shape, 0)
+
+
+def _eye_lower(*, rows: int, columns: int, offset: int, dtype: Any) -> Any:
+    return lax.convert_element_type(_diagonal(rows, columns) == offset, dtype)
+
+
+def _eye_samples(rng: np.random.Generator) -> Any:
+    del rng
+    yield Sample((3,))
+    yield Sample((2, 4), {"k": 1})
+    yield Sample((3, 2), {"k": -1, "dtype": "int32"})
+    yield Sample((0, 2), {"dtype": "bool"})
+    yield Sample((2,), {"dtype": "bfloat16"})
+    yield Bad((2, -1), error=ShapeError, text="-1 is not a size")
+
+
+def _eye_infer(*, rows: Any, columns: Any, offset: int, dtype: Any) -> TensorSpec:
+    del offset
+    return _full_infer(shape=(rows, columns), fill_value=0, dtype=dtype)
+
+
+@op(
+    kernel=_eye_kernel,
+    lower=_eye_lower,
+    infer=_eye_infer,
+    vjp=_NO_INPUTS,
+    flops=no_flops,
+    samples=_eye_samples,
+    ulp=0,
+)
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: str | None = None
+) -> Tensor:
+    """Make a matrix with ones on a diagonal and zeros elsewhere.
+
+    Args:
+        n_rows: the number of rows.
+        n_cols: the number of columns; as many as rows if not given.
+        k: which diagonal: 0 the main one, above it if positive.
+        dtype: its dtype; float32 if not given.
+        device: where to put it.
+
+    Returns:
+        ``(n_rows, n_cols)``.
+
+    Raises:
+        ShapeError: a negative size.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.eye(2, 3, k=1)
+        Tensor([[0., 1., 0.],
+                [0., 0., 1.]], dtype=float32)
+    """
+    rows, columns = normalize_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
+    found = float32 if dtype is None else as_dtype(dtype)
+    attrs = {"rows": rows, "columns": columns, "offset": int(k), "dtype": found}
+    _eye_infer(**attrs)
+    with _on(device):
+        return bind(eye.op, (), attrs)
+
+
+def _triangle_infer(name: str) -> Any:
+    def infer(x: TensorSpec, *, k: int) -> TensorSpec:
+        del k
+        if len(x.shape) < 2:
+            raise ShapeError(
+                message(f"{name}: needs 2 dimensions at least, there are {len(x.shape)}", got=call_text(name, x),
+                        hint="Pass a matrix or a stack of them.")
+            )  # fmt: skip
+        return make_spec(x.shape, x.dtype)
+
+    return infer
+
+
+def _triangle_kernel(name: str, keep: Any) -> Any:
+    infer = _triangle_infer(name)
+
+    def kernel(x: Any, *, k: int) -> Any:
+        infer(x, k=k)
+        return keep(x, k)
+
+    return kernel
+
+
+def _triangle_lower(upper: bool) -> Any:
+    def lowered(x: Any, *, k: int) -> Any:
+        diagonal = _diagonal(*x.shape[-2:])
+        inside = diagonal >= k if upper else diagonal <= k
+        inside = lax.broadcast_in_dim(inside, x.shape, (x.ndim - 2, x.ndim - 1))
+        return lax.select(inside, x, lax.full_like(x, 0))
+
+    return lowered
+
+
+def _triangle_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 3, 4),))
+    yield Sample((normals(rng, 2, 3, 3),), {"k": -1})
+    yield Sample((normals(rng, 3, 2, dtype="float64"),), {"k": 1})
+    yield Sample((np.array([[np.nan, np.nan], [np.inf, -0.0]], np.float32),), gradient=False)
+    yield Sample((normals(rng, 0, 2, dtype="bfloat16"),), gradient=False)
+    yield Bad((normals(rng, 3),), error=ShapeError, text="needs 2 dimensions at least, there are 1")
+
+
+@op(
+    kernel=_triangle_kernel("tril", np.tril),
+    lower=_triangle_lower(False),
+    infer=_triangle_infer("tril"),
+    vjp=lambda F, g, y, x, *, k: (F.tril(g, k=k),),
+    flops=no_flops,
+    samples=_triangle_samples,
+    traits=("layout",),
+    method="tril",
+    ulp=0,
+)
+def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
+    """Keep the lower triangle of matrices and set the rest to zero.
+
+    Args:
+        x: ``(..., m, n)``, any dtype.
+        k: the highest diagonal that is kept: 0 the main one, above it if positive.
+
+    Returns:
+        The same shape and dtype.
+
+    Raises:
+        ShapeError: fewer than two dimensions.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.tril([[1, 2], [3, 4]])
+        Tensor([[1, 0],
+                [3, 4]], dtype=int32)
+    """
+    return bind(tril.op, (as_tensor(x),), {"k": int(k)})
+
+
+@op(
+    kernel=_triangle_kernel("triu", np.triu),
+    lower=_triangle_lower(True),
+    infer=_triangle_infer("triu"),
+    vjp=lambda F, g, y, x, *, k: (F.triu(g, k=k),),
+    flops=no_flops,
+    samples=_triangle_samples,
+    traits=("layout",),
+    method="triu",
+    ulp=0,
+)
+def triu(x: TensorLike, /, *, k: int = 0) -> Tensor:
+    """Keep the upper triangle of matrices and set the rest to zero.
+
+    Args:
+        x: ``(..., m, n)``, any dtype.
+        k: the lowest diagonal that is kept: 0 the main one, above it if positive.
+
+    Returns:
+        The same shape and dtype.
+
+    Raises:
+        ShapeError: fewer than two dimensions.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.triu([[1, 2], [3, 4]])
+        Tensor([[1, 2],
+                [0, 4]], dtype=int32)
+    """
+    return bind(triu.op, (as_tensor(x),), {"k": int(k)})
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,22 +1,24 @@
-"""Range checks of indices that are values: done at once, or attached to the call of a compiled function."""
+"""Indices that are values: their range checks, done at once or attached to a compiled call, and keys made of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from hybridflow.core.context import is_tracing
-from hybridflow.core.dtypes import int64
+from hybridflow.core.dtypes import int64, uint64
 from hybridflow.core.errors import IndexRangeError, message
 from hybridflow.core.tensor import Tensor, host_array
 from hybridflow.ir.builder import add_check
-from hybridflow.ops.common import cast_to
+from hybridflow.ops.common import Shape, TensorLike, TensorSpec, as_tensor, broadcast_shapes, cast_to, require_kind
 from hybridflow.ops.comparison import greater_equal, less, logical_and
 from hybridflow.ops.creation import full
 from hybridflow.ops.elementwise import negative
 from hybridflow.ops.index_keys import check_position
 from hybridflow.ops.reductions import all as reduce_all
+from hybridflow.ops.sizes import Axes, count_elements
 
 
 def check_indices(name: str, indices: Tensor, size: Any, axis: int) -> None:
@@ -61,3 +63,56 @@ def check_range(name: str, indices: Any, size: int, axis: int) -> None:
     outside = (indices >= size) | (indices < -size)
     if outside.any():
         check_position(int(indices[outside].ravel()[0]), size, axis, name)
+
+
+def index_key(indices: Sequence[Any], axes: Axes) -> tuple[Any, ...]:
+    """Return index arrays as a key for NumPy and jax."""
+    key: list[Any] = [slice(None)] * (axes[-1] + 1)
+    for axis, array in zip(axes, indices, strict=True):
+        key[axis] = array
+    return tuple(key)
+
+
+def lowered_key(indices: Sequence[Any], axes: Axes) -> tuple[Any, ...]:
+    """Return traced indices as a key, in a dtype wide enough to count from the end."""
+    wide = [
+        array.astype(np.int32 if array.dtype.itemsize < 4 or array.dtype == np.int32 else np.int64)
+        for array in indices
+    ]
+    return index_key(wide, axes)
+
+
+def gathered_shape(name: str, shape: Shape, indices: Sequence[TensorSpec], axes: Axes) -> Shape:
+    """Return the shape that index tensors select; tensors on neighbouring axes stay there, others come first."""
+    for spec in indices:
+        require_kind(name, ("int", "uint"), spec)
+    selected = broadcast_shapes(name, *[spec.shape for spec in indices])
+    for axis in axes:
+        if shape[axis] == 0 and count_elements(selected) != 0:
+            check_position(0, 0, axis, name)
+    rest = [size for i, size in enumerate(shape) if i not in axes]
+    place = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+    return (*rest[:place], *selected, *rest[place:])
+
+
+def explained(name: str, shape: Shape, indices: Sequence[Any], axes: Axes) -> IndexRangeError:
+    """Return the error that says which index NumPy refused."""
+    for axis, array in zip(axes, indices, strict=True):
+        try:
+            check_range(name, np.asarray(array), shape[axis], axis)
+        except IndexRangeError as error:
+            return error
+    return IndexRangeError(f"{name}: an index is out of range")
+
+
+def checked_indices(name: str, indices: Sequence[TensorLike], shape: Shape, axes: Axes) -> list[Tensor]:
+    """Return indices as tensors that lie on their axes."""
+    tensors: list[Tensor] = []
+    for value, axis in zip(indices, axes, strict=True):
+        tensor = as_tensor(value)
+        require_kind(name, ("int", "uint"), tensor.spec)
+        if tensor.dtype == uint64:
+            tensor = cast_to(tensor, int64)
+        check_indices(name, tensor, shape[axis], axis)
+        tensors.append(tensor)
+    return tensors

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import add_method, bind
-from hybridflow.core.dtypes import LOW_PRECISION, float32, int64, uint64
+from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.core.errors import IndexRangeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
@@ -19,20 +18,17 @@ from hybridflow.ops.common import (
     TensorLike,
     TensorSpec,
     as_tensor,
-    broadcast_shapes,
     call_text,
-    cast_to,
     input_elements,
     make_spec,
     no_flops,
     normalize_axis,
     normals,
-    require_kind,
 )
-from hybridflow.ops.index_checks import check_indices, check_range
+from hybridflow.ops.index_checks import checked_indices, explained, gathered_shape, index_key, lowered_key
 from hybridflow.ops.index_keys import StaticIndex, check_position, numpy_index, parse_key, static_shape
 from hybridflow.ops.shape import reshape
-from hybridflow.ops.sizes import Axes, count_elements, normalize_shape
+from hybridflow.ops.sizes import Axes, normalize_shape
 
 # -- static indices -----------------------------------------------------------------------------------------------
 
@@ -201,57 +197,17 @@ def slice_scatter(x: TensorLike, /, *, shape: Shape, index: StaticIndex) -> Tens
 # -- positions in tensors -----------------------------------------------------------------------------------------
 
 
-def _key(indices: Sequence[Any], axes: Axes) -> tuple[Any, ...]:
-    """Return index arrays as a key for NumPy and jax."""
-    key: list[Any] = [slice(None)] * (axes[-1] + 1)
-    for axis, array in zip(axes, indices, strict=True):
-        key[axis] = array
-    return tuple(key)
-
-
-def _lowered_key(indices: Sequence[Any], axes: Axes) -> tuple[Any, ...]:
-    """Return traced indices as a key, in a dtype wide enough to count from the end."""
-    wide = [
-        array.astype(np.int32 if array.dtype.itemsize < 4 or array.dtype == np.int32 else np.int64)
-        for array in indices
-    ]
-    return _key(wide, axes)
-
-
-def _gathered_shape(name: str, shape: Shape, indices: Sequence[TensorSpec], axes: Axes) -> Shape:
-    """Return the shape that index tensors select; tensors on neighbouring axes stay there, others come first."""
-    for spec in indices:
-        require_kind(name, ("int", "uint"), spec)
-    selected = broadcast_shapes(name, *[spec.shape for spec in indices])
-    for axis in axes:
-        if shape[axis] == 0 and count_elements(selected) != 0:
-            check_position(0, 0, axis, name)
-    rest = [size for i, size in enumerate(shape) if i not in axes]
-    place = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
-    return (*rest[:place], *selected, *rest[place:])
-
-
 def _gather_infer(x: TensorSpec, *indices: TensorSpec, axes: Axes) -> TensorSpec:
-    return make_spec(_gathered_shape("gather", x.shape, indices, axes), x.dtype)
-
-
-def _explained(name: str, shape: Shape, indices: Sequence[Any], axes: Axes) -> IndexRangeError:
-    """Return the error that says which index NumPy refused."""
-    for axis, array in zip(axes, indices, strict=True):
-        try:
-            check_range(name, np.asarray(array), shape[axis], axis)
-        except IndexRangeError as error:
-            return error
-    return IndexRangeError(f"{name}: an index is out of range")
+    return make_spec(gathered_shape("gather", x.shape, indices, axes), x.dtype)
 
 
 def _gather_kernel(x: Any, *indices: Any, axes: Axes) -> Any:
     try:
         if len(axes) == 1:
             return np.take(x, indices[0], axes[0])
-        return x[_key(indices, axes)]
+        return x[index_key(indices, axes)]
     except IndexError:
-        raise _explained("gather", x.shape, indices, axes) from None
+        raise explained("gather", x.shape, indices, axes) from None
 
 
 def _gather_vjp(F: Any, g: Any, y: Any, x: Any, *indices: Any, axes: Axes) -> Any:
@@ -275,7 +231,7 @@ def _gather_samples(rng: np.random.Generator) -> Any:
 
 @op(
     kernel=_gather_kernel,
-    lower=lambda x, *indices, axes: x.at[_lowered_key(indices, axes)].get(mode="clip"),
+    lower=lambda x, *indices, axes: x.at[lowered_key(indices, axes)].get(mode="clip"),
     infer=_gather_infer,
     vjp=_gather_vjp,
     saves=Saves(x="all"),
@@ -307,24 +263,11 @@ def gather(x: TensorLike, /, *indices: TensorLike, axes: Axes) -> Tensor:
     """
     tensor = as_tensor(x)
     places = tuple([normalize_axis("gather", axis, tensor.ndim) for axis in axes])
-    return bind(gather.op, (tensor, *_checked("gather", indices, tensor.shape, places)), {"axes": places})
-
-
-def _checked(name: str, indices: Sequence[TensorLike], shape: Shape, axes: Axes) -> list[Tensor]:
-    """Return indices as tensors that lie on their axes."""
-    tensors: list[Tensor] = []
-    for value, axis in zip(indices, axes, strict=True):
-        tensor = as_tensor(value)
-        require_kind(name, ("int", "uint"), tensor.spec)
-        if tensor.dtype == uint64:
-            tensor = cast_to(tensor, int64)
-        check_indices(name, tensor, shape[axis], axis)
-        tensors.append(tensor)
-    return tensors
+    return bind(gather.op, (tensor, *checked_indices("gather", indices, tensor.shape, places)), {"axes": places})
 
 
 def _index_add_infer(x: TensorSpec, *indices: TensorSpec, axes: Axes, shape: Shape) -> TensorSpec:
-    expected = _gathered_shape("index_add", shape, indices, axes)
+    expected = gathered_shape("index_add", shape, indices, axes)
     if x.shape != expected:
         raise ShapeError(
             message(f"index_add: values of shape {x.shape} for elements of shape {expected}",
@@ -337,15 +280,15 @@ def _index_add_kernel(x: Any, *indices: Any, axes: Axes, shape: Shape) -> Any:
     wide = float32 if x.dtype.num in LOW_PRECISION else x.dtype
     result = np.zeros(shape, wide)
     try:
-        np.add.at(result, _key(indices, axes), x.astype(wide, copy=False))
+        np.add.at(result, index_key(indices, axes), x.astype(wide, copy=False))
     except IndexError:
-        raise _explained("index_add", shape, indices, axes) from None
+        raise explained("index_add", shape, indices, axes) from None
     return result.astype(x.dtype, copy=False)
 
 
 def _index_add_lower(x: Any, *indices: Any, axes: Axes, shape: Shape) -> Any:
     wide = float32 if x.dtype.num in LOW_PRECISION else x.dtype
-    result = lax.full(shape, 0, wide).at[_lowered_key(indices, axes)].add(x.astype(wide), mode="drop")
+    result = lax.full(shape, 0, wide).at[lowered_key(indices, axes)].add(x.astype(wide), mode="drop")
     return result.astype(x.dtype)
 
 
@@ -393,7 +336,7 @@ def index_add(x: TensorLike, /, *indices: TensorLike, axes: Axes, shape: Shape) 
     tensor = as_tensor(x)
     return bind(
         index_add.op,
-        (tensor, *_checked("index_add", indices, shape, axes)),
+        (tensor, *checked_indices("index_add", indices, shape, axes)),
         {"axes": axes, "shape": normalize_shape("index_add", shape)},
     )
 

@@ -1,0 +1,423 @@
+"""Functional updates: ``x.at[key].set(v)`` and its relatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import add_method, bind
+from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32
+from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, IndexRangeError, ShapeError, message
+from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
+from hybridflow.ops.choice import maximum, minimum
+from hybridflow.ops.common import (
+    NUMERIC,
+    Shape,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    broadcast_shapes,
+    call_text,
+    cast_to,
+    input_elements,
+    make_spec,
+    no_flops,
+    normals,
+    promote,
+    require_kind,
+)
+from hybridflow.ops.elementwise import add, multiply
+from hybridflow.ops.index_checks import (
+    checked_indices,
+    explained,
+    gathered_shape,
+    index_key,
+    lowered_key,
+)
+from hybridflow.ops.index_keys import StaticIndex, numpy_index, parse_key, static_shape
+from hybridflow.ops.indexing import getitem
+from hybridflow.ops.shape import broadcast_to
+from hybridflow.ops.sizes import Axes
+
+# -- static indices -----------------------------------------------------------------------------------------------
+
+
+def _slice_set_infer(x: TensorSpec, value: TensorSpec, *, index: StaticIndex) -> TensorSpec:
+    if x.dtype != value.dtype:
+        text = f"slice_set: dtypes differ: {x.dtype} and {value.dtype}"
+        raise DTypeError(message(text, got=call_text("slice_set", x, value)))
+    expected = getitem.op.infer(x, index=index).shape
+    if value.shape != expected:
+        raise ShapeError(
+            message(f"slice_set: a value of shape {value.shape} for elements of shape {expected}",
+                    got=call_text("slice_set", x, value), hint="Give one value per selected element.")
+        )  # fmt: skip
+    return make_spec(x.shape, x.dtype)
+
+
+def _slice_set_kernel(x: Any, value: Any, *, index: StaticIndex) -> Any:
+    result = x.copy()
+    result[numpy_index(index)] = value
+    return result
+
+
+def _slice_set_lower(x: Any, value: Any, *, index: StaticIndex) -> Any:
+    entries = [item if type(item) is tuple else (item, 1, 1) for item in index if item is not None]
+    if all(step == 1 or size <= 1 for _, size, step in entries):
+        if any(size == 0 for _, size, _ in entries):
+            return x
+        block = lax.reshape(value, tuple([size for _, size, _ in entries]))
+        return lax.dynamic_update_slice(x, block, [start for start, _, _ in entries])
+    return x.at[numpy_index(index)].set(value)
+
+
+def _slice_set_vjp(F: Any, g: Any, y: Any, x: Any, value: Any, *, index: StaticIndex) -> Any:
+    del y, x
+
+    def of_x() -> Any:
+        return F.slice_set(g, F.full(shape=value.shape, fill_value=0, dtype=value.dtype), index=index)
+
+    return of_x, lambda: F.getitem(g, index=index)
+
+
+def _slice_set_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 5, 4), normals(rng, 2, 3)), {"index": ((4, 2, -2), (1, 3, 1))})
+    yield Sample((normals(rng, 5, 4), normals(rng, 1, 2)), {"index": (1, None, (2, 2, 1))})
+    yield Sample((normals(rng, 3, dtype="float64"), normals(rng, 0, dtype="float64")), {"index": ((0, 0, 1),)})
+    pair = normals(rng, 4, dtype="bfloat16")
+    yield Sample((pair, pair[:2]), {"index": ((1, 2, 1),)}, gradient=False)
+    yield Bad((normals(rng, 4), normals(rng, 3)), {"index": ((0, 2, 1),)}, error=ShapeError, text="shape (3,) for")
+    yield Bad((normals(rng, 4), np.zeros(2)), {"index": ((0, 2, 1),)}, error=DTypeError, text="dtypes differ")
+
+
+@op(
+    kernel=_slice_set_kernel,
+    lower=_slice_set_lower,
+    infer=_slice_set_infer,
+    vjp=_slice_set_vjp,
+    flops=no_flops,
+    samples=_slice_set_samples,
+    traits=("layout",),
+    ulp=0,
+)
+def slice_set(x: TensorLike, value: TensorLike, /, *, index: StaticIndex) -> Tensor:
+    """Replace the elements that a static index selects.
+
+    Args:
+        x: any dtype.
+        value: the new elements, of the shape that the index gives and the dtype of `x`.
+        index: per axis an integer or ``(start, size, step)``; None for a new axis.
+
+    Returns:
+        The tensor with those elements replaced.
+
+    Raises:
+        ShapeError: `value` has another shape than the index gives.
+        DTypeError: `value` has another dtype than `x`.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.slice_set([1, 2, 3], [7, 8], index=((0, 2, 2),))
+        Tensor([7, 2, 8], dtype=int32)
+    """
+    return bind(slice_set.op, (as_tensor(x), as_tensor(value)), {"index": index})
+
+
+# -- positions in tensors -----------------------------------------------------------------------------------------
+
+
+def _winners_infer(*indices: TensorSpec, sizes: Shape) -> TensorSpec:
+    del sizes
+    require_kind("index_winners", ("int", "uint"), *indices)
+    return make_spec(broadcast_shapes("index_winners", *[spec.shape for spec in indices]), bool_)
+
+
+def _winners_kernel(*indices: Any, sizes: Shape) -> Any:
+    places = np.broadcast_arrays(*indices)
+    order = np.arange(places[0].size).reshape(places[0].shape)
+    last = np.zeros(sizes, order.dtype)
+    last[tuple(places)] = order
+    return last[tuple(places)] == order
+
+
+def _winners_lower(*indices: Any, sizes: Shape) -> Any:
+    shape = np.broadcast_shapes(*[array.shape for array in indices])
+    key = lowered_key([lax.broadcast_in_dim(a, shape, range(len(shape) - a.ndim, len(shape))) for a in indices],
+                      tuple(range(len(sizes))))  # fmt: skip
+    order = lax.reshape(lax.iota(np.int32, int(np.prod(shape))), shape)
+    last = lax.full(sizes, -1, np.int32).at[key].max(order, mode="drop")
+    return last.at[key].get(mode="clip") == order
+
+
+def _winners_samples(rng: np.random.Generator) -> Any:
+    del rng
+    yield Sample((np.array([2, 0, -1, 2], np.int32),), {"sizes": (3,)})
+    yield Sample((np.array([[0], [1]]), np.array([1, 1])), {"sizes": (2, 3)})
+
+
+@op(
+    kernel=_winners_kernel,
+    lower=_winners_lower,
+    infer=_winners_infer,
+    vjp=Stops("a truth value has no gradient"),
+    flops=no_flops,
+    samples=_winners_samples,
+    ulp=0,
+)
+def index_winners(*indices: TensorLike, sizes: Shape) -> Tensor:
+    """Say of every position in integer tensors whether no later one names the same element.
+
+    Args:
+        indices: one integer tensor per axis, of shapes that broadcast, within `sizes`.
+        sizes: the sizes of the axes.
+
+    Returns:
+        Bools.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.index_winners([0, 1, 0], sizes=(2,))
+        Tensor([False,  True,  True], dtype=bool)
+    """
+    return bind(index_winners.op, tuple([as_tensor(value) for value in indices]), {"sizes": sizes})
+
+
+_AT = {"set": None, "add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+def _update_infer(x: TensorSpec, value: TensorSpec, *indices: TensorSpec, axes: Axes, how: str) -> TensorSpec:
+    if how != "set":
+        require_kind("index_update", NUMERIC, x)
+    if x.dtype != value.dtype:
+        text = f"index_update: dtypes differ: {x.dtype} and {value.dtype}"
+        raise DTypeError(message(text, got=call_text("index_update", x, value)))
+    expected = gathered_shape("index_update", x.shape, indices, axes)
+    if value.shape != expected:
+        raise ShapeError(
+            message(f"index_update: values of shape {value.shape} for elements of shape {expected}",
+                    got=call_text("index_update", x, value, *indices), hint="Give one value per selected element.")
+        )  # fmt: skip
+    return make_spec(x.shape, x.dtype)
+
+
+def _update_kernel(x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> Any:
+    wide = float32 if how in ("add", "multiply") and x.dtype.num in LOW_PRECISION else x.dtype
+    result = x.astype(wide)
+    key = index_key(indices, axes)
+    try:
+        if how == "set":
+            result[key] = value
+        else:
+            _AT[how].at(result, key, value.astype(wide, copy=False))
+    except IndexError:
+        raise explained("index_update", x.shape, indices, axes) from None
+    return result.astype(x.dtype, copy=False)
+
+
+def _update_lower(x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> Any:
+    if how == "set":
+        sizes = tuple([x.shape[axis] for axis in axes])
+        shape = np.broadcast_shapes(*[array.shape for array in indices])
+        if np.prod(shape) > 1:
+            # XLA leaves open which of several values for one element stays: only the last is written.
+            keep = _winners_lower(*indices, sizes=sizes)
+            first = lax.select(keep, _spread(indices[0], shape), lax.full(shape, sizes[0], np.int64))
+            indices = (first, *indices[1:])
+        return x.at[lowered_key(indices, axes)].set(value, mode="drop")
+    wide = float32 if how in ("add", "multiply") and x.dtype.num in LOW_PRECISION else x.dtype
+    target = x.astype(wide).at[lowered_key(indices, axes)]
+    return getattr(target, how)(value.astype(wide), mode="drop").astype(x.dtype)
+
+
+def _spread(index: Any, shape: Shape) -> Any:
+    """Broadcast an index and widen it, so that a size past the end fits."""
+    return lax.broadcast_in_dim(index.astype(np.int64), shape, range(len(shape) - index.ndim, len(shape)))
+
+
+def _update_vjp(F: Any, g: Any, y: Any, x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> Any:
+    del y
+    none = [None] * len(indices)
+    if how == "add":
+        return (g, lambda: F.gather(g, *indices, axes=axes), *none)
+    if how != "set":
+        raise GradientError(
+            message(f"index_update: x.at[...].{how}(v) with index tensors has no gradient",
+                    hint="Use x.at[...].set, or integers and slices as the index.")
+        )  # fmt: skip
+
+    def of_x() -> Any:
+        zeros = F.full(shape=value.shape, fill_value=0, dtype=value.dtype)
+        return F.index_update(g, zeros, *indices, axes=axes, how="set")
+
+    def of_value() -> Any:
+        keep = F.index_winners(*indices, sizes=tuple([x.shape[axis] for axis in axes]))
+        place = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+        after = len(value.shape) - place - len(keep.shape)
+        keep = F.reshape(keep, shape=(*keep.shape, *[1] * after))
+        return F.where(keep, F.gather(g, *indices, axes=axes), 0)
+
+    return (of_x, of_value, *none)
+
+
+def _update_samples(rng: np.random.Generator) -> Any:
+    x = normals(rng, 3, 4)
+    index = np.array([2, 0, 2], np.int32)
+    for how in _AT:
+        smooth = how in ("set", "add")
+        yield Sample((x, normals(rng, 3, 4), index), {"axes": (0,), "how": how}, gradient=smooth)
+    yield Sample((x, normals(rng, 2, 3), np.array([[0], [1]]), np.array([1, -1, 1])), {"axes": (0, 1), "how": "set"})
+    yield Sample((x, normals(rng, 3, 3), index), {"axes": (1,), "how": "set"})
+    yield Sample((x, normals(rng, 4), np.array(1)), {"axes": (0,), "how": "set"})
+    low = normals(rng, 3, dtype="bfloat16")
+    yield Sample((low, low, index), {"axes": (0,), "how": "add"}, gradient=False)
+    bad = {"axes": (0,), "how": "set"}
+    yield Bad((x, normals(rng, 2, 4), index), bad, error=ShapeError, text="values of shape (2, 4) for elements")
+    yield Bad((x, normals(rng, 1, 4), index[:1] + 1), bad, error=IndexRangeError, text="index 3 is out of range")
+    yield Bad((x, normals(rng, 3, 4), index), {"axes": (0,), "how": "sub"}, error=ArgumentError, text="'sub' is not")
+
+
+@op(
+    kernel=_update_kernel,
+    lower=_update_lower,
+    infer=_update_infer,
+    vjp=_update_vjp,
+    saves=Saves(x="all"),
+    flops=input_elements,
+    samples=_update_samples,
+)
+def index_update(x: TensorLike, value: TensorLike, /, *indices: TensorLike, axes: Axes, how: str) -> Tensor:
+    """Update the elements that integer tensors select, as ``x.at[i, j].set(v)`` does.
+
+    Args:
+        x: any dtype.
+        value: one value per selected element, in the dtype of `x`.
+        indices: one integer tensor per axis in `axes`.
+        axes: the axes that are selected from, in increasing order.
+        how: ``"set"`` (the last of several values for one element stays), ``"add"``, ``"multiply"``, ``"min"`` or
+            ``"max"`` (which take all of them).
+
+    Returns:
+        The updated tensor.
+
+    Raises:
+        IndexRangeError: an index outside its axis.
+        ShapeError: `value` has another shape than the indices select.
+        DTypeError: `value` has another dtype than `x`.
+        ArgumentError: another word for `how`.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.index_update([1, 2, 3], [5, 5], [0, 0], axes=(0,), how="add")
+        Tensor([11,  2,  3], dtype=int32)
+    """
+    if how not in _AT:
+        raise ArgumentError(message(f"index_update: {how!r} is not one of {list(_AT)}"))
+    tensor = as_tensor(x)
+    places = checked_indices("index_update", indices, tensor.shape, axes)
+    return bind(index_update.op, (tensor, as_tensor(value), *places), {"axes": axes, "how": how})
+
+
+# -- x.at[key] ----------------------------------------------------------------------------------------------------
+
+
+class IndexUpdater:
+    """What ``x.at`` is: index it to say which elements to update."""
+
+    __slots__ = ("_x",)
+
+    def __init__(self, x: TensorLike) -> None:
+        self._x = as_tensor(x)
+
+    def __getitem__(self, key: Any) -> IndexUpdate:
+        return IndexUpdate(self._x, key)
+
+
+class IndexUpdate:
+    """What ``x.at[key]`` is: each method returns a copy of `x` with the selected elements updated.
+
+    Values broadcast to the shape of ``x[key]`` and are cast to the dtype of `x`. If index tensors select an element
+    several times, `set` keeps the last value and the other methods take all of them. `set` and `add` are
+    differentiable, the others where the key consists of integers and slices.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> x = hf.asarray([1.0, 2.0, 3.0])
+        >>> x.at[1].set(9.0)
+        Tensor([1., 9., 3.], dtype=float32)
+        >>> x.at[[0, 0]].add(1.0)
+        Tensor([3., 2., 3.], dtype=float32)
+    """
+
+    __slots__ = ("_key", "_x")
+
+    def __init__(self, x: Tensor, key: Any) -> None:
+        self._x = x
+        self._key = key
+
+    def set(self, value: TensorLike) -> Tensor:
+        """Replace the elements."""
+        return self._update(value, "set")
+
+    def add(self, value: TensorLike) -> Tensor:
+        """Add to the elements."""
+        return self._update(value, "add")
+
+    def multiply(self, value: TensorLike) -> Tensor:
+        """Multiply the elements."""
+        return self._update(value, "multiply")
+
+    def min(self, value: TensorLike) -> Tensor:
+        """Take the smaller of the elements and the value."""
+        return self._update(value, "min")
+
+    def max(self, value: TensorLike) -> Tensor:
+        """Take the larger of the elements and the value."""
+        return self._update(value, "max")
+
+    def _update(self, value: TensorLike, how: str) -> Tensor:
+        x = self._x
+        value = _in_dtype(value, x)
+        parsed = parse_key(self._key, x.shape)
+        index = parsed.index if parsed.index is not None else tuple([(0, size, 1) for size in x.shape])
+        if not parsed.tensors:
+            if how != "set":
+                value = _COMBINE[how](bind(getitem.op, (x,), {"index": index}), value)
+            return slice_set(x, _to_shape(value, static_shape(index), how), index=index)
+        part = x if parsed.index is None else bind(getitem.op, (x,), {"index": index})
+        indices = checked_indices("index_update", parsed.tensors, part.shape, parsed.axes)
+        shape = gathered_shape("index_update", part.shape, [tensor.spec for tensor in indices], parsed.axes)
+        attrs = {"axes": parsed.axes, "how": how}
+        part = bind(index_update.op, (part, _to_shape(value, shape, how), *indices), attrs)
+        return part if parsed.index is None else slice_set(x, part, index=index)
+
+
+_COMBINE = {"add": add, "multiply": multiply, "min": minimum, "max": maximum}
+
+
+def _in_dtype(value: TensorLike, x: Tensor) -> Tensor:
+    """Return the new value in the dtype of the tensor that it goes into."""
+    if not isinstance(value, bool | int | float | complex) or isinstance(value, np.generic):
+        return cast_to(as_tensor(value), x.dtype)
+    return cast_to(promote(x, value)[1], x.dtype)
+
+
+def _to_shape(value: Tensor, shape: Shape, how: str) -> Tensor:
+    """Broadcast the new values to the shape of the elements they replace."""
+    if value.shape == shape:
+        return value
+    try:
+        return broadcast_to(value, shape)
+    except ShapeError:
+        raise ShapeError(
+            message(f"at[...].{how}: a value of shape {value.shape} for elements of shape {shape}",
+                    hint="The value must broadcast to the selected elements.")
+        ) from None  # fmt: skip
+
+
+add_method("at", IndexUpdater, as_property=True)
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
