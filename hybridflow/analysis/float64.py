@@ -256,5 +256,5 @@ DISTURB = Op(
     No("only inside a branch or loop body, which jax runs"),
     _disturb_lower,
     lambda x, *, amount, site: x,
-    No("part of a reference run"),
+    lambda F, g, y, x, *, amount, site: (g,),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -432,7 +431,7 @@ def _concat_vjp(F: Any, g: Any, y: Any, *xs: Any, axis: int) -> Any:
     gradients: list[Any] = []
     for x in xs:
         index = part_of(g.shape, axis, start, x.shape[axis])
-        gradients.append(partial(F.getitem, g, index=index))
+        gradients.append(lambda index=index: F.getitem(g, index=index))
         start = start + x.shape[axis]
     return gradients
 
@@ -499,7 +498,7 @@ def _stack_infer(*xs: TensorSpec, axis: int) -> TensorSpec:
 def _stack_vjp(F: Any, g: Any, y: Any, *xs: Any, axis: int) -> Any:
     del y
     whole = [(0, size, 1) for size in g.shape]
-    return [partial(F.getitem, g, index=(*whole[:axis], i, *whole[axis + 1 :])) for i in range(len(xs))]
+    return [lambda i=i: F.getitem(g, index=(*whole[:axis], i, *whole[axis + 1 :])) for i in range(len(xs))]
 
 
 def _stack_samples(rng: np.random.Generator) -> Any:
