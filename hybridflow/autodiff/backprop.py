@@ -20,7 +20,8 @@ from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
 from hybridflow.core.context import current
 from hybridflow.core.device import place
-from hybridflow.core.dispatch import as_arrays
+from hybridflow.core.dispatch import as_arrays, run_raw
+from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import GradientError, message
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import REGISTRY, Each, No, Op, Stops
@@ -250,16 +251,17 @@ def _rule_attrs(node: Node) -> dict[str, Any]:
     return {name: value for name, value in node.attrs.items() if name != "residuals"}
 
 
+_HOST_VALUES = (np.ndarray, np.generic)
+
+
 class RawEngine:
     """Computes on bare arrays; nothing it does is recorded."""
 
     def add(self, a: Any, b: Any) -> Any:
         """Add two contributions where the first one lives."""
-        if type(a) is np.ndarray and type(b) is np.ndarray and a.dtype.itemsize > 2:
-            return as_arrays(np.add(a, b))
-        from hybridflow.core.dispatch import run_raw
-
-        return run_raw(REGISTRY["add"], [a, b], {})
+        if isinstance(a, _HOST_VALUES) and isinstance(b, _HOST_VALUES) and a.dtype.num not in LOW_PRECISION:
+            return np.add(a, b)
+        return run_raw(REGISTRY["add"], [as_arrays(a), as_arrays(b)], {})
 
     def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
         """Run the loop where NumPy is quiet; user's rules, which may do anything, keep it outside."""

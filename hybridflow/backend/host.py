@@ -33,3 +33,13 @@ class _Local(threading.local):
 
 LOCAL = _Local()
 """`LOCAL.run(kernel, *args)` runs a NumPy kernel quietly in this thread."""
+
+
+def run_quietly(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a kernel quietly even where this thread's runner is already entered: inside a gradient's walk."""
+    try:
+        return LOCAL.run(kernel, *args, **kwargs)
+    except RuntimeError as error:
+        if "cannot enter context" not in str(error):
+            raise
+    return quiet_runner()(kernel, *args, **kwargs)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.backend.host import LOCAL
+from hybridflow.backend.host import LOCAL, run_quietly
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
 from hybridflow.core.context import CONTEXT, NOTHING_RECORDED, Context
@@ -181,7 +181,7 @@ def execute(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple[
             op.infer(*[tensor.spec for tensor in inputs], **attrs)
         op.accepted.add(dtypes)
     try:
-        outputs = LOCAL.run(cast(Any, kernel), *values, **attrs)
+        outputs = run_quietly(cast(Any, kernel), *values, **attrs)
     except HybridflowError:
         raise
     except Exception as error:

@@ -12,7 +12,7 @@ from hybridflow.core.dims import DimScope
 from hybridflow.core.dispatch import visible_outputs
 from hybridflow.core.errors import DTypeError, HybridflowError, LeakError, TraceError, message
 from hybridflow.core.node import Edge, Node, Where, format_where, make_node, user_place
-from hybridflow.core.op import Op, Stops, register
+from hybridflow.core.op import REGISTRY, Op, Stops, register
 from hybridflow.core.spec import TensorSpec, spec_of
 from hybridflow.core.tensor import Tensor, Variable, leak_text, make_tensor
 from hybridflow.ir.graph import Graph, constant_node, input_node
@@ -210,7 +210,7 @@ class GraphBuilder:
     def finish(self, outputs: Sequence[Tensor]) -> Graph:
         """Return the graph: arguments, captures and Variables in; outputs, assigned Variables and checks out."""
         edges = [self.edge_of(tensor) for tensor in outputs]
-        edges += [state.edge for state in self.assigned()]
+        edges += [self._guarded(state) for state in self.assigned()]
         edges += [self.edge_of(check.ok) for check in self.checks]
         inputs = (
             *self.arguments,
@@ -218,6 +218,17 @@ class GraphBuilder:
             *[state.original[0] for state in self.variables.values()],
         )
         return Graph(self.name, inputs, tuple(self.nodes), tuple(edges), self.dims)
+
+    def _guarded(self, state: VariableState) -> Edge:
+        """Return the value to write to a Variable: the old one if a check of the call fails."""
+        if not self.checks:
+            return state.edge
+        choose, both = REGISTRY["where"], REGISTRY["logical_and"]
+        ok = self.checks[0].ok
+        for check in self.checks[1:]:
+            ok = self.bind(both, (ok, check.ok), {})
+        values = make_tensor(None, state.edge), make_tensor(None, state.original)
+        return cast(Edge, self.bind(choose, (ok, *values), {})._edge)
 
     def assigned(self) -> list[VariableState]:
         """Return the states of the Variables that the trace assigned."""

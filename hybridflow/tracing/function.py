@@ -9,12 +9,14 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
 
+import jax
 import numpy as np
 
 from hybridflow.core.context import CONTEXT, Context, context_of, current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.node import Edge, format_where, user_place
-from hybridflow.core.tensor import Tensor
+from hybridflow.core.dtypes import WIDE
+from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.config import STATE
 from hybridflow.tracing.explain import Change, Explanation, TraceRecord
@@ -34,6 +36,50 @@ class CacheInfo(NamedTuple):
     max_traces: int
     traces: int
     executables: int
+
+
+class _SoleTrace:
+    """The only trace of a function, when it is a function of plain tensors and of nothing else.
+
+    Attributes:
+        run: the executable's call.
+        plan, single: see `Trace`.
+    """
+
+    __slots__ = ("count", "plan", "run", "single", "wide")
+
+    def __init__(self, trace: Trace, run: Callable[..., Any]) -> None:
+        self.run = run
+        self.plan = trace.plan
+        self.single = trace.single
+        self.count = trace.arguments
+        self.wide = trace.wide
+
+    @classmethod
+    def of(cls, trace: Trace, signature: Signature) -> _SoleTrace | None:
+        """Return the sole trace, or None if calls need more than their tensors' values."""
+        tensors_only = all(leaf.kind == TENSOR for leaf in signature.leaves)
+        flat = all(tree is not None and jax.tree_util.treedef_is_leaf(tree) for tree in signature.tree)
+        if not tensors_only or not flat or trace.captures or trace.variables or trace.checks or trace.symbolic:
+            return None
+        arrays = [raw_value(leaf.value) for leaf in signature.leaves]
+        return cls(trace, trace.executable(arrays, None).call) if current().device is None else None
+
+    def raw_arguments(self, args: tuple[Any, ...]) -> list[Any] | None:
+        """Return the raw values of the arguments, or None if they are not all plain tensors."""
+        arrays: list[Any] = []
+        for argument in args:
+            if type(argument) is not Tensor:
+                return None
+            value = argument._value
+            if type(value) is np.ndarray:
+                if value.dtype.num in WIDE and not self.wide:
+                    return None  # jax would narrow it without a word
+                value = raw_value(argument)
+            elif value is None:
+                return None
+            arrays.append(value)
+        return arrays if len(arrays) == self.count else None
 
 
 class CompiledFunction(Generic[P, R]):
@@ -67,14 +113,14 @@ class CompiledFunction(Generic[P, R]):
         self._max_traces = max_traces
         self._lock = threading.RLock()
         self._traces: dict[Any, Trace] = {}
-        self._fast: dict[Any, Trace] = {}
+        self._sole: _SoleTrace | None = None
         self._records: list[TraceRecord] = []
         self._trace_count = 0
         self._compile_count_dropped = 0
         self._hits = 0
         self._misses = 0
         self._instances: dict[int, tuple[Any, CompiledFunction[Any, Any]]] = {}
-        self._fast_arity = _fast_arity(self._parameters) if not self._static and not bound else -1
+        self._plain = not self._static and not bound and _is_plain(self._parameters)
 
     def _check_static(self) -> None:
         if self._parameters is None or any(
@@ -95,24 +141,18 @@ class CompiledFunction(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function, tracing it first if no trace fits the arguments."""
-        if not kwargs and len(args) == self._fast_arity and CONTEXT.get() is None and not STATE.eager:
-            key: list[Any] = []
-            arrays: list[Any] = []
-            for argument in args:
-                if type(argument) is not Tensor:
-                    break
-                value = argument._value
-                if type(value) is np.ndarray and argument._alt is not None:
-                    value = argument._alt
-                elif value is None:
-                    break
-                arrays.append(value)
-                key.append(value.shape)
-                key.append(value.dtype.num)
-            else:
-                trace = self._fast.get(tuple(key))
-                if trace is not None:
-                    return trace.call(arrays)
+        sole = self._sole
+        if sole is not None and not kwargs and CONTEXT.get() is None and not STATE.eager:
+            # The executable itself refuses other shapes and dtypes, so a lone trace needs no key.
+            arrays = sole.raw_arguments(args)
+            if arrays is not None:
+                try:
+                    outputs = sole.run(*arrays)
+                except (TypeError, ValueError):
+                    return self._call(args, kwargs)
+                if sole.single:
+                    return cast(R, make_tensor(outputs[0]))
+                return sole.plan.build([make_tensor(output) for output in outputs])
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -158,17 +198,13 @@ class CompiledFunction(Generic[P, R]):
             while len(self._traces) >= self._max_traces:
                 self._drop_oldest()
             self._traces[key] = trace
-            if self._fast_arity == len(signature.leaves) and key[1] is None:
-                if all(leaf.kind == TENSOR for leaf in signature.leaves):
-                    fast_key = [part for leaf in signature.leaves for part in leaf.key[1:]]
-                    if all(tree.num_leaves == 1 and tree.num_nodes == 1 for tree in signature.tree):
-                        self._fast[tuple(fast_key)] = trace
+            self._sole = _SoleTrace.of(trace, signature) if self._plain and len(self._traces) == 1 else None
             return trace
 
     def _drop_oldest(self) -> None:
         key, oldest = min(self._traces.items(), key=lambda item: item[1].last_used)
         del self._traces[key]
-        self._fast = {k: trace for k, trace in self._fast.items() if trace is not oldest}
+        self._sole = None
         self._compile_count_dropped += oldest.record.compiles
 
     def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
@@ -242,7 +278,7 @@ class CompiledFunction(Generic[P, R]):
         return self._compile_count_dropped + sum(trace.record.compiles for trace in self._traces.values())
 
     def cache_info(self) -> CacheInfo:
-        """Return hits, misses, and the sizes of the trace cache (calls on the fast path count as neither)."""
+        """Return hits, misses, and the sizes of the trace cache (calls of a function's only trace count as neither)."""
         return CacheInfo(
             self._hits,
             self._misses,
@@ -256,7 +292,7 @@ class CompiledFunction(Generic[P, R]):
         with self._lock:
             self._compile_count_dropped = self.compile_count
             self._traces.clear()
-            self._fast.clear()
+            self._sole = None
 
     def explain(self) -> Explanation:
         """Return what was traced, why and at what cost: a printable sequence of records."""
@@ -325,14 +361,10 @@ def _parameters(function: Callable[..., Any], *, skip_first: bool) -> inspect.Si
     return signature
 
 
-def _fast_arity(signature: inspect.Signature | None) -> int:
-    """Return how many positional arguments make a call whose canonical form is the arguments themselves."""
-    if signature is None:
-        return -1
+def _is_plain(signature: inspect.Signature | None) -> bool:
+    """Whether positional arguments for every parameter are a call in its canonical form."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if all(parameter.kind in kinds for parameter in signature.parameters.values()):
-        return len(signature.parameters)
-    return -1
+    return signature is not None and all(parameter.kind in kinds for parameter in signature.parameters.values())
 
 
 def _named(

@@ -14,6 +14,7 @@ import numpy as np
 
 from hybridflow.autodiff.graph_ops import graph_pullback
 from hybridflow.autodiff.transform import Mask, SplitGradient, split_gradient, zero_cotangents
+from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.context import Context, context_of
 from hybridflow.core.dispatch import record as record_node
 from hybridflow.core.errors import ArgumentTypeError, MutationError, message
@@ -34,7 +35,7 @@ from hybridflow.tracing.signature import (
     forget_values,
     unflatten_arguments,
 )
-from hybridflow.xla.executable import Executable, compile_graph
+from hybridflow.xla.executable import Executable, compile_graph, is_wide
 
 next_use: Callable[[], int] = itertools.count(1).__next__
 
@@ -76,6 +77,7 @@ class Trace:
         self.donated: tuple[int, ...] = tuple([positions[id(variable)] for variable in self.assigned])
         self.executables: dict[Any, Executable] = {}
         self.only: Executable | None = None
+        self.wide = is_wide(self.graph)
         self.symbolic = bool(graph.dims.hints)
         self.gradient_ops: dict[Any, Op] = {}
         record.passes = tuple(passes)
@@ -139,27 +141,25 @@ class Trace:
             first = self.plan.count
             for offset, variable in enumerate(claimed):
                 variable._value = outputs[first + offset]
-            return outputs
-
-    def _run_donating(self, executable: Executable, arrays: list[Any], before: list[Any]) -> Any:
-        """Call with the assigned Variables' buffers given away, each copied first if somebody else holds it."""
-        void = bool(self.checks)
-        for position in self.donated:
-            value = arrays[position]
-            if type(value) is not np.ndarray and (void or sys.getrefcount(value) > _SOLE_OWNER):
-                arrays[position] = value.copy()
-        del value
-        outputs = executable.call(*arrays)
-        if void:
+        if self.checks:
             self.raise_failed(outputs)
         return outputs
 
+    def _run_donating(self, executable: Executable, arrays: list[Any], before: list[Any]) -> Any:
+        """Call with the assigned Variables' buffers given away, each copied first if somebody else holds it."""
+        for position in self.donated:
+            value = arrays[position]
+            if type(value) is not np.ndarray and sys.getrefcount(value) > _SOLE_OWNER:
+                arrays[position] = value.copy()
+        del value
+        return executable.call(*arrays)
+
     def raise_failed(self, outputs: Sequence[Any]) -> None:
-        """Raise the error of the first check that does not hold."""
+        """Raise the error of the first check that does not hold; the graph itself has kept the Variables' values."""
         first = self.plan.count + len(self.assigned)
         for check, ok in zip(self.checks, outputs[first:], strict=True):
             if not bool(ok):
-                raise check.error(message(check.text, got=f"in the compiled function, at {format_where(check.where)}"))
+                raise check.error(f"{check.text}\n  in {self.raw_graph.name}, at {format_where(check.where)}")
 
     # -- gradients --------------------------------------------------------------------------------------------
 
@@ -174,11 +174,11 @@ class Trace:
         with WRITES:
             values = [raw_value(tensor) for tensor in inputs]
             outputs = tuple(gradient.jitted["forward"](*values))
-            if self.checks:
-                self.raise_failed(outputs[:visible])
             first = self.plan.count
             for offset, variable in enumerate(self.assigned):
                 variable._value = outputs[first + offset]
+        if self.checks:
+            self.raise_failed(outputs[:visible])
         attrs = {"graph": self.raw_graph, "residuals": True}
         made = record_node(gradient, tuple(edges), attrs, values, outputs, "xla")
         tensors = made if isinstance(made, tuple) else (made,)
@@ -231,9 +231,16 @@ def _recorded_rule(graph: Graph, split: SplitGradient, backward: Callable[..., A
 def raw_value(tensor: Tensor) -> Any:
     """Return the array to hand to XLA: jax's own, where the tensor has one."""
     value = tensor._value
-    if type(value) is np.ndarray and tensor._alt is not None:
-        return tensor._alt
-    return value
+    if type(value) is not np.ndarray:
+        return value
+    if tensor._alt is None and value.nbytes >= _WORTH_KEEPING:
+        with enable_x64():
+            tensor._alt = jax.device_put(value)
+    return value if tensor._alt is None else tensor._alt
+
+
+_WORTH_KEEPING = 1 << 16
+"""Bytes from which a host tensor keeps its XLA form: copying it again at every call would cost more."""
 
 
 def _sole_owner_count() -> int:
