@@ -170,8 +170,7 @@ def test_sequence_stays_a_topological_order():
     ("a", "b"),
     [
         (1, 1.0), (1, True), (0.0, -0.0), (float("nan"), -float("nan")), ((1,), (1.0,)), (None, False),
-        ("f32", np.dtype("f4")), (complex(0.0, 0.0), complex(0.0, -0.0)), (slice(0, 1), slice(0, True)),
-        (..., None), (object(), object()),
+        ("f32", np.dtype("f4")), (complex(0.0, 0.0), complex(0.0, -0.0)), (..., None), (object(), object()),
     ],
 )  # fmt: skip
 def test_attributes_that_python_takes_as_equal_differ(a: Any, b: Any):
@@ -185,7 +184,7 @@ def test_equal_attributes_have_equal_keys():
     pairs = [
         (float("nan"), float("nan")), ((1, (2.0,)), (1, (2.0,))), (b * 2, b + b), (np.dtype("f4"), np.dtype("float32")),
         (hf.TensorSpec([2]), hf.TensorSpec([2])), (ir.Constant(np.arange(3)), ir.Constant(np.arange(3))),
-        (slice(1, 2), slice(1, 2)), (complex(1, 2), complex(1, 2)),
+        (complex(1, 2), complex(1, 2)),
     ]  # fmt: skip
     for left, right in pairs:
         assert attr_key(left) == attr_key(right)

@@ -33,7 +33,7 @@ _TOKEN = re.compile(
 _PLACE = re.compile(r"#\s*(.+):(\d+)\s*")
 _NOWHERE = compile("", "", "exec")
 _WORDS: dict[str, Any] = {"True": True, "False": False, "None": None, "inf": float("inf"), "nan": float("nan")}
-_RESERVED = frozenset({*_WORDS, *SHORT_NAMES, "graph", "guard", "return", "complex", "slice", "opaque", "hex"})
+_RESERVED = frozenset({*_WORDS, *SHORT_NAMES, "graph", "guard", "return", "complex", "opaque", "hex"})
 _ELEMENTS: dict[str, Any] = {
     "bool": bool, "int": int, "uint": int, "float": float | int, "complex": complex,
 }  # fmt: skip
@@ -425,12 +425,6 @@ class _Parser:
             return self.dtype_or_array(token)
         if name == "complex":
             return self.complex_number()
-        if name == "slice":
-            self.expect("(")
-            parts = self.listed(self.value, ")")
-            if len(parts) != 3:
-                self.fail("slice(start, stop, step)", token, found=f"{len(parts)} parts")
-            return slice(*parts)
         if name == "opaque":
             self.expect("(")
             self.fail("a value that text can hold", token, found=f"a {self.string()}",
@@ -489,8 +483,10 @@ class _Parser:
 
     def check_whole(self, spec: TensorSpec) -> None:
         """Raise for an array that was shortened for reading."""
-        depth = 0
-        for token in self.tokens[self.index :]:
+        depth, index = 0, self.index
+        while index < len(self.tokens):
+            token = self.tokens[index]
+            index += 1
             depth += (token.text == "[") - (token.text == "]")
             if token.text == "..." and depth:
                 self.fail(f"all elements of {spec}", token, found="'...', where elements were left out",

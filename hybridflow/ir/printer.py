@@ -170,8 +170,6 @@ class _Printer:
             return self.graph(value, dims)
         if type(value) is tuple:
             return self._joined("(", cast("tuple[Any, ...]", value), ",)" if len(value) == 1 else ")", dims)
-        if isinstance(value, slice):
-            return self._joined("slice(", (value.start, value.stop, value.step), ")", dims)
         if isinstance(value, Constant):
             return [self.constant(value.array)]
         return [_scalar(value)]

@@ -117,6 +117,4 @@ def _on_host(op: Op, node: Node) -> bool:
 def _symbolic(value: Any) -> bool:
     if isinstance(value, tuple):
         return any(map(_symbolic, cast("tuple[Any, ...]", value)))
-    if isinstance(value, slice):
-        return any(map(_symbolic, (value.start, value.stop, value.step)))
     return isinstance(value, Dim)

@@ -88,8 +88,6 @@ def attr_key(value: Any) -> Any:
         return value
     if kind is complex:
         return complex, _float_key(value.real), _float_key(value.imag)
-    if kind is slice:
-        return slice, attr_key((value.start, value.stop, value.step))
     if kind is TensorSpec:
         return "spec", str(value)
     return "object", id(value)
