@@ -1,6 +1,8 @@
 """`hf.nn`: neural-network operations, each one node with one gradient rule."""
 
 from hybridflow.ops.nn.activations import *  # noqa: F403
+from hybridflow.ops.nn.convolution import conv as conv
+from hybridflow.ops.nn.convolution import conv_transpose as conv_transpose
 from hybridflow.ops.nn.labels import one_hot as one_hot
 from hybridflow.ops.nn.losses import *  # noqa: F403
 from hybridflow.ops.nn.normalization import *  # noqa: F403

@@ -1,0 +1,356 @@
+"""Convolution over one to three spatial axes, and the two products that are its gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.op import Bad, No, Sample, Saves, op
+from hybridflow.ops.common import (
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    call_text,
+    make_spec,
+    normals,
+    promote_float,
+    require_kind,
+)
+from hybridflow.ops.matmul import accumulate_in
+from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow
+from hybridflow.ops.nn.windows import Sizes, output_sizes, paddings, per_axis, reach, spatial_axes
+
+# The three operations are one trilinear form of input, kernel and output, so each gradient is one of the others.
+_NO_KERNEL = No("NumPy has no convolution of several axes")
+
+
+def _channel_axes(ndim: int, channels_last: bool) -> tuple[int, int, int]:
+    """Return the channel axis of the input, and the output and input channel axes of the kernel."""
+    return (ndim - 1, ndim - 1, ndim - 2) if channels_last else (1, 0, 1)
+
+
+def _window_axes(ndim: int, channels_last: bool) -> tuple[int, ...]:
+    return tuple(range(ndim - 2)) if channels_last else tuple(range(2, ndim))
+
+
+def _numbers(ndim: int, channels_last: bool) -> lax.ConvDimensionNumbers:
+    """Return where jax finds batch, channels and space."""
+    channel, out, into = _channel_axes(ndim, channels_last)
+    image = (0, channel, *spatial_axes("conv", ndim, channels_last))
+    return lax.ConvDimensionNumbers(image, (out, into, *_window_axes(ndim, channels_last)), image)
+
+
+def _convolve(
+    x: Any,
+    kernel: Any,
+    *,
+    stride: Sizes,
+    padding: Any,
+    dilation: Sizes,
+    groups: int,
+    channels_last: bool,
+    result: Any = None,
+) -> Any:
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        window_strides=stride,
+        padding=padding,
+        rhs_dilation=dilation,
+        dimension_numbers=_numbers(x.ndim, channels_last),
+        feature_group_count=groups,
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=result,
+    )
+
+
+def _lower(x: Any, kernel: Any, **attrs: Any) -> Any:
+    return lower_narrow(_convolve(x, kernel, result=accumulate_in(x.dtype), **attrs), x.dtype)
+
+
+def _check(name: str, x: TensorSpec, kernel: TensorSpec, groups: int, channels_last: bool) -> None:
+    require_kind(name, REAL_FLOAT, x, kernel)
+    if x.dtype != kernel.dtype:
+        raise DTypeError(
+            message(f"{name}: dtypes differ: {x.dtype} and {kernel.dtype}", got=call_text(name, x, kernel))
+        )
+    channel, out, into = _channel_axes(x.ndim, channels_last)
+    if kernel.ndim != x.ndim:
+        raise ShapeError(
+            message(f"{name}: an input of {x.ndim} dimensions needs a kernel of {x.ndim}, not {kernel.ndim}",
+                    got=call_text(name, x, kernel), hint="Kernels are (out, in / groups, *window).")
+        )  # fmt: skip
+    if x.shape[channel] != kernel.shape[into] * groups:
+        raise ShapeError(
+            message(
+                f"{name}: the input has {x.shape[channel]} channels, the kernel takes {kernel.shape[into]} in each of "
+                f"{groups} groups",
+                got=call_text(name, x, kernel),
+                hint="The channels must be the kernel's input channels times groups.",
+            )
+        )
+    if kernel.shape[out] % groups != 0:
+        raise ShapeError(
+            message(f"{name}: {kernel.shape[out]} output channels do not divide into {groups} groups",
+                    got=call_text(name, x, kernel), hint="Choose a multiple of groups.")
+        )  # fmt: skip
+
+
+def _infer(
+    x: TensorSpec, kernel: TensorSpec, *, stride: Sizes, padding: Any, dilation: Sizes, groups: int, channels_last: bool
+) -> TensorSpec:
+    _check("conv", x, kernel, groups, channels_last)
+    channel, out, _ = _channel_axes(x.ndim, channels_last)
+    axes = spatial_axes("conv", x.ndim, channels_last)
+    window = tuple([kernel.shape[axis] for axis in _window_axes(x.ndim, channels_last)])
+    sizes = output_sizes(
+        "conv", tuple([x.shape[axis] for axis in axes]), reach(window, dilation), stride, padding, x, kernel
+    )
+    shape = list(x.shape)
+    shape[channel] = kernel.shape[out]
+    for axis, size in zip(axes, sizes, strict=True):
+        shape[axis] = size
+    return make_spec(tuple(shape), x.dtype)
+
+
+def _vjp(F: Any, g: Any, y: Any, x: Any, kernel: Any, **attrs: Any) -> Any:
+    del y
+    return (
+        lambda: F.conv_input_gradient(g, kernel, shape=x.shape, **attrs),
+        lambda: F.conv_kernel_gradient(x, g, shape=kernel.shape, **attrs),
+    )
+
+
+def _flops(y: TensorSpec, x: TensorSpec, kernel: TensorSpec, **attrs: Any) -> Any:
+    _, out, _ = _channel_axes(x.ndim, attrs["channels_last"])
+    return 2 * y.size * (kernel.size // kernel.shape[out])
+
+
+def _samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 2, 3, 6, 5), normals(rng, 4, 3, 3, 2)))
+    yield Sample((normals(rng, 2, 3, 7, 6), normals(rng, 4, 3, 3, 3)), {"stride": (2, 1), "padding": "same"})
+    yield Sample((normals(rng, 1, 4, 7, 7), normals(rng, 6, 2, 2, 2)), {"groups": 2, "dilation": 2, "padding": 1})
+    yield Sample((normals(rng, 2, 3, 8), normals(rng, 2, 3, 3)), {"stride": 3, "padding": ((2, 0),)})
+    yield Sample((normals(rng, 1, 2, 4, 4, 4), normals(rng, 2, 2, 2, 2, 2)))
+    yield Sample((normals(rng, 2, 6, 5, 3), normals(rng, 3, 2, 3, 4)), {"channels_last": True, "stride": 2})
+    yield Sample((normals(rng, 1, 1, 4, 4, dtype=np.float64), normals(rng, 1, 1, 3, 3, dtype=np.float64)))
+    low = {"dtype": "bfloat16"}
+    yield Sample((normals(rng, 1, 2, 4, 4, **low), normals(rng, 2, 2, 3, 3, **low)), gradient=False)
+    x = normals(rng, 2, 3, 6, 5)
+    yield Bad((x, normals(rng, 4, 2, 3, 3)), error=ShapeError, text="the input has 3 channels, the kernel takes 2")
+    yield Bad((x, normals(rng, 4, 3, 3)), error=ShapeError, text="needs a kernel of 4, not 3")
+    yield Bad((x, normals(rng, 4, 3, 7, 3)), error=ShapeError, text="spans 7 positions, but the padded input has 6")
+    yield Bad((x, normals(rng, 4, 3, 3, 3)), {"padding": "full"}, error=ArgumentError, text="padding='full' is not")
+    yield Bad((x, normals(rng, 4, 3, 3, 3)), {"stride": 0}, error=ArgumentError, text="stride=0 is not an integer")
+    yield Bad((normals(rng, 3, 4), normals(rng, 3, 4)), error=ShapeError, text="the input has 2 dimensions")
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_lower,
+    infer=_infer,
+    vjp=_vjp,
+    saves=Saves(x=(0, 1)),
+    flops=_flops,
+    samples=_samples,
+    ulp=64,
+)
+def conv(
+    x: TensorLike,
+    kernel: TensorLike,
+    *,
+    stride: Any = 1,
+    padding: Any = "valid",
+    dilation: Any = 1,
+    groups: int = 1,
+    channels_last: bool = False,
+) -> Tensor:
+    """Slide a kernel over one to three spatial axes (cross-correlation, as in deep learning).
+
+    Args:
+        x: ``(n, c, *spatial)``, floating-point.
+        kernel: ``(out, c / groups, *window)``.
+        stride: the step of the window, one number or one per spatial axis.
+        padding: zeros around the input: ``"valid"`` (none), ``"same"`` (``ceil(size / stride)`` outputs), a number
+            for all sides, or per spatial axis a number or a pair.
+        dilation: the distance of the kernel's elements, one number or one per spatial axis.
+        groups: into how many groups the channels are divided, each with its own kernels.
+        channels_last: take ``(n, *spatial, c)`` and kernels ``(*window, c / groups, out)`` instead.
+
+    Returns:
+        ``(n, out, *spatial)`` (channels last if asked for), in the promoted dtype. float16 and bfloat16 are summed in
+        float32 and rounded once.
+
+    Raises:
+        ShapeError: channels that do not match, or a window larger than the padded input.
+        ArgumentError: a stride, dilation or padding that is none.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> image = hf.asarray([[[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]]])
+        >>> hf.nn.conv(image, hf.asarray([[[[1.0, 1.0]]]])).tolist()
+        [[[[3.0, 5.0], [9.0, 11.0]]]]
+    """
+    image, weights = promote_float(x, kernel)
+    axes = spatial_axes("conv", image.ndim, channels_last)
+    count = len(axes)
+    steps = per_axis("conv", "stride", stride, count)
+    spread = per_axis("conv", "dilation", dilation, count)
+    _check("conv", image.spec, weights.spec, groups, channels_last)
+    window = tuple([weights.shape[axis] for axis in _window_axes(image.ndim, channels_last)])
+    sizes = tuple([image.shape[axis] for axis in axes])
+    attrs = {
+        "stride": steps,
+        "padding": paddings("conv", padding, sizes, reach(window, spread), steps),
+        "dilation": spread,
+        "groups": int(groups),
+        "channels_last": bool(channels_last),
+    }
+    return bind(conv.op, (image, weights), attrs)
+
+
+# -- the gradients ------------------------------------------------------------------------------------------------
+
+
+def _input_gradient_lower(g: Any, kernel: Any, *, shape: Sizes, **attrs: Any) -> Any:
+    def forward(x: Any) -> Any:
+        return _convolve(x, kernel, **attrs)
+
+    return jax.linear_transpose(forward, jax.ShapeDtypeStruct(shape, g.dtype))(g)[0]
+
+
+def _kernel_gradient_lower(x: Any, g: Any, *, shape: Sizes, **attrs: Any) -> Any:
+    def forward(kernel: Any) -> Any:
+        return _convolve(x, kernel, **attrs)
+
+    return jax.linear_transpose(forward, jax.ShapeDtypeStruct(shape, g.dtype))(g)[0]
+
+
+def _input_gradient_vjp(F: Any, h: Any, y: Any, g: Any, kernel: Any, *, shape: Sizes, **attrs: Any) -> Any:
+    del y, shape
+    return lambda: F.conv(h, kernel, **attrs), lambda: F.conv_kernel_gradient(h, g, shape=kernel.shape, **attrs)
+
+
+def _kernel_gradient_vjp(F: Any, h: Any, y: Any, x: Any, g: Any, *, shape: Sizes, **attrs: Any) -> Any:
+    del y, shape
+    return lambda: F.conv_input_gradient(g, h, shape=x.shape, **attrs), lambda: F.conv(x, h, **attrs)
+
+
+_PLAIN_2D = {
+    "stride": (2, 1), "padding": ((1, 0), (0, 1)), "dilation": (1, 2), "groups": 1, "channels_last": False,
+}  # fmt: skip
+
+
+def _input_gradient_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 2, 4, 3, 4), normals(rng, 4, 3, 3, 2)), {"shape": (2, 3, 6, 5), **_PLAIN_2D})
+
+
+def _kernel_gradient_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 2, 3, 6, 5), normals(rng, 2, 4, 3, 4)), {"shape": (4, 3, 3, 2), **_PLAIN_2D})
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_input_gradient_lower,
+    infer=lambda g, kernel, *, shape, **attrs: make_spec(tuple(shape), g.dtype),
+    vjp=_input_gradient_vjp,
+    saves=Saves(x=(0, 1)),
+    flops=lambda y, g, kernel, *, shape, **attrs: _flops(g, y, kernel, **attrs),
+    samples=_input_gradient_samples,
+    ulp=64,
+)
+def conv_input_gradient(g: TensorLike, kernel: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
+    """Return the gradient of `conv` for its input of the given shape, from the gradient `g` of its result."""
+    return bind(conv_input_gradient.op, promote_float(g, kernel), {"shape": shape, **attrs})
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_kernel_gradient_lower,
+    infer=lambda x, g, *, shape, **attrs: make_spec(tuple(shape), g.dtype),
+    vjp=_kernel_gradient_vjp,
+    saves=Saves(x=(0, 1)),
+    flops=lambda y, x, g, *, shape, **attrs: _flops(g, x, y, **attrs),
+    samples=_kernel_gradient_samples,
+    ulp=64,
+)
+def conv_kernel_gradient(x: TensorLike, g: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
+    """Return the gradient of `conv` for its kernel of the given shape, from the gradient `g` of its result."""
+    return bind(conv_kernel_gradient.op, promote_float(x, g), {"shape": shape, **attrs})
+
+
+def conv_transpose(
+    x: TensorLike,
+    kernel: TensorLike,
+    *,
+    stride: Any = 1,
+    padding: Any = "valid",
+    output_padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    channels_last: bool = False,
+) -> Tensor:
+    """Spread every input element over a window of the output: the transpose of `conv`, used to enlarge.
+
+    Args:
+        x: ``(n, c, *spatial)``, floating-point.
+        kernel: ``(c, out / groups, *window)``: the kernel of the `conv` that leads back.
+        stride: the distance of neighbouring inputs in the output, one number or one per spatial axis.
+        padding: how much is cut from the output: ``"valid"`` (nothing), ``"same"`` (``size * stride`` outputs), a
+            number for all sides, or per spatial axis a number or a pair.
+        output_padding: how much longer the output is at its end, one number or one per spatial axis.
+        dilation: the distance of the kernel's elements, one number or one per spatial axis.
+        groups: into how many groups the channels are divided.
+        channels_last: take ``(n, *spatial, c)`` and kernels ``(*window, out / groups, c)`` instead.
+
+    Returns:
+        ``(n, out, *spatial)`` (channels last if asked for), in the promoted dtype.
+
+    Raises:
+        ShapeError: channels that do not match.
+        ArgumentError: a stride, dilation or padding that is none.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.conv_transpose([[[1.0, 2.0]]], [[[1.0, 1.0]]], stride=2).tolist()
+        [[[1.0, 1.0, 2.0, 2.0]]]
+    """
+    image, weights = promote_float(x, kernel)
+    axes = spatial_axes("conv_transpose", image.ndim, channels_last)
+    count = len(axes)
+    steps = per_axis("conv_transpose", "stride", stride, count)
+    spread = per_axis("conv_transpose", "dilation", dilation, count)
+    extra = per_axis("conv_transpose", "output_padding", output_padding, count, least=0)
+    channel, out, into = _channel_axes(image.ndim, channels_last)
+    if weights.ndim != image.ndim or weights.shape[out] != image.shape[channel] or weights.shape[out] % groups:
+        raise ShapeError(
+            message(
+                f"conv_transpose: the kernel {weights.spec} does not take an input of {image.shape[channel]} channels "
+                f"in {groups} groups",
+                got=call_text("conv_transpose", image.spec, weights.spec),
+                hint="Kernels are (in, out / groups, *window).",
+            )
+        )
+    window = tuple([weights.shape[axis] for axis in _window_axes(image.ndim, channels_last)])
+    spans = reach(window, spread)
+    full = tuple([image.shape[axis] * step for axis, step in zip(axes, steps, strict=True)])
+    pads = paddings("conv_transpose", padding, full, spans, steps)
+    shape = list(image.shape)
+    shape[channel] = weights.shape[into] * groups
+    for i, axis in enumerate(axes):
+        if isinstance(padding, str) and padding.lower() == "same":
+            shape[axis] = full[i] + extra[i]
+        else:
+            shape[axis] = (image.shape[axis] - 1) * steps[i] + spans[i] - pads[i][0] - pads[i][1] + extra[i]
+    return conv_input_gradient(
+        image, weights, shape=tuple(shape), stride=steps, padding=pads, dilation=spread, groups=int(groups),
+        channels_last=bool(channels_last),
+    )  # fmt: skip
+
+
+__all__ = ["conv", "conv_transpose"]
