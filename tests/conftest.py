@@ -8,6 +8,9 @@ import jax
 import numpy as np
 import pytest
 
+import hybridflow as hf
+from hybridflow.core.context import CONTEXT
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs an accelerator where there is none."""
@@ -27,9 +30,8 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
-    """Every test starts and ends in plain eager code, with the user's settings untouched."""
-    from hybridflow.core.context import CONTEXT
-
+    """Every test starts with the same random numbers and ends as it starts: eager, the user's settings untouched."""
+    hf.random.seed(0)
     before = np.geterr(), jax.config.jax_enable_x64
     assert CONTEXT.get() is None
     yield

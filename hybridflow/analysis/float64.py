@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import jax.numpy as jnp
@@ -12,11 +13,10 @@ from jax import lax
 from hybridflow.core.dispatch import run_raw
 from hybridflow.core.dtypes import DType, complex128, float64, kind_of
 from hybridflow.core.node import Edge, Node, make_node
-from hybridflow.core.op import No, Op
+from hybridflow.core.op import Op
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import CONSTANT, Constant, Graph, input_node
-from hybridflow.ops.elementwise import astype
 
 Array = np.ndarray[Any, Any]
 _WIDE = {"float": float64, "complex": complex128}
@@ -126,64 +126,79 @@ class Float64Run:
 
 
 class _WideCopy:
-    """Copies a nested graph into float64."""
+    """Copies a nested graph into float64, node by node.
+
+    What float64 changes about a node is inside its op, so the copy splits into forward and backward parts as the
+    original does: an op that must keep its precision casts, an op that rounds disturbs what it reads and returns.
+    The range inside is float64's; results are brought into their own dtype's range when they leave the loop.
+    """
 
     def __init__(self, graph: Graph, widen: Callable[..., Any], *, noisy: bool) -> None:
         self._source = graph
         self._widen = widen
         self._noisy = noisy
-        self._nodes: list[Node] = []
-        self._edges: dict[Edge, Edge] = {}
 
     def graph(self) -> Graph:
         """Return the copy."""
         source = self._source
+        edges: dict[Edge, Edge] = {}
         inputs = [input_node(_wide_spec(node.spec()), node.attrs["name"], node.scope) for node in source.inputs]
         for old, new in zip(source.inputs, inputs, strict=True):
-            self._edges[old, 0] = (new, 0)
+            edges[old, 0] = (new, 0)
+        nodes: list[Node] = []
         for node in source.nodes:
-            self._copy(node)
-        outputs = tuple([self._edges[edge] for edge in source.outputs])
-        return Graph(source.name, tuple(inputs), tuple(self._nodes), outputs, source.dims)
+            copy = self._copy(node, tuple([edges[edge] for edge in node.inputs if edge is not None]), len(nodes))
+            nodes.append(copy)
+            for index in range(len(node.outputs)):
+                edges[node, index] = (copy, index)
+        return Graph(source.name, tuple(inputs), tuple(nodes), tuple([edges[e] for e in source.outputs]), source.dims)
 
-    def _copy(self, node: Node) -> None:
-        edges = [self._edges[edge] for edge in node.inputs if edge is not None]
-        noisy = self._noisy and rounds(node)
-        if node.op is CONSTANT:
-            attrs: dict[str, Any] = {"value": Constant(widen_array(node.attrs["value"].array))}
-            specs = tuple([_wide_spec(spec) for spec in node.specs])
+    def _copy(self, node: Node, inputs: tuple[Edge, ...], site: int) -> Node:
+        attrs, op = node.attrs, node.op
+        if op is CONSTANT:
+            attrs = {"value": Constant(widen_array(attrs["value"].array))}
         elif keeps_precision(node):
-            own = [edge[0].spec(edge[1]) for edge in node.inputs if edge is not None]
-            edges = [self._cast(edge, spec.dtype) for edge, spec in zip(edges, own, strict=True)]
-            attrs, specs = node.attrs, node.specs
+            op = _narrow_inside(node)
         else:
-            if noisy and not node.op.has("pointwise"):
-                edges = [self._disturb(edge, _amount(node)) for edge in edges]
-            attrs = {name: self._widen(value, noisy=self._noisy) for name, value in node.attrs.items()}
-            specs = tuple([_wide_spec(spec) for spec in node.specs])
-        made = self._add(node.op, tuple(edges), attrs, specs)
-        for index, spec in enumerate(node.specs):
-            edge = self._cast((made, index), widen_dtype(spec.dtype))
-            if noisy and is_wide_kind(spec.dtype):
-                edge = self._disturb(edge, _error(node, spec.dtype))
-            self._edges[node, index] = edge
+            attrs = {name: self._widen(value, noisy=self._noisy) for name, value in attrs.items()}
+            if self._noisy and rounds(node):
+                op = _disturbed(node, site)
+        return make_node(op, inputs, attrs, tuple([_wide_spec(spec) for spec in node.specs]), scope=node.scope)
 
-    def _add(self, op: Op, inputs: tuple[Edge, ...], attrs: dict[str, Any], specs: tuple[TensorSpec, ...]) -> Node:
-        node = make_node(op, inputs, attrs, specs)
-        self._nodes.append(node)
-        return node
 
-    def _cast(self, edge: Edge, dtype: DType) -> Edge:
-        spec = edge[0].spec(edge[1])
-        if spec.dtype == dtype:
-            return edge
-        return self._add(astype.op, (edge,), {"dtype": dtype}, (make_spec(spec.shape, dtype),)), 0
+def _narrow_inside(node: Node) -> Op:
+    """Return a node's op with a lowering that takes and returns wide values, but computes in the node's dtypes."""
+    op = node.op
+    given = [edge[0].spec(edge[1]).dtype for edge in node.inputs if edge is not None]
 
-    def _disturb(self, edge: Edge, amount: float) -> Edge:
-        spec = edge[0].spec(edge[1])
-        if not is_wide_kind(spec.dtype):
-            return edge
-        return self._add(DISTURB, (edge,), {"amount": amount, "site": len(self._nodes)}, (spec,)), 0
+    def lower(*xs: Any, **attrs: Any) -> Any:
+        result = op.lower(*[x.astype(dtype) for x, dtype in zip(xs, given, strict=True)], **attrs)
+        return _each(lambda y: y.astype(widen_dtype(y.dtype)), result)
+
+    def infer(*specs: TensorSpec, **attrs: Any) -> Any:
+        own = [make_spec(spec.shape, dtype) for spec, dtype in zip(specs, given, strict=True)]
+        return _each(_wide_spec, op.infer(*own, **attrs))
+
+    return replace(op, lower=lower, infer=infer, jitted={})
+
+
+def _disturbed(node: Node, site: int) -> Op:
+    """Return a node's op with a lowering that puts rounding errors in."""
+    op, amount = node.op, _amount(node)
+
+    def lower(*xs: Any, **attrs: Any) -> Any:
+        if not op.has("pointwise"):
+            xs = tuple([disturb_traced(x, amount, site) for x in xs])
+        return _each(lambda y: disturb_traced(y, amount, ~site), op.lower(*xs, **attrs))
+
+    return replace(op, lower=lower, jitted={})
+
+
+def _each(function: Callable[[Any], Any], result: Any) -> Any:
+    """Apply a function to one result or to each of several."""
+    if isinstance(result, tuple | list):
+        return tuple([function(one) for one in cast("tuple[Any, ...]", result)])
+    return function(result)
 
 
 def _wide_spec(spec: TensorSpec) -> TensorSpec:
@@ -234,27 +249,26 @@ def into_range(value: Array, dtype: DType, rng: np.random.Generator | None) -> A
     return value
 
 
-def _disturb_lower(x: Any, *, amount: float, site: int) -> Any:
-    """Disturb by a hash of the bits: in a loop there is no generator, and each sample run comes with other bits."""
+def disturb_traced(x: Any, amount: float, site: int) -> Any:
+    """Disturb a jax value by a hash of its bits.
+
+    In a loop body there is no generator; but every sample run comes with other bits, and so with other errors.
+
+    Args:
+        x: the value; integers stay as they are.
+        amount: the largest relative error.
+        site: where in the program it is, so that equal values at other places get other errors.
+    """
     if jnp.iscomplexobj(x):
-        return lax.complex(
-            _disturb_lower(lax.real(x), amount=amount, site=site),
-            _disturb_lower(lax.imag(x), amount=amount, site=site + (1 << 20)),
-        )
+        return lax.complex(disturb_traced(lax.real(x), amount, site), disturb_traced(lax.imag(x), amount, site + 1))
+    if x.dtype != jnp.float64:
+        return x
     bits = lax.bitcast_convert_type(x, jnp.uint64).reshape(-1)
     bits = bits + jnp.arange(bits.size, dtype=jnp.uint64) * np.uint64(0x9E3779B97F4A7C15)
     bits = bits + np.uint64((site * 0xD1B54A32D192ED03) % (1 << 64))
+    # The finalizer of splitmix64.
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     bits = bits ^ (bits >> np.uint64(31))
     xi = (bits >> np.uint64(11)).astype(jnp.float64) * 2.0**-52 - 1.0
     return x * (1 + amount * xi.reshape(x.shape))
-
-
-DISTURB = Op(
-    "disturb",
-    No("only inside a branch or loop body, which jax runs"),
-    _disturb_lower,
-    lambda x, *, amount, site: x,
-    lambda F, g, y, x, *, amount, site: (g,),
-)
