@@ -226,6 +226,19 @@ def test_values_made_from_attributes_stay_unless_something_is_computed_from_them
     assert result.nodes[1].attrs["value"].array.tolist() == [4.0, 4.0, 4.0]
 
 
+def test_a_repeated_value_stays_unless_something_is_computed_from_it():
+    result, _ = folded("""
+    graph f() -> (f32[2,2], f32[2,2]) {
+      %0 = constant() {value=f32[1] [2.0]} : f32[1]
+      %1 = broadcast_to(%0) {shape=(2, 1)} : f32[2,1]
+      %2 = broadcast_to(%1) {shape=(2, 2)} : f32[2,2]
+      %3 = multiply(%2, %0) : f32[2,2]
+      return %2, %3
+    }""")
+    assert [node.op.name for node in result.nodes] == ["constant", "broadcast_to", "broadcast_to", "constant"]
+    assert result.nodes[3].attrs["value"].array.tolist() == [[4.0, 4.0], [4.0, 4.0]]
+
+
 def test_large_results_are_not_folded():
     result, records = folded("""
     graph f() -> (f32[64,64], f32[64,64]) {

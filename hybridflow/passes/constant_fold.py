@@ -27,7 +27,7 @@ _IMPURE = frozenset({"effect", "random", "nested", "source", "tensor_rule", "dyn
 def constant_fold(graph: Graph, context: PassContext) -> Graph:
     """Replace an op on constants by its result, computed as eager code computes it.
 
-    Ops that make a value from attributes alone (`full`, `arange`) stay as they are, since they say the same in less
+    Ops that make a value from attributes alone, or repeat one, stay as they are, since they say the same in less
     space, but what is computed from them is folded. Results that would be large constants are not computed. An op
     that fails on its constants stays too: the error belongs to the call.
 
@@ -62,8 +62,11 @@ def constant_fold(graph: Graph, context: PassContext) -> Graph:
             if edge not in known:
                 return None
         edges = cast("tuple[Edge, ...]", node.inputs)
-        sizes = [edge[0].spec(edge[1]).size for edge in edges]
-        if not _foldable(node, max(sizes)):
+        largest = max([edge[0].spec(edge[1]).size for edge in edges])
+        if not _foldable(node, largest):
+            return None
+        if "conversion" in node.op.traits and (node.spec().size > largest or isinstance(known[edges[0]], Node)):
+            known[node, 0] = node
             return None
         try:
             values = [_value(known, edge) for edge in edges]
@@ -82,10 +85,11 @@ def constant_fold(graph: Graph, context: PassContext) -> Graph:
 
 
 def _value(known: dict[Edge, Any], edge: Edge) -> np.ndarray[Any, Any]:
-    """Return a known value; one made from attributes alone is computed when it is first needed."""
+    """Return a known value; that of a node that stays is computed when it is first needed."""
     found = known[edge]
     if isinstance(found, Node):
-        found = known[edge] = np.asarray(run_raw(found.op, [], found.attrs))
+        inputs = [_value(known, cast(Edge, other)) for other in found.inputs]
+        found = known[edge] = np.asarray(run_raw(found.op, inputs, found.attrs))
     return found
 
 
