@@ -161,6 +161,11 @@ def backprop(
                     continue
             if wanted:
                 gradients = run(node, g, wanted)
+                if wanted is _ONLY and type(gradients[0]) is np.ndarray:
+                    edge = cast(Edge, node.inputs[0])
+                    if edge[0] not in pending and len(edge[0].outputs) == 1:
+                        pending[edge[0]] = gradients[0]
+                        continue
                 for index, edge in enumerate(node.inputs):
                     if not wanted[index]:
                         continue
@@ -275,20 +280,21 @@ class RawEngine:
         op = node.op
         if not op.plain or node.backend != "host" or type(g) is not np.ndarray:
             return self._run_general(node, g, wanted)
-        args = self._arguments(node) if op.looked_at else node.saved
+        args: Any = node.saved if op.looked_at == () else self._arguments(node)
         rule: Any = op.vjp
-        if type(rule) is Each:
-            rules = rule.rules
-            attrs = node.attrs
-            if len(rules) == 2:
-                first, second = rules
-                return (
-                    first(HOST, g, *args, **attrs) if wanted[0] else None,
-                    second(HOST, g, *args, **attrs) if wanted[1] else None,
-                )
-            return [one(HOST, g, *args, **attrs) if want else None for one, want in zip(rules, wanted, strict=True)]
         attrs = node.attrs
-        return rule(HOST, g, *args, **attrs) if attrs else rule(HOST, g, *args)
+        if type(rule) is not Each:
+            if attrs:
+                return rule(HOST, g, *args, **attrs)
+            if len(args) == 2:  # calls without * are cheaper
+                return rule(HOST, g, args[0], args[1])
+            return rule(HOST, g, *args)
+        rules = rule.rules
+        if len(rules) == 2 and not attrs:
+            y, a, b = args
+            first = rules[0](HOST, g, y, a, b) if wanted[0] else None
+            return first, rules[1](HOST, g, y, a, b) if wanted[1] else None
+        return [one(HOST, g, *args, **attrs) if want else None for one, want in zip(rules, wanted, strict=True)]
 
     def _run_general(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         op = node.op

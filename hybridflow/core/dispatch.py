@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -17,10 +16,8 @@ from hybridflow.core.context import CONTEXT, NOTHING_RECORDED, Context
 from hybridflow.core.device import default_is_host, device_of, device_string
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import DeviceError, HybridflowError, LeakError, message
-from hybridflow.core.methods import TensorMethods
-from hybridflow.core.node import Edge, Node, is_internal, next_sequence, user_place
-from hybridflow.core.op import No, Op, on_method
-from hybridflow.core.spec import make_spec
+from hybridflow.core.node import Edge, Node, next_sequence, user_place
+from hybridflow.core.op import No, Op
 from hybridflow.core.tensor import Tensor, describe, host_array, leak_text, make_tensor
 
 _new = object.__new__
@@ -61,26 +58,6 @@ def bind(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) 
         for tensor in inputs:
             edge = tensor._edge
             if edge is not None and edge[0].stamp >= start:
-                if len(values) == 1 and type(y) is _ndarray:
-                    # `record`, spelled out for the commonest case: one input, one output.
-                    saves = op.saves
-                    node = _new(Node)
-                    node.op = op
-                    node.inputs = (edge,)
-                    node.attrs = attrs
-                    node.outputs = ((y.shape, y.dtype),)
-                    frame = sys._getframe(2)
-                    node.where = user_place(3) if is_internal(frame) else (frame.f_code, frame.f_lasti)
-                    node.saved = (y if saves.y else None, values[0] if saves.x else None)
-                    node.input_specs = None
-                    node.backend = "host"
-                    node.scope = None
-                    node.sequence = node.stamp = next_sequence()
-                    result = _new(Tensor)
-                    result._value = y
-                    result._alt = None
-                    result._edge = (node, 0)
-                    return result
                 edges = tuple(
                     [t._edge if t._edge is not None and t._edge[0].stamp >= start else None for t in inputs]
                 )
@@ -265,131 +242,3 @@ def _check_devices(op: Op, inputs: tuple[Tensor, ...], values: list[Any]) -> Non
 def run_raw(op: Op, values: list[Any], attrs: dict[str, Any]) -> Any:
     """Run an op on bare arrays, outside the recording."""
     return execute(op, tuple([make_tensor(value) for value in values]), attrs)[0]
-
-
-# -- operators ----------------------------------------------------------------------------------------------------
-
-
-def _fast_dtypes(op: Op) -> frozenset[int]:
-    """Return the dtypes (by number) that the kernel takes as they are and NumPy is good at."""
-    good: set[int] = set()
-    for dtype in map(np.dtype, "i1 i2 i4 i8 u1 u2 u4 u8 f4 f8".split()):
-        spec = make_spec((1, 1), dtype)
-        try:
-            op.infer(spec, spec)
-        except HybridflowError:
-            continue
-        good.add(dtype.num)
-    return frozenset(good)
-
-
-def _binary_method(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """Make an operator: two host tensors of one dtype skip everything that cannot concern them."""
-    kernel = cast(Callable[..., Any], op.kernel)
-    saves = op.saves
-    save_a, save_b, save_y = saves.keeps(0), saves.keeps(1), saves.y
-    fast: frozenset[int] | None = None
-
-    def operator(self: Any, other: Any) -> Any:
-        nonlocal fast
-        if type(other) is not Tensor or type(self) is not Tensor:
-            return public(self, other) if _operand(other) else NotImplemented
-        a = self._value
-        b = other._value
-        context = CONTEXT.get()
-        if (
-            type(a) is not _ndarray
-            or type(b) is not _ndarray
-            or a.dtype is not b.dtype
-            or (context is not None and context.tracer is not None)
-        ):
-            return public(self, other)
-        if fast is None:
-            fast = _fast_dtypes(op)
-        if a.dtype.num not in fast:
-            return public(self, other)
-        try:
-            y = LOCAL.run(kernel, a, b)
-        except ValueError:
-            return public(self, other)
-        if type(y) is not _ndarray:
-            y = np.asarray(y)
-        result = _new(Tensor)
-        result._value = y
-        result._alt = None
-        if context is None:
-            result._edge = None
-            return result
-        start = context.start
-        edge_a = self._edge
-        if edge_a is not None and edge_a[0].stamp < start:
-            edge_a = None
-        edge_b = other._edge
-        if edge_b is not None and edge_b[0].stamp < start:
-            edge_b = None
-        if edge_a is None and edge_b is None:
-            result._edge = None
-            return result
-        node = _new(Node)
-        node.op = op
-        node.inputs = (edge_a, edge_b)
-        node.attrs = _NO_ATTRS
-        node.outputs = ((y.shape, y.dtype),)
-        frame = sys._getframe(1)
-        node.where = (frame.f_code, frame.f_lasti)
-        node.saved = (y if save_y else None, a if save_a else None, b if save_b else None)
-        if (edge_a is None and not save_a) or (edge_b is None and not save_b):
-            node.input_specs = ((a.shape, a.dtype), (b.shape, b.dtype))
-        else:
-            node.input_specs = None
-        node.backend = "host"
-        node.scope = None
-        node.sequence = node.stamp = next_sequence()
-        result._edge = (node, 0)
-        return result
-
-    return operator
-
-
-def _operand(value: Any) -> bool:
-    """Whether a value can be an operand: tensors, numbers, arrays and what Variables hold."""
-    return isinstance(value, TensorMethods | bool | int | float | complex | np.ndarray | np.generic | jax.Array)
-
-
-def _reflected(public: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    def operator(self: Any, other: Any) -> Any:
-        return public(other, self) if _operand(other) else NotImplemented
-
-    return operator
-
-
-def _unary_method(public: Callable[..., Any]) -> Callable[[Any], Any]:
-    def operator(self: Any) -> Any:
-        return public(self)
-
-    return operator
-
-
-_UNARY = frozenset({"__neg__", "__pos__", "__abs__", "__invert__"})
-_NO_FAST = frozenset({"__getitem__"})
-
-
-def _install_methods(op: Op, public: Callable[..., Any]) -> None:
-    for name in op.method:
-        if name.startswith("__r") and name.endswith("__") and name not in ("__round__", "__rshift__"):
-            method: Callable[..., Any] = _reflected(public)
-        elif name in _UNARY:
-            method = _unary_method(public)
-        elif name.startswith("__") and name not in _NO_FAST and type(op.kernel) is not No:
-            method = _binary_method(op, public)
-        else:
-            method = public
-        setattr(TensorMethods, name, method)
-
-
-on_method(_install_methods)
-
-
-def add_method(name: str, function: Callable[..., Any], *, as_property: bool = False) -> None:
-    """Give tensors a method, or a property, that is not an op of its own."""
-    setattr(TensorMethods, name, property(function) if as_property else function)

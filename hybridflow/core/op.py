@@ -155,7 +155,7 @@ class Op:
     public: Callable[..., Any] | None = None
     fast_kernel: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     plain: bool = field(default=False, init=False, repr=False)
-    looked_at: tuple[int, ...] = field(default=(), init=False, repr=False)
+    looked_at: tuple[int, ...] | None = field(default=None, init=False, repr=False)
     jitted: dict[Any, Callable[..., Any]] = field(default_factory=dict[Any, Callable[..., Any]], repr=False)
     accepted: set[Any] = field(default_factory=set[Any], repr=False)
 
@@ -163,23 +163,24 @@ class Op:
         """Derive what the fast paths ask of every call.
 
         `fast_kernel` is the kernel if it needs no ``residuals``; `plain` says that the rule runs on bare arrays as
-        it is; `looked_at` are the positions of ``(y, *xs)`` that the rule looks at and the recording does not save,
-        so that specs must stand in for them.
+        it is.
         """
         hidden = bool(self.saves.hidden)
         self.fast_kernel = None if isinstance(self.kernel, No) or hidden else self.kernel
         self.plain = not isinstance(self.vjp, No) and not hidden and "tensor_rule" not in self.traits
-        looked = _looked_at(self.vjp)
-        if looked is not _ALL and not hidden:
-            looked = tuple([i for i in looked if not (self.saves.y if i == 0 else self.saves.keeps(i - 1))])
-        self.looked_at = looked
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
 
     def spec_arguments(self, count: int) -> Sequence[int]:
-        """Return which of ``(y, *xs)`` may need a spec in its place."""
-        return self.looked_at if self.looked_at is not _ALL else range(count)
+        """Return which of ``(y, *xs)`` the rule looks at and the recording may not save, so need a spec instead."""
+        looked = self.looked_at
+        if looked is None:
+            looked = _looked_at(self.vjp)
+            if looked is not _ALL and not self.saves.hidden:
+                looked = tuple([i for i in looked if not (self.saves.y if i == 0 else self.saves.keeps(i - 1))])
+            self.looked_at = looked
+        return looked if looked is not _ALL else range(count)
 
     def hidden_outputs(self, attrs: dict[str, Any]) -> int:
         """Return how many trailing outputs of a node with these attributes are hidden."""
@@ -240,13 +241,13 @@ class OpFunction(Protocol[P, R_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
-MethodInstaller = Callable[[Op, Callable[..., Any]], None]
-_installers: list[MethodInstaller] = []
+Expose = Callable[[Op, Callable[..., Any]], Callable[..., Any]]
+_expose: list[Expose] = []
 
 
-def on_method(install: MethodInstaller) -> None:
-    """Say how `Op.method` names reach the `Tensor` class (done once, by `core.dispatch`)."""
-    _installers.append(install)
+def on_public(expose: Expose) -> None:
+    """Say what makes the function that users call of a record and its plain function (done once, by `operators`)."""
+    _expose.append(expose)
 
 
 def op(
@@ -289,10 +290,12 @@ def op(
         if flops is not None:
             record.flops = flops
         register(record)
-        result = cast("OpFunction[P, R]", function)
+        exposed: Callable[..., Any] = function
+        for expose in _expose:
+            exposed = expose(record, function)
+        record.public = exposed
+        result = cast("OpFunction[P, R]", exposed)
         result.op = record
-        for install in _installers:
-            install(record, function)
         return result
 
     return decorate

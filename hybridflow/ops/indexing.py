@@ -8,9 +8,10 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dims import same_size
-from hybridflow.core.dispatch import add_method, bind
+from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.core.errors import IndexRangeError, ShapeError, message
+from hybridflow.core.methods import add_method
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     Shape,

@@ -9,8 +9,9 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dims import Dim, same_size
-from hybridflow.core.dispatch import add_method, bind
+from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.methods import add_method
 from hybridflow.core.op import Bad, Sample, op, public_names
 from hybridflow.core.tensor import describe
 from hybridflow.ops.common import (

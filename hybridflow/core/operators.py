@@ -1,0 +1,218 @@
+"""Operators, methods and one-operand functions on their fast paths.
+
+A call whose operands are host tensors of one dtype that NumPy is good at skips everything that cannot concern it:
+conversion, promotion, attributes, devices. Everything else goes through the public function and `bind`, and the two
+ways give the same result (tested for every op that has both).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from hybridflow.backend.host import LOCAL
+from hybridflow.core.context import CONTEXT
+from hybridflow.core.errors import HybridflowError
+from hybridflow.core.methods import TensorMethods
+from hybridflow.core.node import Node, is_internal, next_sequence, user_place
+from hybridflow.core.op import No, Op, on_public
+from hybridflow.core.spec import make_spec
+from hybridflow.core.tensor import Tensor
+
+_new = object.__new__
+_ndarray = np.ndarray
+_NO_ATTRS: dict[str, Any] = {}
+_DTYPES = "i1 i2 i4 i8 u1 u2 u4 u8 f4 f8"
+_FLOATS = "f4 f8"
+
+
+def _accepted(op: Op, operands: int, dtypes: str) -> frozenset[int]:
+    """Return which of the dtypes (by number) the op takes as they are."""
+    good: set[int] = set()
+    for dtype in map(np.dtype, dtypes.split()):
+        try:
+            op.infer(*[make_spec((1, 1), dtype)] * operands)
+        except HybridflowError:
+            continue
+        good.add(dtype.num)
+    return frozenset(good)
+
+
+def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Make a binary operator."""
+    kernel = cast(Callable[..., Any], op.kernel)
+    saves = op.saves
+    save_a, save_b, save_y = saves.keeps(0), saves.keeps(1), saves.y
+    fast: frozenset[int] | None = None
+
+    def operator(self: Any, other: Any) -> Any:
+        nonlocal fast
+        if type(other) is not Tensor or type(self) is not Tensor:
+            return public(self, other) if _operand(other) else NotImplemented
+        a = self._value
+        b = other._value
+        context = CONTEXT.get()
+        if (
+            type(a) is not _ndarray
+            or type(b) is not _ndarray
+            or a.dtype is not b.dtype
+            or (context is not None and context.tracer is not None)
+        ):
+            return public(self, other)
+        if fast is None:
+            fast = _accepted(op, 2, _DTYPES)
+        if a.dtype.num not in fast:
+            return public(self, other)
+        try:
+            y = LOCAL.run(kernel, a, b)
+        except (ValueError, RuntimeError):
+            return public(self, other)  # which finds the words for what is wrong
+        if type(y) is not _ndarray:
+            y = np.asarray(y)
+        result = _new(Tensor)
+        result._value = y
+        result._alt = None
+        if context is None:
+            result._edge = None
+            return result
+        start = context.start
+        edge_a = self._edge
+        if edge_a is not None and edge_a[0].stamp < start:
+            edge_a = None
+        edge_b = other._edge
+        if edge_b is not None and edge_b[0].stamp < start:
+            edge_b = None
+        if edge_a is None and edge_b is None:
+            result._edge = None
+            return result
+        node = _new(Node)
+        node.op = op
+        node.inputs = (edge_a, edge_b)
+        node.attrs = _NO_ATTRS
+        node.outputs = ((y.shape, y.dtype),)
+        frame = sys._getframe(1)
+        node.where = user_place(2) if is_internal(frame) else (frame.f_code, frame.f_lasti)
+        node.saved = (y if save_y else None, a if save_a else None, b if save_b else None)
+        if (edge_a is None and not save_a) or (edge_b is None and not save_b):
+            node.input_specs = ((a.shape, a.dtype), (b.shape, b.dtype))
+        else:
+            node.input_specs = None
+        node.backend = "host"
+        node.scope = None
+        node.sequence = node.stamp = next_sequence()
+        result._edge = (node, 0)
+        return result
+
+    return operator
+
+
+def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Make a function of one operand."""
+    kernel = cast(Callable[..., Any], op.kernel)
+    save_x, save_y = op.saves.keeps(0), op.saves.y
+    fast: frozenset[int] | None = None
+
+    @functools.wraps(public)
+    def function(x: Any) -> Any:
+        nonlocal fast
+        if type(x) is not Tensor:
+            return public(x)
+        value = x._value
+        context = CONTEXT.get()
+        if type(value) is not _ndarray or (context is not None and context.tracer is not None):
+            return public(x)
+        if fast is None:
+            fast = _accepted(op, 1, _FLOATS)
+        if value.dtype.num not in fast:
+            return public(x)
+        try:
+            y = LOCAL.run(kernel, value)
+        except (ValueError, RuntimeError):
+            return public(x)
+        if type(y) is not _ndarray:
+            y = np.asarray(y)
+        result = _new(Tensor)
+        result._value = y
+        result._alt = None
+        if context is None:
+            result._edge = None
+            return result
+        edge = x._edge
+        if edge is None or edge[0].stamp < context.start:
+            result._edge = None
+            return result
+        node = _new(Node)
+        node.op = op
+        node.inputs = (edge,)
+        node.attrs = _NO_ATTRS
+        node.outputs = ((y.shape, y.dtype),)
+        frame = sys._getframe(1)
+        node.where = user_place(2) if is_internal(frame) else (frame.f_code, frame.f_lasti)
+        node.saved = (y if save_y else None, value if save_x else None)
+        node.input_specs = None
+        node.backend = "host"
+        node.scope = None
+        node.sequence = node.stamp = next_sequence()
+        result._edge = (node, 0)
+        return result
+
+    return function
+
+
+def _operand(value: Any) -> bool:
+    """Whether a value can be an operand: tensors, numbers, arrays and what Variables hold."""
+    return isinstance(value, TensorMethods | bool | int | float | complex | np.ndarray | np.generic | jax.Array)
+
+
+def _reflected(public: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def operator(self: Any, other: Any) -> Any:
+        return public(other, self) if _operand(other) else NotImplemented
+
+    return operator
+
+
+def _is_unary(op: Op, public: Callable[..., Any]) -> bool:
+    """Whether the public function is its kernel on one operand, without attributes."""
+    if isinstance(op.kernel, No) or op.saves.hidden or "pointwise" not in op.traits:
+        return False
+    return len(inspect.signature(public).parameters) == 1
+
+
+def _is_binary(name: str, op: Op, public: Callable[..., Any]) -> bool:
+    """Whether a method is an operator whose kernel takes the two operands as they are."""
+    if not (name.startswith("__") and name.endswith("__")) or isinstance(op.kernel, No) or op.saves.hidden:
+        return False
+    parameters = inspect.signature(public).parameters.values()
+    return len(parameters) == 2 and all(one.kind is inspect.Parameter.POSITIONAL_ONLY for one in parameters)
+
+
+def _is_reflected(name: str) -> bool:
+    return name.startswith("__r") and name.endswith("__") and f"__{name[3:]}" in _REFLECTABLE
+
+
+_REFLECTABLE = frozenset(
+    f"__{name}__" for name in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
+)
+
+
+def expose(op: Op, public: Callable[..., Any]) -> Callable[..., Any]:
+    """Install an op's methods, and return the function that users call."""
+    exposed = _unary(op, public) if _is_unary(op, public) else public
+    for name in op.method:
+        if _is_reflected(name):
+            method = _reflected(public)
+        elif _is_binary(name, op, public):
+            method = _binary(op, public)
+        else:
+            method = exposed
+        setattr(TensorMethods, name, method)
+    return exposed
+
+
+on_public(expose)
