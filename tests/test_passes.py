@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import re
 import textwrap
@@ -433,6 +434,20 @@ def check_samples(op: Op) -> None:
             check_pass(PASSES["algebra"], graph, tensors, differentiable=differentiable)
 
 
+@pytest.mark.parametrize(
+    ("name", "trait"),
+    [("tanh", "idempotent"), ("abs", "involution"), ("add", "unit_zero"), ("subtract", "unit_minus_zero")],
+)
+def test_a_false_trait_is_caught(name: str, trait: str):
+    op = REGISTRY[name]
+    before, op.traits = op.traits, op.traits - {"unit_zero", "unit_minus_zero"} | {trait}
+    try:
+        with pytest.raises(AssertionError):
+            test_the_traits_that_algebra_trusts_hold(op, trait)
+    finally:
+        op.traits = before
+
+
 # -- the runner ---------------------------------------------------------------------------------------------------
 
 
@@ -447,6 +462,26 @@ def test_records_say_what_each_pass_did():
     assert (records[0].nodes_before, records[-1].nodes_after) == (count_nodes(graph), count_nodes(result)) == (5, 2)
     assert re.fullmatch(r"cse: 4 -> 3 nodes, \d+\.\d\d ms \(tanh\)", str(first["cse"]))
     assert all(record.milliseconds >= 0 for record in records)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_was(enabled: bool, monkeypatch: pytest.MonkeyPatch):
+    graph = trace_body(lambda x: [hf.tanh(x)], [hf.TensorSpec([2])], "f").graph
+
+    def fails(*args: Any) -> Any:
+        assert not gc.isenabled()
+        raise HybridflowError("no")
+
+    (gc.enable if enabled else gc.disable)()
+    try:
+        run_passes(graph)
+        assert gc.isenabled() is enabled
+        monkeypatch.setitem(PASSES, "cse", Pass("cse", fails, "simplify"))
+        with pytest.raises(HybridflowError):
+            run_passes(graph)
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
 
 
 def test_only_runs_the_named_passes_in_their_order():
