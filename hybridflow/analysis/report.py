@@ -102,7 +102,7 @@ def new_figure(title: str, x: str, y: str) -> tuple[Any, Any]:
         ) from None
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(title)
+    axes.set_title(title, loc="left")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(visible=True, alpha=0.3)
@@ -121,6 +121,8 @@ def break_even_figure(comparison: Comparison) -> Any:
     if even is not None:
         axes.axvline(even, color="#666", linestyle="--", linewidth=1)
         axes.annotate(f" break-even: {even} calls", (even, axes.get_ylim()[1] * 0.9), color="#666")
+    else:
+        axes.set_title("no break-even: the compiled call is not faster", loc="right", fontsize="small", color="#666")
     axes.set_ylim(bottom=0)
     axes.legend(loc="lower right")
     return figure
