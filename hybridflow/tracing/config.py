@@ -24,7 +24,7 @@ class run_eagerly:  # noqa: N801 (used like a function: a call, or a context man
         >>> import hybridflow as hf
         >>> f = hf.compile(lambda x: x + 1)
         >>> with hf.config.run_eagerly():
-        ...     f(1.0).item(), f.trace_count
+        ...     f(hf.asarray(1.0)).item(), f.trace_count
         (2.0, 0)
     """
 
