@@ -6,5 +6,7 @@ from hybridflow.ops.nn.convolution import conv_transpose as conv_transpose
 from hybridflow.ops.nn.labels import one_hot as one_hot
 from hybridflow.ops.nn.losses import *  # noqa: F403
 from hybridflow.ops.nn.normalization import *  # noqa: F403
+from hybridflow.ops.nn.pooling import avg_pool as avg_pool
+from hybridflow.ops.nn.pooling import max_pool as max_pool
 from hybridflow.ops.nn.softmax import *  # noqa: F403
 from hybridflow.ops.statistics import logsumexp as logsumexp

@@ -1,0 +1,508 @@
+"""Maximum and average pooling over one to three spatial axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import as_differentiable, int32, kind_of
+from hybridflow.core.errors import ArgumentError, ShapeError
+from hybridflow.core.op import Bad, Sample, Saves, op
+from hybridflow.ops.common import (
+    REAL,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    cast_to,
+    integers,
+    make_spec,
+    normals,
+    require_kind,
+)
+from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow, lower_wide
+from hybridflow.ops.nn.windows import (
+    Sizes,
+    kernel_padded,
+    lower_padded,
+    lower_slice,
+    lower_spread_out,
+    output_sizes,
+    paddings,
+    per_axis,
+    replace,
+    spatial_axes,
+    window_slice,
+)
+
+# A window's elements are numbered row by row. Windows are reduced one axis after the other, last axis first: that
+# takes the sum instead of the product of the window's sizes, and still finds the first maximum.
+
+
+def _prepare(name: str, x: Tensor, window: Any, stride: Any, padding: Any, channels_last: bool) -> dict[str, Any]:
+    """Return the canonical attributes of a pooling."""
+    axes = spatial_axes(name, x.ndim, channels_last)
+    sizes = per_axis(name, "window", window, len(axes))
+    steps = sizes if stride is None else per_axis(name, "stride", stride, len(axes))
+    pads = paddings(name, padding, tuple([x.shape[axis] for axis in axes]), sizes, steps)
+    return {"window": sizes, "stride": steps, "padding": pads, "channels_last": bool(channels_last)}
+
+
+def _pooled(name: str, x: TensorSpec, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Sizes:
+    """Return the shape of the result."""
+    axes = spatial_axes(name, x.ndim, channels_last)
+    sizes = output_sizes(name, tuple([x.shape[axis] for axis in axes]), window, stride, padding, x)
+    return replace(x.shape, axes, sizes)
+
+
+def _counts(padded: Any, window: Sizes, stride: Sizes, axes: Sizes) -> list[int]:
+    return [(padded.shape[axis] - size) // step + 1 for axis, size, step in zip(axes, window, stride, strict=True)]
+
+
+def _offsets(window: Sizes) -> Iterator[tuple[int, ...]]:
+    return product(*[range(size) for size in window])
+
+
+def _is_tiled(shape: Sizes, window: Sizes, stride: Sizes, padding: Any, axes: Sizes) -> bool:
+    """Whether the windows cover the input without overlap, gap or padding."""
+    return window == stride and all(
+        pair == (0, 0) and shape[axis] % size == 0 for pair, axis, size in zip(padding, axes, window, strict=True)
+    )
+
+
+def _tile_shapes(g_shape: Sizes, window: Sizes, axes: Sizes) -> tuple[Sizes, Sizes, Sizes]:
+    """Return the shapes in which a pooled array meets the elements of its windows, and that of the windows alone."""
+    tiled: list[int] = []
+    narrow: list[int] = []
+    alone: list[int] = []
+    for axis, size in enumerate(g_shape):
+        inner = window[axes.index(axis)] if axis in axes else None
+        tiled += [size] if inner is None else [size, inner]
+        narrow += [size] if inner is None else [size, 1]
+        alone += [1] if inner is None else [1, inner]
+    return tuple(tiled), tuple(narrow), tuple(alone)
+
+
+# -- max_pool -----------------------------------------------------------------------------------------------------
+
+
+def _place_dtype(window: Sizes) -> Any:
+    """Return the dtype that holds an element's number in its window."""
+    return np.dtype(np.uint8) if int(np.prod(window)) <= 256 else int32
+
+
+def _lowest(dtype: Any) -> Any:
+    return -np.inf if kind_of(dtype) == "float" else np.iinfo(dtype).min
+
+
+def _max_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool, residuals: bool) -> Any:
+    axes = spatial_axes("max_pool", x.ndim, channels_last)
+    best = kernel_padded(x, axes, padding, _lowest(x.dtype))
+    counts = _counts(best, window, stride, axes)
+    if min(counts) < 1:
+        raise ValueError("a window larger than its input")  # the shape rule then words the error
+    place: Any = None
+    weight = 1
+    for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
+        values = [best[window_slice(best.ndim, (axis,), (start,), (count,), (step,))] for start in range(size)]
+        if residuals:
+            best, place = _first_maximum(values, place, axis, step, count, weight, _place_dtype(window))
+            weight *= size
+            continue
+        best = np.maximum(values[0], values[1]) if size > 1 else values[0].copy()
+        for value in values[2:]:
+            np.maximum(best, value, out=best)
+    return (best, place) if residuals else best
+
+
+def _first_maximum(
+    values: list[Any], place: Any, axis: int, step: int, count: int, weight: int, dtype: Any
+) -> tuple[Any, Any]:
+    """Return the maximum of arrays and the number of its first place, given the numbers along the earlier axes."""
+    best = values[0].copy()
+    earlier = [
+        None if place is None else place[window_slice(best.ndim, (axis,), (start,), (count,), (step,))]
+        for start in range(len(values))
+    ]
+    number = np.zeros(best.shape, dtype) if earlier[0] is None else earlier[0].copy()
+    for index, value in enumerate(values[1:], 1):
+        better = value > best
+        np.maximum(best, value, out=best)
+        candidate = index * weight if earlier[index] is None else earlier[index] + dtype.type(index * weight)
+        np.copyto(number, candidate, where=better, casting="unsafe")
+    return best, number
+
+
+def _max_lower(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool, residuals: bool) -> Any:
+    axes = spatial_axes("max_pool", x.ndim, channels_last)
+    best = lower_padded(x, axes, padding, _lowest(x.dtype))
+    counts = _counts(best, window, stride, axes)
+    dtype = _place_dtype(window)
+    place: Any = None
+    weight = 1
+    for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
+
+        def part(value: Any, start: int, axis: int = axis, step: int = step, count: int = count) -> Any:
+            return lower_slice(value, (axis,), (start,), (count,), (step,))
+
+        full, best = best, part(best, 0)
+        earlier, place = place, lax.full(best.shape, 0, dtype) if place is None else part(place, 0)
+        for start in range(1, size):
+            value = part(full, start)
+            number = lax.full(best.shape, start * weight, dtype)
+            if earlier is not None:
+                number = lax.add(number, part(earlier, start))
+            place = lax.select(lax.gt(value, best), number, place)
+            best = lax.max(best, value)
+        weight *= size
+    return (best, place) if residuals else best
+
+
+def _max_infer(
+    x: TensorSpec, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool, residuals: bool
+) -> Any:
+    require_kind("max_pool", REAL, x)
+    shape = _pooled("max_pool", x, window, stride, padding, channels_last)
+    y = make_spec(shape, x.dtype)
+    return (y, make_spec(shape, _place_dtype(window))) if residuals else y
+
+
+def _max_vjp(F: Any, g: Any, y: Any, x: Any, **attrs: Any) -> Any:
+    return (F.max_pool_gradient(g, y[1], shape=x.shape, **attrs),)
+
+
+def _pool_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 2, 3, 4, 6), 2))
+    yield Sample((normals(rng, 2, 3, 7, 6), (3, 2)), {"stride": (2, 1), "padding": "same"})
+    yield Sample((normals(rng, 1, 2, 5, 5), 3), {"stride": 1, "padding": 1})
+    yield Sample((normals(rng, 2, 3, 8), 3), {"stride": 2})
+    yield Sample((normals(rng, 1, 2, 4, 4, 4), 2))
+    yield Sample((normals(rng, 2, 6, 4, 3), 2), {"channels_last": True})
+    yield Sample((normals(rng, 1, 1, 4, 4, dtype=np.float64), 2))
+    yield Sample((normals(rng, 1, 2, 4, 4, dtype="bfloat16"), 2), gradient=False)
+    yield Bad((normals(rng, 1, 2, 4, 4), 5), error=ShapeError, text="a window spans 5 positions")
+    yield Bad((normals(rng, 1, 2, 4, 4), (2, 2, 2)), error=ArgumentError, text="is not an integer from 1 on, or 2")
+    yield Bad((normals(rng, 4, 4), 2), error=ShapeError, text="the input has 2 dimensions")
+
+
+@op(
+    kernel=_max_kernel,
+    lower=_max_lower,
+    infer=_max_infer,
+    vjp=_max_vjp,
+    saves=Saves(hidden=1),
+    flops=lambda y, x, *, window, **attrs: (y[0] if isinstance(y, tuple) else y).size * int(np.prod(window)),
+    samples=_pool_samples,
+    ulp=0,
+)
+def max_pool(
+    x: TensorLike, window: Any, stride: Any = None, *, padding: Any = "valid", channels_last: bool = False
+) -> Tensor:
+    """Take the maximum of every window of the spatial axes.
+
+    The gradient goes to the first of equal maxima, row by row.
+
+    Args:
+        x: ``(n, c, *spatial)``, real.
+        window: the size of the window, one number or one per spatial axis.
+        stride: its step, one number or one per spatial axis; the window's size if not given.
+        padding: places around the input that are never the maximum: ``"valid"`` (none), ``"same"``
+            (``ceil(size / stride)`` outputs), a number for all sides, or per spatial axis a number or a pair.
+        channels_last: take ``(n, *spatial, c)`` instead.
+
+    Returns:
+        The shape of `x` with fewer positions, in its dtype; NaN in a window gives NaN.
+
+    Raises:
+        ShapeError: a window larger than the padded input, or an input without spatial axes.
+        ArgumentError: a window, stride or padding that is none.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.max_pool([[[1.0, 2.0, 4.0, 3.0]]], 2).tolist()
+        [[[2.0, 4.0]]]
+    """
+    tensor = as_tensor(x)
+    return bind(max_pool.op, (tensor,), _prepare("max_pool", tensor, window, stride, padding, channels_last))
+
+
+def _max_gradient_kernel(
+    g: Any, place: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
+) -> Any:
+    axes = spatial_axes("max_pool", g.ndim, channels_last)
+    if _is_tiled(shape, window, stride, padding, axes):
+        _, narrow, alone = _tile_shapes(g.shape, window, axes)
+        numbers = np.arange(int(np.prod(window)), dtype=place.dtype).reshape(alone)
+        hit = place.reshape(narrow) == numbers
+        bits = g.reshape(narrow).view(f"i{g.dtype.itemsize}")
+        return np.multiply(bits, hit).view(g.dtype).reshape(shape)
+    padded = np.zeros(_padded_shape(shape, axes, padding), g.dtype)
+    counts = [g.shape[axis] for axis in axes]
+    for number, offset in enumerate(_offsets(window)):
+        index = window_slice(g.ndim, axes, offset, counts, stride)
+        padded[index] += np.where(place == number, g, g.dtype.type(0))
+    return padded[_inside(shape, axes, padding)]
+
+
+def _padded_shape(shape: Sizes, axes: Sizes, padding: Any) -> Sizes:
+    return replace(shape, axes, [shape[axis] + low + high for axis, (low, high) in zip(axes, padding, strict=True)])
+
+
+def _inside(shape: Sizes, axes: Sizes, padding: Any) -> Any:
+    return window_slice(len(shape), axes, [low for low, _ in padding], [shape[axis] for axis in axes])
+
+
+def _max_gradient_lower(
+    g: Any, place: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
+) -> Any:
+    axes = spatial_axes("max_pool", g.ndim, channels_last)
+    zero = np.zeros((), g.dtype)
+    if _is_tiled(shape, window, stride, padding, axes):
+        tiled, narrow, alone = _tile_shapes(g.shape, window, axes)
+        every = tuple(range(len(tiled)))
+        numbers = lax.reshape(lax.iota(place.dtype, int(np.prod(window))), alone)
+        hit = lax.eq(_stretch(lax.reshape(place, narrow), tiled), lax.broadcast_in_dim(numbers, tiled, every))
+        spread = _stretch(lax.reshape(g, narrow), tiled)
+        return lax.reshape(lax.select(hit, spread, lax.full_like(spread, 0)), shape)
+    padded = _padded_shape(shape, axes, padding)
+    total: Any = None
+    for number, offset in enumerate(_offsets(window)):
+        part = lax.select(lax.eq(place, lax.full_like(place, number)), g, lax.broadcast(zero, g.shape))
+        part = lower_spread_out(part, axes, offset, stride, [padded[axis] for axis in axes])
+        total = part if total is None else lax.add(total, part)
+    starts = [low for low, _ in padding]
+    return lower_slice(total, axes, starts, [shape[axis] for axis in axes], [1] * len(axes))
+
+
+def _stretch(x: Any, shape: Sizes) -> Any:
+    return lax.broadcast_in_dim(x, shape, tuple(range(len(shape))))
+
+
+def _max_gradient_vjp(F: Any, h: Any, y: Any, g: Any, place: Any, *, shape: Sizes, **attrs: Any) -> Any:
+    del y, g, shape
+    return lambda: F.max_pool_pick(h, place, **attrs), None
+
+
+_PAIR = {"window": (3, 2), "stride": (2, 1), "padding": ((1, 0), (0, 1)), "channels_last": False}
+_TILES = {"window": (2, 2), "stride": (2, 2), "padding": ((0, 0), (0, 0)), "channels_last": False}
+
+
+def _max_gradient_samples(rng: np.random.Generator) -> Any:
+    place = integers(rng, 2, 6, 2, 3, 3, 5, dtype="uint8")
+    yield Sample((normals(rng, 2, 3, 3, 5), place), {"shape": (2, 3, 6, 5), **_PAIR})
+    tiles = integers(rng, 0, 4, 2, 3, 2, 3, dtype="uint8")
+    yield Sample((normals(rng, 2, 3, 2, 3), tiles), {"shape": (2, 3, 4, 6), **_TILES})
+
+
+@op(
+    kernel=_max_gradient_kernel,
+    lower=_max_gradient_lower,
+    infer=lambda g, place, *, shape, **attrs: make_spec(tuple(shape), g.dtype),
+    vjp=_max_gradient_vjp,
+    saves=Saves(x=(1,)),
+    flops=lambda y, g, place, **attrs: y.size,
+    samples=_max_gradient_samples,
+)
+def max_pool_gradient(g: TensorLike, place: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
+    """Put every window's gradient at the place where its maximum was."""
+    return bind(max_pool_gradient.op, (as_tensor(g), as_tensor(place)), {"shape": shape, **attrs})
+
+
+def _pick_kernel(x: Any, place: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Any:
+    axes = spatial_axes("max_pool", x.ndim, channels_last)
+    padded = kernel_padded(x, axes, padding, 0)
+    counts = [place.shape[axis] for axis in axes]
+    result = np.zeros(place.shape, x.dtype)
+    for number, offset in enumerate(_offsets(window)):
+        index = window_slice(x.ndim, axes, offset, counts, stride)
+        np.copyto(result, padded[index], where=place == number)
+    return result
+
+
+def _pick_lower(x: Any, place: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Any:
+    axes = spatial_axes("max_pool", x.ndim, channels_last)
+    padded = lower_padded(x, axes, padding, 0)
+    counts = [place.shape[axis] for axis in axes]
+    result = lax.full(place.shape, 0, x.dtype)
+    for number, offset in enumerate(_offsets(window)):
+        part = lower_slice(padded, axes, offset, counts, stride)
+        result = lax.select(lax.eq(place, lax.full_like(place, number)), part, result)
+    return result
+
+
+def _pick_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 2, 3, 6, 5), integers(rng, 2, 6, 2, 3, 3, 5, dtype="uint8")), _PAIR)
+    yield Sample((normals(rng, 2, 3, 4, 6), integers(rng, 0, 4, 2, 3, 2, 3, dtype="uint8")), _TILES)
+
+
+def _pick_vjp(F: Any, g: Any, y: Any, x: Any, place: Any, **attrs: Any) -> Any:
+    del y
+    return lambda: F.max_pool_gradient(g, place, shape=x.shape, **attrs), None
+
+
+@op(
+    kernel=_pick_kernel,
+    lower=_pick_lower,
+    infer=lambda x, place, **attrs: make_spec(place.shape, x.dtype),
+    vjp=_pick_vjp,
+    saves=Saves(x=(1,)),
+    flops=lambda y, x, place, **attrs: y.size,
+    samples=_pick_samples,
+    ulp=0,
+)
+def max_pool_pick(x: TensorLike, place: TensorLike, **attrs: Any) -> Tensor:
+    """Take from every window the element of a given number."""
+    return bind(max_pool_pick.op, (as_tensor(x), as_tensor(place)), attrs)
+
+
+# -- avg_pool -----------------------------------------------------------------------------------------------------
+
+
+def _weights(shape: Sizes, window: Sizes, stride: Sizes, padding: Any, axes: Sizes, dtype: Any) -> Any:
+    """Return one over the number of elements of every window that are not padding."""
+    result = np.ones((1,) * len(shape), dtype)
+    for axis, size, step, (low, high) in zip(axes, window, stride, padding, strict=True):
+        length = shape[axis]
+        starts = np.arange((length + low + high - size) // step + 1) * step - low
+        count = np.minimum(starts + size, length) - np.maximum(starts, 0)
+        result = result / np.maximum(count, 1).astype(dtype).reshape(replace((1,) * len(shape), (axis,), (-1,)))
+    return result
+
+
+def _avg_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Any:
+    axes = spatial_axes("avg_pool", x.ndim, channels_last)
+    total = kernel_padded(x, axes, padding, 0)
+    counts = _counts(total, window, stride, axes)
+    if min(counts) < 1:
+        raise ValueError("a window larger than its input")  # the shape rule then words the error
+    for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
+        full = total
+        total = full[window_slice(x.ndim, (axis,), (0,), (count,), (step,))].copy()
+        for start in range(1, size):
+            total += full[window_slice(x.ndim, (axis,), (start,), (count,), (step,))]
+    return total * _weights(x.shape, window, stride, padding, axes, x.dtype)
+
+
+def _avg_lower(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Any:
+    axes = spatial_axes("avg_pool", x.ndim, channels_last)
+    total = lower_padded(lower_wide(x), axes, padding, 0)
+    counts = _counts(total, window, stride, axes)
+    for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
+        full = total
+        total = lower_slice(full, (axis,), (0,), (count,), (step,))
+        for start in range(1, size):
+            total = lax.add(total, lower_slice(full, (axis,), (start,), (count,), (step,)))
+    weights = _weights(x.shape, window, stride, padding, axes, total.dtype)
+    return lower_narrow(lax.mul(total, _stretch(weights, total.shape)), x.dtype)
+
+
+def _avg_infer(x: TensorSpec, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> TensorSpec:
+    require_kind("avg_pool", REAL_FLOAT, x)
+    return make_spec(_pooled("avg_pool", x, window, stride, padding, channels_last), x.dtype)
+
+
+@op(
+    kernel=_avg_kernel,
+    lower=_avg_lower,
+    infer=_avg_infer,
+    vjp=lambda F, g, y, x, **attrs: (F.avg_pool_gradient(g, shape=x.shape, **attrs),),
+    flops=lambda y, x, *, window, **attrs: y.size * int(np.prod(window)),
+    samples=_pool_samples,
+    ulp=16,
+)
+def avg_pool(
+    x: TensorLike,
+    window: Any,
+    stride: Any = None,
+    *,
+    padding: Any = "valid",
+    channels_last: bool = False,
+) -> Tensor:
+    """Average every window of the spatial axes.
+
+    Args:
+        x: ``(n, c, *spatial)``, floating-point.
+        window: the size of the window, one number or one per spatial axis.
+        stride: its step, one number or one per spatial axis; the window's size if not given.
+        padding: places around the input that do not count: ``"valid"`` (none), ``"same"`` (``ceil(size / stride)``
+            outputs), a number for all sides, or per spatial axis a number or a pair.
+        channels_last: take ``(n, *spatial, c)`` instead.
+
+    Returns:
+        The shape of `x` with fewer positions, in its dtype. float16 and bfloat16 are summed in float32.
+
+    Raises:
+        ShapeError: a window larger than the padded input, or an input without spatial axes.
+        ArgumentError: a window, stride or padding that is none.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.avg_pool([[[1.0, 2.0, 4.0, 3.0]]], 2).tolist()
+        [[[1.5, 3.5]]]
+    """
+    tensor = as_tensor(x)
+    tensor = cast_to(tensor, as_differentiable(tensor.dtype))
+    return bind(avg_pool.op, (tensor,), _prepare("avg_pool", tensor, window, stride, padding, channels_last))
+
+
+def _avg_gradient_kernel(
+    g: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
+) -> Any:
+    axes = spatial_axes("avg_pool", g.ndim, channels_last)
+    part = g * _weights(shape, window, stride, padding, axes, g.dtype)
+    if _is_tiled(shape, window, stride, padding, axes):
+        tiled, narrow, _ = _tile_shapes(g.shape, window, axes)
+        return np.broadcast_to(part.reshape(narrow), tiled).reshape(shape)
+    padded_shape = _padded_shape(shape, axes, padding)
+    for axis, size, step in zip(axes, window, stride, strict=True):
+        count = part.shape[axis]
+        full = np.zeros(replace(part.shape, (axis,), (padded_shape[axis],)), g.dtype)
+        for start in range(size):
+            full[window_slice(g.ndim, (axis,), (start,), (count,), (step,))] += part
+        part = full
+    return part[_inside(shape, axes, padding)]
+
+
+def _avg_gradient_lower(
+    g: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
+) -> Any:
+    axes = spatial_axes("avg_pool", g.ndim, channels_last)
+    part = lower_wide(g)
+    part = lax.mul(part, _stretch(_weights(shape, window, stride, padding, axes, part.dtype), part.shape))
+    if _is_tiled(shape, window, stride, padding, axes):
+        tiled, narrow, _ = _tile_shapes(g.shape, window, axes)
+        return lower_narrow(lax.reshape(_stretch(lax.reshape(part, narrow), tiled), shape), g.dtype)
+    padded_shape = _padded_shape(shape, axes, padding)
+    for axis, size, step in zip(axes, window, stride, strict=True):
+        total: Any = None
+        for start in range(size):
+            spread = lower_spread_out(part, (axis,), (start,), (step,), (padded_shape[axis],))
+            total = spread if total is None else lax.add(total, spread)
+        part = total
+    starts = [low for low, _ in padding]
+    inside = lower_slice(part, axes, starts, [shape[axis] for axis in axes], [1] * len(axes))
+    return lower_narrow(inside, g.dtype)
+
+
+def _avg_gradient_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 2, 3, 3, 5),), {"shape": (2, 3, 6, 5), **_PAIR})
+    yield Sample((normals(rng, 2, 3, 2, 3),), {"shape": (2, 3, 4, 6), **_TILES})
+
+
+@op(
+    kernel=_avg_gradient_kernel,
+    lower=_avg_gradient_lower,
+    infer=lambda g, *, shape, **attrs: make_spec(tuple(shape), g.dtype),
+    vjp=lambda F, h, y, g, *, shape, **attrs: (F.avg_pool(h, **attrs),),
+    flops=lambda y, g, *, window, **attrs: g.size * int(np.prod(window)),
+    samples=_avg_gradient_samples,
+    ulp=16,
+)
+def avg_pool_gradient(g: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
+    """Spread every window's gradient evenly over its elements."""
+    return bind(avg_pool_gradient.op, (as_tensor(g),), {"shape": shape, **attrs})
