@@ -67,6 +67,10 @@ class ParseError(HybridflowError, ValueError):
     """Text that is not a graph."""
 
 
+class CheckError(HybridflowError, AssertionError):
+    """A function or an op that failed a check of `hf.testing`."""
+
+
 class ParityError(HybridflowError, AssertionError):
     """Eager and compiled results that differ by more than rounding."""
 

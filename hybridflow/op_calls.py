@@ -1,0 +1,245 @@
+"""One call of an op, as its checks see it: what the op was given, and ways to run its columns on that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from hybridflow.autodiff.backprop import apply_rule
+from hybridflow.autodiff.namespaces import HOST
+from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.backend.options import compiler_options
+from hybridflow.core.context import context_of
+from hybridflow.core.dispatch import run_raw
+from hybridflow.core.dtypes import LOW_PRECISION, as_dtype, float64, is_differentiable, kind_of
+from hybridflow.core.node import Node
+from hybridflow.core.op import No, Op, Sample
+from hybridflow.core.spec import TensorSpec, make_spec, spec_of
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.ir.builder import Check, GraphBuilder
+from hybridflow.ir.evaluate import evaluate
+from hybridflow.ir.graph import Graph
+
+Array = np.ndarray[Any, Any]
+Attrs = dict[str, Any]
+
+
+def as_tuple(values: Any) -> tuple[Any, ...]:
+    """Return one output or several as a tuple."""
+    return tuple(cast("Sequence[Any]", values)) if isinstance(values, tuple | list) else (values,)
+
+
+def bare(values: tuple[Any, ...]) -> Any:
+    """Return a single output bare, several as a tuple."""
+    return values[0] if len(values) == 1 else values
+
+
+@dataclass(eq=False)
+class Call:
+    """One application of an op to arrays.
+
+    Attributes:
+        op: the record under test.
+        inputs: the arrays it was given.
+        attrs: its attributes, without ``residuals``.
+        sample: the sample that led to it.
+    """
+
+    op: Op
+    inputs: tuple[Array, ...]
+    attrs: Attrs
+    sample: Sample
+    _jitted: dict[Any, Callable[..., Any]] = field(default_factory=dict[Any, Callable[..., Any]])
+
+    def __str__(self) -> str:
+        attrs = ", ".join(f"{name}={value!r}" for name, value in self.attrs.items())
+        inputs = ", ".join(str(spec_of(x)) for x in self.inputs)
+        return f"{self.op.name}({', '.join(part for part in (inputs, attrs) if part)})"
+
+    # -- what it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The specs of the inputs."""
+        return tuple([spec_of(x) for x in self.inputs])
+
+    @property
+    def runs_on_host(self) -> bool:
+        """Whether eager mode runs the kernel for these inputs."""
+        low = any(x.dtype.num in LOW_PRECISION for x in self.inputs)
+        return not isinstance(self.op.kernel, No) and (not low or self.op.has("layout"))
+
+    @property
+    def differentiable(self) -> tuple[bool, ...]:
+        """Which inputs can carry a gradient."""
+        return tuple([is_differentiable(x.dtype) for x in self.inputs])
+
+    @property
+    def is_real(self) -> bool:
+        """Whether no value is complex."""
+        return not any(kind_of(as_dtype(x.dtype)) == "complex" for x in (*self.inputs, *self.lowered))
+
+    def with_residuals(self) -> list[Attrs]:
+        """Return the attributes the op can be run with: one set, or one per value of ``residuals``."""
+        if not self.op.saves.hidden:
+            return [self.attrs]
+        return [{**self.attrs, "residuals": flag} for flag in (False, True)]
+
+    @property
+    def recorded_attrs(self) -> Attrs:
+        """The attributes of a recorded run, which keeps hidden outputs."""
+        return self.with_residuals()[-1]
+
+    # -- running it ---------------------------------------------------------------------------------------------
+
+    def run_kernel(self, attrs: Attrs, inputs: Sequence[Array] | None = None) -> tuple[Array, ...]:
+        """Run the NumPy kernel."""
+        with np.errstate(all="ignore"):
+            outputs = cast("Callable[..., Any]", self.op.kernel)(*(self.inputs if inputs is None else inputs), **attrs)
+        return tuple([np.asarray(y) for y in as_tuple(outputs)])
+
+    def run_lowering(self, attrs: Attrs, inputs: Sequence[Array] | None = None) -> tuple[Array, ...]:
+        """Run the lowering, compiled on its own."""
+        key = tuple(attrs.items())
+        if key not in self._jitted:
+            self._jitted[key] = jax.jit(partial(self.op.lower, **attrs), compiler_options=compiler_options(eager=True))
+        with enable_x64():
+            outputs = self._jitted[key](*(self.inputs if inputs is None else inputs))
+        return tuple([np.asarray(y) for y in as_tuple(outputs)])
+
+    def run(self, attrs: Attrs, inputs: Sequence[Array] | None = None) -> tuple[Array, ...]:
+        """Run the kernel, or the lowering where there is no kernel."""
+        return (self.run_lowering if isinstance(self.op.kernel, No) else self.run_kernel)(attrs, inputs)
+
+    @cached_property
+    def lowered(self) -> tuple[Array, ...]:
+        """The visible outputs, computed by the lowering."""
+        return self.run_lowering(self.with_residuals()[0])
+
+    @cached_property
+    def wide(self) -> Call:
+        """The same call in float64 (complex128)."""
+        wide_inputs = tuple([widened(x) for x in self.inputs])
+        attrs = {name: _widened_dtype(value) for name, value in self.attrs.items()}
+        return Call(self.op, wide_inputs, attrs, self.sample)
+
+    # -- its gradient rule --------------------------------------------------------------------------------------
+
+    def rule_arguments(self, inputs: Sequence[Any], outputs: tuple[Any, ...], *, honest: bool) -> list[Any]:
+        """Return ``(y, *xs)`` as the rule gets them: specs for what is not saved, if `honest`."""
+        saves = self.op.saves
+        hidden = self.op.hidden_outputs(self.recorded_attrs)
+        first_hidden = len(outputs) - hidden
+        if honest:
+            inputs = [x if saves.keeps(i) else spec_of(x) for i, x in enumerate(inputs)]
+            outputs = tuple([y if saves.y or i >= first_hidden else spec_of(y) for i, y in enumerate(outputs)])
+        return [bare(outputs), *inputs]
+
+    def gradients(
+        self, F: Any, inputs: Sequence[Any], outputs: tuple[Any, ...], cotangents: Sequence[Any], *, honest: bool = True
+    ) -> list[Any]:
+        """Run the gradient rule in a namespace; None where it passes nothing."""
+        rule = cast("Callable[..., Any]", self.op.vjp)
+        arguments = self.rule_arguments(inputs, outputs, honest=honest)
+        return apply_rule(rule, F, bare(tuple(cotangents)), arguments, self.attrs, self.differentiable)
+
+    def host_gradients(self, cotangents: Sequence[Array], *, honest: bool = True) -> list[Any]:
+        """Run the gradient rule on NumPy arrays."""
+        outputs = self.run(self.recorded_attrs)
+        with np.errstate(all="ignore"):
+            found = self.gradients(HOST, self.inputs, outputs, cotangents, honest=honest)
+        return [None if g is None else np.asarray(g) for g in found]
+
+
+def widened(x: Array) -> Array:
+    """Return the same numbers in float64 or complex128; other dtypes stay."""
+    kind = kind_of(as_dtype(x.dtype))
+    return x.astype(np.complex128) if kind == "complex" else x.astype(float64) if kind == "float" else x
+
+
+def _widened_dtype(value: Any) -> Any:
+    return float64 if isinstance(value, np.dtype) and kind_of(as_dtype(value)) == "float" else value
+
+
+# -- capturing ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TracedSample:
+    """A public function traced on a sample.
+
+    Attributes:
+        graph: the trace; its inputs are the sample's arrays, then `constants`.
+        arrays: the values of the inputs.
+        checks: the checks the trace asks for.
+        outputs: how many of the graph's outputs the function returned; the rest are the checks.
+    """
+
+    graph: Graph
+    arrays: tuple[Array, ...]
+    checks: tuple[Check, ...]
+    outputs: int
+
+
+def arrays_of(sample: Any) -> tuple[list[Array], list[bool], Any, list[Any]]:
+    """Return a sample's arrays, which leaves they are, its structure and its leaves."""
+    leaves, tree = jax.tree_util.tree_flatten((sample.args, sample.kwargs), is_leaf=lambda x: x is None)
+    chosen = [isinstance(leaf, np.ndarray) for leaf in leaves]
+    return [leaf for leaf, is_array in zip(leaves, chosen, strict=True) if is_array], chosen, tree, leaves
+
+
+def trace_sample(op: Op, sample: Any, *, symbolic: bool = False) -> TracedSample:
+    """Trace an op's public function on a sample whose arrays become arguments.
+
+    Args:
+        op: the op.
+        sample: a `Sample` or `Bad`.
+        symbolic: whether sizes from 2 on become symbolic.
+    """
+    arrays, chosen, tree, leaves = arrays_of(sample)
+    builder = GraphBuilder(op.name)
+    specs: list[TensorSpec] = []
+    for number, array in enumerate(arrays):
+        shape: list[Any] = list(array.shape)
+        for axis, size in enumerate(shape):
+            if symbolic and size >= 2:
+                shape[axis] = builder.dims.symbol(f"d{number}_{axis}", size)
+        specs.append(make_spec(tuple(shape), as_dtype(array.dtype)))
+    given = iter([builder.argument(spec, f"x{i}") for i, spec in enumerate(specs)])
+    args, kwargs = jax.tree_util.tree_unflatten(
+        tree, [next(given) if is_array else leaf for is_array, leaf in zip(chosen, leaves, strict=True)]
+    )
+    try:
+        with context_of(builder):
+            result = cast("Callable[..., Any]", op.public)(*args, **kwargs)
+            outputs = [as_tensor(y) for y in jax.tree_util.tree_leaves(result, is_leaf=_is_tensor)]
+            graph = builder.finish(outputs)
+    finally:
+        builder.scope.alive = False
+    constants = [np.asarray(cast("Any", tensor)._value) for tensor, _ in builder.captures.values()]
+    return TracedSample(graph, (*arrays, *constants), tuple(builder.checks), len(outputs))
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def capture(op: Op, sample: Sample) -> list[Call]:
+    """Return every application of an op that its public function makes on a sample."""
+    traced = trace_sample(op, sample)
+    calls: list[Call] = []
+
+    def run(node: Node, values: list[Any], attrs: Attrs) -> Any:
+        values = [np.asarray(value) for value in values]
+        if node.op.name == op.name:
+            own = {name: value for name, value in attrs.items() if name != "residuals"}
+            calls.append(Call(op, tuple(values), own, sample))
+        return run_raw(node.op, values, attrs)
+
+    evaluate(traced.graph, traced.arrays, run)
+    return calls

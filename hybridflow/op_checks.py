@@ -1,0 +1,628 @@
+"""The automatic checks of an op record: one small function per property, found by their decorators.
+
+A check of a call takes a `Call` (one application of the op, made from a good sample); a check of an op takes its
+record. Each raises `CheckError` with a text that says what differs. Adding a check means writing a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hybridflow.autodiff.namespaces import XLA
+from hybridflow.autodiff.tape import GradientTape
+from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.backend.options import compiler_options
+from hybridflow.core.dims import Dim, DimScope, evaluate
+from hybridflow.core.dispatch import bind, run_raw
+from hybridflow.core.dtypes import WIDE, as_dtype, is_differentiable, kind_of
+from hybridflow.core.errors import CheckError, TraceError
+from hybridflow.core.op import REGISTRY, Bad, No, Op, Sample, Stops
+from hybridflow.core.spec import TensorSpec, make_spec, spec_of
+from hybridflow.core.tensor import Tensor, asarray
+from hybridflow.ir.evaluate import evaluate as evaluate_graph
+from hybridflow.ir.graph import Graph
+from hybridflow.op_calls import Array, Attrs, Call, as_tuple, capture, trace_sample
+
+CallCheck = Callable[[Call], None]
+CALL_CHECKS: dict[str, CallCheck] = {}
+"""Every check of a call by its name; filled by `call_check`, never by hand."""
+
+
+def call_check(function: CallCheck) -> CallCheck:
+    """Make a function a check of every call."""
+    CALL_CHECKS[cast("Any", function).__name__] = function
+    return function
+
+
+def fail(call: Call, what: str) -> None:
+    """Raise the error of a failed check."""
+    raise CheckError(f"{what}\n  got: {call}")
+
+
+# -- comparing ----------------------------------------------------------------------------------------------------
+
+
+def difference(found: Array, expected: Array, allowed: Any, *, signs: bool = True) -> str | None:
+    """Describe the first element that differs by more than is allowed, or return None.
+
+    NaN equals NaN, infinities equal themselves, and with `signs` zeros must have the same sign.
+    """
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return f"{spec_of(found)} against {spec_of(expected)}"
+    if kind_of(as_dtype(found.dtype)) == "complex":
+        return difference(found.real, expected.real, allowed, signs=signs) or difference(
+            found.imag, expected.imag, allowed, signs=signs
+        )
+    same = (found == expected) | ((found != found) & (expected != expected))
+    if signs and kind_of(as_dtype(found.dtype)) == "float":
+        same &= (found != 0) | (np.signbit(found) == np.signbit(expected))
+    if np.all(same):
+        return None
+    with np.errstate(all="ignore"):
+        distance = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+        wrong = ~same & ~(distance <= allowed)
+    if signs:
+        wrong |= ~same & (found == 0) & (expected == 0)
+    if not wrong.any():
+        return None
+    index = tuple([int(i) for i in np.argwhere(wrong)[0]])
+    bound = np.broadcast_to(np.asarray(allowed, np.float64), found.shape)[index]
+    return f"at {list(index)}: {found[index]!s} against {expected[index]!s}, allowed difference {bound:.3g}"
+
+
+def allowance(call: Call, reference: Array, index: int, dtype: Any, attrs: Attrs) -> Array:
+    """Return the distance from the float64 result within which an output of `dtype` may lie."""
+    info = jnp.finfo(dtype)
+    with np.errstate(all="ignore"):
+        size = np.abs(reference)
+        if not call.op.has("pointwise"):
+            magnitudes = [np.abs(x) if kind_of(as_dtype(x.dtype)) == "float" else x for x in call.wide.inputs]
+            size = np.maximum(size, np.nan_to_num(np.abs(call.wide.run(attrs, magnitudes)[index]), posinf=0.0))
+        size = np.where(np.isfinite(size), size, 0.0)
+        return call.op.ulp * (float(info.eps) * size + float(info.tiny))
+
+
+def _matches_reference(call: Call, name: str, found: tuple[Array, ...], attrs: Attrs) -> None:
+    """Judge outputs by a float64 run."""
+    references = call.wide.run({**call.wide.attrs, **({k: attrs[k] for k in ("residuals",) if k in attrs})})
+    wide_attrs = {**call.wide.attrs, **{k: v for k, v in attrs.items() if k == "residuals"}}
+    for index, (y, reference) in enumerate(zip(found, references, strict=True)):
+        if kind_of(as_dtype(y.dtype)) != "float":
+            continue
+        allowed = allowance(call, reference, index, y.dtype, wide_attrs)
+        with np.errstate(all="ignore"):
+            rounded = reference.astype(y.dtype)
+        text = difference(y, rounded, allowed + float(jnp.finfo(y.dtype).eps) * np.abs(rounded.astype(np.float64)),
+                          signs=False)  # fmt: skip
+        if text is not None:
+            fail(call, f"the {name}'s output {index} is off the float64 result: {text}")
+
+
+def _has_reference(call: Call) -> bool:
+    """Whether a float64 run of the call means the same computation."""
+    op = call.op
+    return bool(call.inputs) and op.ulp > 0 and not op.has("random") and any(call.differentiable) and call.is_real
+
+
+# -- values -------------------------------------------------------------------------------------------------------
+
+
+@call_check
+def kernel_is_lowering(call: Call) -> None:
+    """The NumPy kernel and the lowering give one result, within the op's error bound."""
+    for attrs in call.with_residuals():
+        lowered = call.run_lowering(attrs)
+        if _has_reference(call):
+            _matches_reference(call, "lowering", lowered, attrs)
+        if not call.runs_on_host:
+            continue
+        outputs = call.run_kernel(attrs)
+        if len(outputs) != len(lowered):
+            fail(call, f"the kernel gives {len(outputs)} outputs, the lowering {len(lowered)}")
+        if _has_reference(call):
+            _matches_reference(call, "kernel", outputs, attrs)
+        for index, (a, b) in enumerate(zip(outputs, lowered, strict=True)):
+            allowed: Any = 0
+            if kind_of(as_dtype(a.dtype)) in ("float", "complex") and call.op.ulp:
+                wide = {**call.wide.attrs, **{k: v for k, v in attrs.items() if k == "residuals"}}
+                size = np.abs(a.astype(np.complex128)) if not call.is_real else a.astype(np.float64)
+                allowed = 2 * allowance(call, size, index, a.real.dtype, wide) if call.inputs else 2 * (
+                    call.op.ulp * float(jnp.finfo(a.dtype).eps) * np.abs(size)
+                )
+            text = difference(a, b, allowed, signs=call.op.has("pointwise") or call.op.has("layout"))
+            if text is not None:
+                fail(call, f"kernel and lowering differ in output {index}: {text}")
+
+
+@call_check
+def infer_is_real(call: Call) -> None:
+    """`infer` gives the shapes and dtypes of the real results, with symbolic sizes and without 64 bits too."""
+    for attrs in call.with_residuals():
+        real = call.run_lowering(attrs)
+        _same_specs(call, "infer", as_tuple(call.op.infer(*call.specs, **attrs)), real)
+        scope = DimScope()
+        symbolic = [_symbolic(spec, f"d{i}", scope) for i, spec in enumerate(call.specs)]
+        inferred = [_at_hints(spec, scope) for spec in as_tuple(call.op.infer(*symbolic, **attrs))]
+        _same_specs(call, "infer with symbolic sizes", inferred, real)
+        if not any(as_dtype(x.dtype).num in WIDE for x in (*call.inputs, *real)):
+            with enable_x64(False):
+                shapes = jax.eval_shape(lambda *xs, attrs=attrs: call.op.lower(*xs, **attrs), *call.inputs)
+            _same_specs(call, "the lowering without 64 bits", [_spec(y) for y in as_tuple(shapes)], real)
+
+
+def _spec(value: Any) -> TensorSpec:
+    return make_spec(tuple(value.shape), as_dtype(value.dtype))
+
+
+def _symbolic(spec: TensorSpec, name: str, scope: DimScope) -> TensorSpec:
+    shape = [size if size < 2 else scope.symbol(f"{name}_{axis}", size) for axis, size in enumerate(spec.shape)]
+    return make_spec(tuple(shape), spec.dtype)
+
+
+def _at_hints(spec: TensorSpec, scope: DimScope) -> TensorSpec:
+    return make_spec(tuple([evaluate(size, scope.hints) for size in spec.shape]), spec.dtype)
+
+
+def _same_specs(call: Call, name: str, inferred: Sequence[TensorSpec], real: Sequence[Array]) -> None:
+    if len(inferred) != len(real):
+        fail(call, f"{name} gives {len(inferred)} outputs, there are {len(real)}")
+    for index, (spec, y) in enumerate(zip(inferred, real, strict=True)):
+        if spec != _spec(y):
+            fail(call, f"{name} says {spec} of output {index}, which is {_spec(y)}")
+
+
+@call_check
+def symbolic_trace_is_real(call: Call) -> None:
+    """The public function traces with symbolic sizes, and the trace computes what the call does."""
+    traced = trace_sample(call.op, call.sample, symbolic=True)
+    if not any(isinstance(size, Dim) for spec in traced.graph.input_specs for size in spec.shape):
+        return
+
+    def run(node: Any, values: list[Any], attrs: Attrs) -> Any:
+        return run_raw(node.op, [np.asarray(value) for value in values], attrs)
+
+    outputs = evaluate_graph(traced.graph, traced.arrays, run)[: traced.outputs]
+    plain = trace_sample(call.op, call.sample)
+    expected = evaluate_graph(plain.graph, plain.arrays, run)[: traced.outputs]
+    hints = traced.graph.dims
+    for index, (y, other, spec) in enumerate(zip(outputs, expected, traced.graph.output_specs, strict=False)):
+        text = difference(np.asarray(y), np.asarray(other), 0)
+        if text is not None:
+            fail(call, f"a trace with symbolic sizes gives another output {index}: {text}")
+        if _at_hints(spec, hints) != _spec(np.asarray(y)):
+            fail(call, f"a trace with symbolic sizes says {_at_hints(spec, hints)} of output {index}, {_spec(y)}")
+
+
+@call_check
+def flops_are_valid(call: Call) -> None:
+    """The number of floating-point operations is a finite number from 0 on, whatever the sizes are."""
+    specs = call.op.infer(*call.specs, **call.with_residuals()[0])
+    count = call.op.flops(specs, *call.specs, **call.attrs)
+    if isinstance(count, bool) or not isinstance(count, int | float | np.number) or not 0 <= count < float("inf"):
+        fail(call, f"flops are {count!r}, which is not a number from 0 on")
+
+
+# -- gradients ----------------------------------------------------------------------------------------------------
+
+
+def has_rule(call: Call) -> bool:
+    """Whether the gradient checks apply to a call."""
+    return (
+        call.sample.gradient
+        and not isinstance(call.op.vjp, No)
+        and not call.op.has("tensor_rule")
+        and any(call.differentiable)
+        and any(is_differentiable(as_dtype(y.dtype)) for y in call.lowered)
+    )
+
+
+def draw(call: Call, like: Sequence[Array], seed: int) -> list[Array]:
+    """Draw numbers of the shapes and dtypes of arrays."""
+    rng = np.random.default_rng([seed, len(call.inputs), *[x.size for x in call.inputs]])
+    return [np.asarray(rng.uniform(0.5, 1.5, y.shape) * rng.choice([-1, 1], y.shape)).astype(y.dtype) for y in like]
+
+
+@call_check
+def gradient_fits_its_input(call: Call) -> None:
+    """A rule gives one gradient per input, with that input's shape and dtype."""
+    if not has_rule(call):
+        return
+    cotangents = draw(call, call.lowered, 1)
+    found = call.host_gradients(cotangents) if call.runs_on_host else call.wide.host_gradients(
+        draw(call, call.wide.lowered, 1)
+    )
+    inputs = call.inputs if call.runs_on_host else call.wide.inputs
+    for index, (gradient, x) in enumerate(zip(found, inputs, strict=True)):
+        if gradient is not None and (gradient.shape != x.shape or gradient.dtype != x.dtype):
+            fail(call, f"the gradient of input {index} is {_spec(gradient)}, the input {_spec(x)}")
+
+
+@call_check
+def saves_is_honest(call: Call) -> None:
+    """A rule gives the same result when what it does not save comes as specs."""
+    if not has_rule(call):
+        return
+    wide = call.wide
+    cotangents = draw(call, wide.lowered, 2)
+    try:
+        found = wide.host_gradients(cotangents, honest=True)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CheckError(f"the rule reads what is not saved: {error}\n  got: {call}") from error
+    expected = wide.host_gradients(cotangents, honest=False)
+    for index, (a, b) in enumerate(zip(found, expected, strict=True)):
+        if (a is None) != (b is None) or (a is not None and not np.array_equal(a, b, equal_nan=True)):
+            fail(call, f"the gradient of input {index} depends on values that are not saved")
+
+
+def _weighted(call: Call, inputs: Sequence[Array], weights: Sequence[Array]) -> float:
+    """Return the outputs' sum, weighted, at other inputs."""
+    outputs = call.run(call.with_residuals()[0], inputs)
+    with np.errstate(all="ignore"):
+        return float(sum(np.sum(y * w) for y, w in zip(outputs, weights, strict=True) if w.dtype.kind == "f"))
+
+
+@call_check
+def vjp_is_finite_difference(call: Call) -> None:
+    """A rule gives the central differences in float64, in random directions."""
+    stops = isinstance(call.op.vjp, Stops)
+    if not (has_rule(call) or (stops and call.sample.gradient)) or call.op.has("identity") or not call.is_real:
+        return
+    if call.op.has("random"):
+        return
+    wide = call.wide
+    weights = draw(call, wide.lowered, 3)
+    weights = [w if is_differentiable(as_dtype(w.dtype)) else np.zeros(w.shape, bool) for w in weights]
+    none = [None] * len(wide.inputs)
+    gradients = none if stops else wide.host_gradients([_cotangent(w, y) for w, y in zip(weights, wide.lowered, strict=True)])
+    for index, x in enumerate(wide.inputs):
+        if not wide.differentiable[index] or not x.size:
+            continue
+        for number in range(2):
+            (direction,) = draw(call, [x], 4 + number)
+            numeric, size = _central_difference(wide, index, direction, weights)
+            gradient = gradients[index]
+            terms = np.zeros(()) if gradient is None else gradient * direction
+            bound = 1e-6 * (float(np.sum(np.abs(terms))) + abs(numeric)) + 1e-9 * (1 + size)
+            if not abs(float(np.sum(terms)) - numeric) <= bound:
+                fail(call, f"the gradient of input {index} is {float(np.sum(terms)):.10g} along a random direction, "
+                           f"central differences give {numeric:.10g}")  # fmt: skip
+
+
+def _cotangent(weight: Array, y: Array) -> Array:
+    return np.zeros(y.shape, y.dtype) if weight.dtype == bool else weight
+
+
+def _central_difference(
+    call: Call, index: int, direction: Array, weights: Sequence[Array]
+) -> tuple[float, float]:
+    """Return the derivative along a direction of one input, and the size of the values it came from."""
+    step = 1e-5
+
+    def at(offset: float) -> float:
+        moved = call.inputs[index] + offset * direction
+        return _weighted(call, [*call.inputs[:index], moved, *call.inputs[index + 1 :]], weights)
+
+    above, below = at(step), at(-step)
+    return (above - below) / (2 * step), abs(above) + abs(below)
+
+
+def _of_lowering(call: Call, cotangents: Sequence[Array], seconds: Sequence[Array]) -> tuple[Any, Any, Any]:
+    """Return jax's gradients, the rule's in jax, and jax's second order, in one compilation."""
+    wanted = [i for i, want in enumerate(call.differentiable) if want]
+
+    def full(some: Sequence[Any]) -> list[Any]:
+        inputs: list[Any] = list(call.inputs)
+        for position, value in zip(wanted, some, strict=True):
+            inputs[position] = value
+        return inputs
+
+    def forward(*some: Any) -> tuple[Any, ...]:
+        outputs = as_tuple(call.op.lower(*full(some), **call.with_residuals()[0]))
+        return tuple([y for y in outputs if jnp.issubdtype(y.dtype, jnp.inexact)])
+
+    def pull(*some: Any) -> Any:
+        return jax.vjp(forward, *some)[1](tuple([g for g in cotangents if g.dtype.kind in "fc"]))
+
+    def projected(*some: Any) -> Any:
+        return sum(jnp.sum(g * v) for g, v in zip(pull(*some), seconds, strict=True))
+
+    def everything(*some: Any) -> tuple[Any, Any, Any]:
+        inputs = full(some)
+        outputs = as_tuple(call.op.lower(*inputs, **call.recorded_attrs))
+        own = call.gradients(XLA, inputs, outputs, cotangents)
+        second = jax.grad(projected, argnums=tuple(range(len(some))))(*some) if call.is_real else None
+        return pull(*some), [own[i] for i in wanted], second
+
+    with enable_x64():
+        compiled = jax.jit(everything, compiler_options=compiler_options(eager=True))
+        return compiled(*[call.inputs[i] for i in wanted])
+
+
+@call_check
+def vjp_is_jax_vjp(call: Call) -> None:
+    """A rule, run on jax values, gives `jax.vjp` of the lowering; and through tapes, jax's second order."""
+    if not has_rule(call) or isinstance(call.op.vjp, Stops) or call.op.has("identity"):
+        return
+    wide = call.wide
+    cotangents = draw(call, wide.lowered, 5)
+    wanted = [i for i, want in enumerate(wide.differentiable) if want]
+    seconds = draw(call, [wide.inputs[i] for i in wanted], 6)
+    theirs, own, second = _of_lowering(wide, cotangents, seconds)
+    for index, a, b in zip(wanted, own, theirs, strict=True):
+        _close(call, f"the gradient of input {index}", a, np.asarray(b), "jax.vjp of the lowering gives")
+    if second is not None:
+        found = _second_order(wide, cotangents, wanted, seconds)
+        for index, a, b in zip(wanted, found, second, strict=True):
+            _close(call, f"the second-order gradient of input {index}", a, np.asarray(b), "jax gives")
+
+
+def _close(call: Call, what: str, found: Any, expected: Array, who: str) -> None:
+    if found is None:
+        found = np.zeros_like(expected)
+    found = np.asarray(found)
+    scale = np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0)
+    text = difference(found, expected, 1e-9 + 1e-8 * scale, signs=False)
+    if text is not None:
+        fail(call, f"{what}: {text} ({who} the latter)")
+
+
+def _second_order(
+    call: Call, cotangents: Sequence[Array], wanted: Sequence[int], seconds: Sequence[Array]
+) -> list[Array | None]:
+    """Differentiate, with tapes, the gradients projected on `seconds`."""
+    tensors = [asarray(x) for x in call.inputs]
+    sources = [tensors[i] for i in wanted]
+    multiply, add, total = (cast("Any", REGISTRY[name].public) for name in ("multiply", "add", "sum"))
+    with GradientTape() as outer:
+        outer.watch(sources)
+        with GradientTape() as inner:
+            inner.watch(sources)
+            outputs = as_tuple(bind(call.op, tuple(tensors), call.attrs))
+        smooth = [(y, asarray(g)) for y, g in zip(outputs, cotangents, strict=True) if is_differentiable(y.dtype)]
+        first = inner.gradient([y for y, _ in smooth], sources, [g for _, g in smooth])
+        projected: Tensor | None = None
+        for gradient, second in zip(first, seconds, strict=True):
+            if gradient is not None:
+                term = total(multiply(gradient, asarray(second)))
+                projected = term if projected is None else add(projected, term)
+    if projected is None:
+        return [None] * len(sources)
+    return [None if g is None else g.numpy() for g in outer.gradient(projected, sources)]
+
+
+# -- traits -------------------------------------------------------------------------------------------------------
+
+TraitCheck = Callable[[Call, tuple[Array, ...]], "str | None"]
+TRAIT_CHECKS: dict[str, TraitCheck] = {}
+"""What a trait claims, as a function of a call and its outputs that describes what is wrong."""
+
+
+def claims(trait: str) -> Callable[[TraitCheck], TraitCheck]:
+    """Make a function the check of a trait."""
+
+    def decorate(function: TraitCheck) -> TraitCheck:
+        TRAIT_CHECKS[trait] = function
+        return function
+
+    return decorate
+
+
+@call_check
+def traits_hold(call: Call) -> None:
+    """What the op's traits claim is true of the call."""
+    outputs = call.run(call.with_residuals()[0])
+    for trait in sorted(call.op.traits):
+        text = TRAIT_CHECKS[trait](call, outputs) if trait in TRAIT_CHECKS else None
+        if text is not None:
+            fail(call, f"trait {trait} does not hold: {text}")
+
+
+def _again(call: Call, *inputs: Array) -> Array:
+    return call.run(call.with_residuals()[0], inputs)[0]
+
+
+def _ulps(call: Call, y: Array) -> Any:
+    if kind_of(as_dtype(y.dtype)) not in ("float", "complex"):
+        return 0
+    magnitude = np.abs(y.astype(np.complex128 if y.dtype.kind == "c" else np.float64))
+    return 2 * call.op.ulp * float(jnp.finfo(y.dtype).eps) * np.where(np.isfinite(magnitude), magnitude, 0)
+
+
+@claims("pointwise")
+def _pointwise(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    shape = np.broadcast_shapes(*[x.shape for x in call.inputs])
+    order = np.random.default_rng(0).permutation(int(np.prod(shape)))
+    moved = call.run(
+        call.with_residuals()[0], [np.broadcast_to(x, shape).ravel()[order] for x in call.inputs]
+    )
+    for y, other in zip(outputs, moved, strict=True):
+        if y.shape != shape:
+            return f"the result has shape {y.shape}, the operands broadcast to {shape}"
+        expected = y.ravel()[order]
+        text = difference(other, expected, _ulps(call, expected))
+        if text is not None:
+            return f"elements change when they are reordered: {text}"
+    return None
+
+
+@claims("commutative")
+def _commutative(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    swapped = _again(call, call.inputs[1], call.inputs[0], *call.inputs[2:])
+    return difference(swapped, outputs[0], 0)
+
+
+@claims("identity")
+def _identity(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(outputs[0], call.inputs[0], 0)
+
+
+@claims("layout")
+def _layout(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    """Elements are told apart by what they are: every element of the result is one of the inputs', or zero."""
+    if any(x.dtype != outputs[0].dtype for x in call.inputs[:1]) and not call.op.has("select"):
+        return None
+    allowed = np.concatenate([np.zeros(1), *[x.ravel().astype(np.complex128) for x in call.inputs]])
+    found = outputs[0].ravel().astype(np.complex128)
+    new = found[~np.isin(found, allowed) & (found == found)]
+    return f"{new[0]} is no element of the inputs" if new.size else None
+
+
+@claims("reshape")
+def _reshape(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(outputs[0], call.inputs[0].reshape(call.attrs["shape"]), 0)
+
+
+@claims("permute")
+def _permute(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(outputs[0], call.inputs[0].transpose(call.attrs["axes"]), 0)
+
+
+@claims("uniform")
+def _uniform(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    expected = np.full(call.attrs["shape"], call.attrs["fill_value"], outputs[0].dtype)
+    return difference(outputs[0], expected, 0)
+
+
+@claims("select")
+def _select(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(outputs[0], np.where(*call.inputs), 0)
+
+
+@claims("involution")
+def _involution(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(_again(call, outputs[0]), call.inputs[0], 0)
+
+
+@claims("idempotent")
+def _idempotent(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(_again(call, outputs[0]), outputs[0], 0)
+
+
+def _unit(number: float) -> TraitCheck:
+    def check(call: Call, outputs: tuple[Array, ...]) -> str | None:
+        first = call.inputs[0]
+        unit = np.full_like(first, number)
+        return difference(_again(call, first, unit), first, 0) if outputs[0].dtype == first.dtype else None
+
+    return check
+
+
+claims("unit_one")(_unit(1.0))
+claims("unit_zero")(_unit(0.0))
+claims("unit_minus_zero")(_unit(-0.0))
+
+
+@claims("random")
+def _random(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    again = call.run(call.with_residuals()[0])
+    return next((text for a, b in zip(again, outputs, strict=True) if (text := difference(a, b, 0))), None)
+
+
+# -- the record ---------------------------------------------------------------------------------------------------
+
+OpCheck = Callable[[Op, int], None]
+OP_CHECKS: dict[str, OpCheck] = {}
+"""Every check of a record by its name; filled by `op_check`, never by hand."""
+
+
+def op_check(function: OpCheck) -> OpCheck:
+    """Make a function a check of every record that has samples; it takes the record and a seed."""
+    OP_CHECKS[cast("Any", function).__name__] = function
+    return function
+
+
+def samples_of(op: Op, seed: int) -> list[Sample | Bad]:
+    """Return an op's samples, drawn with a seed."""
+    return [] if isinstance(op.samples, No) else list(op.samples(np.random.default_rng(seed)))
+
+
+@op_check
+def samples_reach_the_op(op: Op, seed: int) -> None:
+    """At least one good sample leads to the op."""
+    good = [sample for sample in samples_of(op, seed) if isinstance(sample, Sample)]
+    if not op.has("dynamic_shape") and not any(capture(op, sample) for sample in good):
+        raise CheckError(f"{op.name}: none of its {len(good)} good samples calls it")
+
+
+@op_check
+def dynamic_shapes_are_refused(op: Op, seed: int) -> None:
+    """An op whose result's shape depends on values raises `TraceError` in a trace."""
+    if not op.has("dynamic_shape"):
+        return
+    for sample in samples_of(op, seed):
+        if isinstance(sample, Sample):
+            try:
+                trace_sample(op, sample)
+            except TraceError:
+                continue
+            raise CheckError(f"{op.name}: trait dynamic_shape does not hold: it can be traced")
+
+
+@op_check
+def bad_samples_raise(op: Op, seed: int) -> None:
+    """Every bad sample raises its error with its text, eagerly and in a trace (or fails a check there)."""
+    for number, bad in enumerate(samples_of(op, seed)):
+        if not isinstance(bad, Bad):
+            continue
+        public = cast("Callable[..., Any]", op.public)
+        _raises(op, number, bad, "eagerly", lambda bad=bad, public=public: public(*bad.args, **bad.kwargs))
+        if not op.has("dynamic_shape"):
+            _raises(op, number, bad, "in a trace", lambda bad=bad: _failing_checks(op, bad))
+
+
+def _raises(op: Op, number: int, bad: Bad, where: str, run: Callable[[], Any]) -> None:
+    what = f"{op.name}: bad sample {number}"
+    try:
+        run()
+    except bad.error as error:
+        if bad.text not in str(error):
+            raise CheckError(f"{what} raises another text {where}: {bad.text!r} is not in {str(error)!r}") from error
+    except Exception as error:
+        raise CheckError(f"{what} raises {type(error).__name__} {where}, not {bad.error.__name__}: {error}") from error
+    else:
+        raise CheckError(f"{what} raises nothing {where}, not {bad.error.__name__} ({bad.text!r})")
+
+
+def _failing_checks(op: Op, bad: Bad) -> None:
+    """Trace a bad sample; a check of the trace that does not hold raises its error, with the text expected."""
+    traced = trace_sample(op, bad)
+    outputs = evaluate_graph(
+        _only_checks(traced.graph, traced.outputs), traced.arrays,
+        lambda node, values, attrs: run_raw(node.op, [np.asarray(value) for value in values], attrs),
+    )  # fmt: skip
+    for check, ok in zip(traced.checks, outputs, strict=True):
+        if not np.all(ok) and issubclass(check.error, bad.error):
+            raise check.error(f"{check.text} {bad.text}")
+
+
+def _only_checks(graph: Graph, outputs: int) -> Graph:
+    """Return a graph that computes its checks alone."""
+    wanted = graph.outputs[outputs:]
+    needed = {node for node, _ in wanted}
+    for node in reversed(graph.nodes):
+        if node in needed:
+            needed.update(edge[0] for edge in node.inputs if edge is not None)
+    return Graph(graph.name, graph.inputs, tuple([n for n in graph.nodes if n in needed]), wanted, graph.dims)
+
+
+@op_check
+def methods_are_installed(op: Op, seed: int) -> None:
+    """Every name of the method column is a method of tensors, and gives what the function gives."""
+    for name in op.method:
+        if not callable(getattr(Tensor, name, None)):
+            raise CheckError(f"{op.name}: tensors have no method {name}")
+        if name.startswith("__"):
+            continue
+        for sample in samples_of(op, seed):
+            if isinstance(sample, Sample) and isinstance(sample.args[0], np.ndarray):
+                found = getattr(asarray(sample.args[0]), name)(*sample.args[1:], **sample.kwargs)
+                expected = cast("Callable[..., Any]", op.public)(*sample.args, **sample.kwargs)
+                for a, b in zip(as_tuple(found), as_tuple(expected), strict=True):
+                    if not op.has("random") and difference(a.numpy(), b.numpy(), 0) is not None:
+                        raise CheckError(f"{op.name}: the method {name} gives another result than the function")
+                break

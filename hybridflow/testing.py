@@ -1,0 +1,220 @@
+"""Tests of your own functions and ops: `check_gradients`, `check_op`, `assert_same`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from hybridflow.analysis.parity import assert_same as assert_same
+from hybridflow.autodiff.tape import GradientTape
+from hybridflow.core.dtypes import as_dtype, is_differentiable, is_floating
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, CheckError, message
+from hybridflow.core.op import No, Op, Sample
+from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray, describe
+from hybridflow.op_calls import capture
+from hybridflow.op_checks import CALL_CHECKS, OP_CHECKS, samples_of
+
+_STEP = 1e-5
+_ROWS = 5
+_ELEMENTS = 64
+"""The most elements of one argument that are compared; of larger ones as many are drawn."""
+
+
+# -- ops ----------------------------------------------------------------------------------------------------------
+
+
+def check_op(op: Any, *, seed: int = 0) -> None:
+    """Run every automatic check of an op on its own samples.
+
+    The NumPy kernel and the lowering must agree, and with float64; `infer` must be right, with symbolic sizes too; the
+    gradient rule must give central differences, `jax.vjp` of the lowering and jax's second order; what the record
+    says of saved values, traits, FLOPs and methods must hold; and the bad samples must raise their errors.
+
+    Args:
+        op: the op's public function, or its record.
+        seed: what the samples are drawn with.
+
+    Raises:
+        CheckError: naming every check that failed and what differs.
+        ArgumentTypeError: something that is no op.
+        ArgumentError: an op without samples.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.testing.check_op(hf.square)
+    """
+    record = getattr(op, "op", op)
+    if not isinstance(record, Op):
+        raise ArgumentTypeError(
+            message(f"check_op: a {type(op).__name__} is no op", hint="Pass the public function, such as hf.add.")
+        )
+    if isinstance(record.samples, No):
+        raise ArgumentError(
+            message(f"check_op: {record.name} has no samples: {record.samples.why}", hint="Give the op samples=.")
+        )
+    failures: list[str] = []
+    for name, check in OP_CHECKS.items():
+        _run(failures, name, lambda check=check: check(record, seed))
+    for number, sample in enumerate(samples_of(record, seed)):
+        if not isinstance(sample, Sample) or record.has("dynamic_shape"):
+            continue
+        for call in capture(record, sample):
+            for name, check in CALL_CHECKS.items():
+                _run(failures, f"{name}, sample {number}", lambda check=check, call=call: check(call))
+    if failures:
+        raise CheckError(f"{record.name}: {len(failures)} checks failed\n" + "\n".join(failures))
+
+
+def _run(failures: list[str], name: str, check: Callable[[], None]) -> None:
+    try:
+        check()
+    except CheckError as error:
+        failures.append(f"- {name}: {error}")
+
+
+# -- gradients ----------------------------------------------------------------------------------------------------
+
+
+def check_gradients(
+    fn: Callable[..., Any], args: Sequence[Any], order: int = 2, *, tolerance: float = 1e-5, seed: int = 0
+) -> None:
+    """Compare the gradients that a tape gives with central differences.
+
+    Floating-point arguments are converted to float64 first. Several or larger results are summed with random
+    weights. Choose arguments away from kinks, where a derivative does not exist.
+
+    Args:
+        fn: a function of tensors that returns tensors (any structure).
+        args: its arguments: arrays or tensors in any structure; integers and other values are passed on.
+        order: 1 for gradients, 2 for the gradients of gradients too.
+        tolerance: the relative difference allowed, to the largest gradient of the argument.
+        seed: what the weights are drawn with.
+
+    Raises:
+        CheckError: a table of the arguments' elements whose gradients differ.
+        ArgumentError: another order, or no floating-point argument or result.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.testing.check_gradients(lambda x: hf.sum(hf.exp(x) * x), [hf.asarray([0.5, -1.0])])
+    """
+    if order not in (1, 2):
+        raise ArgumentError(message(f"check_gradients: order={order} is not 1 or 2"))
+    paths, tree = jax.tree_util.tree_flatten_with_path(tuple(args), is_leaf=lambda x: x is None)
+    names = [f"argument {jax.tree_util.keystr(path)}" for path, _ in paths]
+    leaves = [_wide(leaf) for _, leaf in paths]
+    wanted = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and is_floating(leaf.dtype)]
+    if not wanted:
+        raise ArgumentError(
+            message("check_gradients: no argument is floating-point", got=", ".join(describe(x) for x in args),
+                    hint="Pass arrays or tensors of floats.")
+        )  # fmt: skip
+
+    def of_floats(*floats: Tensor) -> list[Tensor]:
+        full = list(leaves)
+        for position, value in zip(wanted, floats, strict=True):
+            full[position] = value
+        result = fn(*jax.tree_util.tree_unflatten(tree, full))
+        outputs = [as_tensor(y) for y in jax.tree_util.tree_leaves(result, is_leaf=lambda x: isinstance(x, Tensor))]
+        return [y for y in outputs if is_differentiable(y.dtype)]
+
+    floats = [cast("Tensor", leaves[i]) for i in wanted]
+    chosen = [names[i] for i in wanted]
+    rng = np.random.default_rng(seed)
+    _compare(of_floats, floats, chosen, "gradient", tolerance, rng)
+    if order == 2:
+        weights = [asarray(rng.standard_normal(y.shape)) for y in of_floats(*floats)]
+        first = _gradient_function(of_floats, weights)
+        _compare(first, floats, chosen, "second-order gradient", tolerance, rng)
+
+
+def _wide(leaf: Any) -> Any:
+    """Return a floating-point array or tensor in float64; anything else as it is."""
+    if not isinstance(leaf, Tensor | Variable | np.ndarray | jax.Array | float):
+        return leaf
+    tensor = as_tensor(leaf)
+    return asarray(tensor.numpy().astype(np.float64)) if is_floating(as_dtype(tensor.dtype)) else tensor
+
+
+def _gradient_function(fn: Callable[..., list[Tensor]], weights: Sequence[Tensor]) -> Callable[..., list[Tensor]]:
+    """Return the function that computes the gradients of a function's weighted results."""
+
+    def gradients(*floats: Tensor) -> list[Tensor]:
+        with GradientTape() as tape:
+            tape.watch(list(floats))
+            outputs = fn(*floats)
+        found = tape.gradient(outputs, list(floats), list(weights), unconnected_gradients="zero")
+        return list(found)
+
+    return gradients
+
+
+def _compare(
+    fn: Callable[..., list[Tensor]],
+    floats: Sequence[Tensor],
+    names: Sequence[str],
+    what: str,
+    tolerance: float,
+    rng: np.random.Generator,
+) -> None:
+    """Raise if a tape's gradients of a function's weighted results are not central differences."""
+    with GradientTape() as tape:
+        tape.watch(list(floats))
+        outputs = fn(*floats)
+    if not outputs:
+        raise ArgumentError(message("check_gradients: no result is floating-point", hint="Return tensors of floats."))
+    weights = [rng.standard_normal(y.shape) for y in outputs]
+    seeds = [asarray(w, dtype=y.dtype) for w, y in zip(weights, outputs, strict=True)]
+    found = tape.gradient(outputs, list(floats), seeds, unconnected_gradients="zero")
+
+    def weighted(*values: Tensor) -> float:
+        return float(sum(np.sum(y.numpy() * w) for y, w in zip(fn(*values), weights, strict=True)))
+
+    report: list[str] = []
+    for index, (x, gradient, name) in enumerate(zip(floats, found, names, strict=True)):
+        report += _compare_elements(weighted, floats, index, gradient.numpy(), f"{name} {x.spec}", tolerance, rng)
+    if report:
+        raise CheckError(f"check_gradients: the {what} is not the central difference\n" + "\n".join(report))
+
+
+def _compare_elements(
+    weighted: Callable[..., float],
+    floats: Sequence[Tensor],
+    index: int,
+    gradient: np.ndarray[Any, Any],
+    name: str,
+    tolerance: float,
+    rng: np.random.Generator,
+) -> list[str]:
+    """Return a line per element of one argument whose gradient differs."""
+    x = floats[index].numpy()
+    chosen = np.arange(x.size) if x.size <= _ELEMENTS else np.sort(rng.choice(x.size, _ELEMENTS, replace=False))
+    scale = float(np.max(np.abs(gradient), initial=0.0))
+    wrong: list[str] = []
+    for flat in chosen:
+        place = tuple([int(i) for i in np.unravel_index(flat, x.shape)])
+        step = _STEP * max(1.0, abs(float(x[place])))
+        above, below = (_moved(weighted, floats, index, place, offset) for offset in (step, -step))
+        numeric = (above - below) / (2 * step)
+        own = float(gradient[place])
+        noise = 1e-11 * (abs(above) + abs(below)) / (2 * step) * 1e-3
+        if not abs(own - numeric) <= tolerance * max(abs(own), abs(numeric), scale) + noise + 1e-9:
+            wrong.append(f"  {name} at {list(place)}: tape {own:.8g}, central difference {numeric:.8g}")
+    if len(wrong) > _ROWS:
+        wrong[_ROWS:] = [f"  {name}: {len(wrong) - _ROWS} more of {len(chosen)} elements"]
+    return wrong
+
+
+def _moved(
+    weighted: Callable[..., float], floats: Sequence[Tensor], index: int, place: tuple[int, ...], offset: float
+) -> float:
+    """Return the weighted results with one element of one argument moved."""
+    moved = np.array(floats[index].numpy())
+    moved[place] += offset
+    return weighted(*floats[:index], asarray(moved), *floats[index + 1 :])
+
+
+__all__ = ["assert_same", "check_gradients", "check_op"]

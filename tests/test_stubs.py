@@ -1,0 +1,33 @@
+"""The generated stub of tensor methods is current, and says what the run time does."""
+
+import ast
+import inspect
+
+from hybridflow.core.methods import TensorMethods
+from hybridflow.ops import stubs
+
+
+def test_stub_is_current(capsys):
+    assert stubs.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_stub_lists_every_installed_method():
+    (class_,) = [node for node in ast.parse(stubs.stub_text()).body if isinstance(node, ast.ClassDef)]
+    listed = {node.name for node in class_.body if isinstance(node, ast.FunctionDef)}
+    installed = {
+        name
+        for name, value in vars(TensorMethods).items()
+        if inspect.isfunction(value) or isinstance(value, property)
+    }
+    assert listed == installed
+    assert {"__add__", "__rsub__", "__getitem__", "sum", "T", "at"} <= listed
+
+
+def test_stale_stub_fails_the_check(tmp_path, monkeypatch, capsys):
+    stale = tmp_path / "methods.pyi"
+    monkeypatch.setattr(stubs, "PATH", stale)
+    assert stubs.main(["--check"]) == 1
+    assert "run python -m hybridflow.ops.stubs" in capsys.readouterr().err
+    assert not stale.exists()
+    assert stubs.main([]) == 0
+    assert stubs.main(["--check"]) == 0
