@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import hybridflow as hf
 from hybridflow import ir
+from hybridflow.core.attrs import attr_key
 from hybridflow.core.dims import DimScope
 from hybridflow.core.dtypes import as_dtype
 from hybridflow.core.errors import ArgumentError, HybridflowError, ParityError, VerifyError
@@ -28,7 +29,6 @@ from hybridflow.ir.graph import Graph, constant_node, input_node
 from hybridflow.passes import PASSES, Pass, PassContext, PassRecord, graph_pass, run_passes
 from hybridflow.passes.algebra import RULES, holds, is_unit
 from hybridflow.passes.check import check_pass, same_bits
-from hybridflow.passes.cse import attr_key
 from hybridflow.passes.registry import ordered
 from hybridflow.passes.rewrite import count_nodes
 

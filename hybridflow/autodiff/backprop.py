@@ -18,6 +18,7 @@ from hybridflow.autodiff.namespaces import HOST, PUBLIC, XLA
 from hybridflow.backend.host import LOCAL
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
+from hybridflow.core.attrs import attrs_key
 from hybridflow.core.context import current
 from hybridflow.core.device import place
 from hybridflow.core.dispatch import as_arrays, run_raw
@@ -338,7 +339,7 @@ class RawEngine:
         for value in attrs.values():
             if hasattr(value, "executables"):
                 cache = value.executables
-        key = ("vjp", op.name, *attrs.items(), wanted, fixed, tree)
+        key = ("vjp", op.name, attrs_key(attrs), wanted, fixed, tree)
         found = cache.get(key)
         if found is None:
 

@@ -25,8 +25,8 @@ from hybridflow.core.errors import (
     TapeStateError,
     message,
 )
-from hybridflow.core.op import Stops
 from hybridflow.core.node import Edge, Node, Where, format_where, next_sequence, user_place
+from hybridflow.core.op import Stops
 from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray, describe, make_tensor, watch_tensor
 from hybridflow.ir.builder import GraphBuilder
 
@@ -100,7 +100,8 @@ class GradientTape:
     def _pop(self) -> None:
         self._active = False
         self._intervals.append((self._began, next_sequence()))
-        set_tapes(tuple([tape for tape in current().tapes if tape is not self]))
+        tapes = current().tapes
+        set_tapes(tapes[:-1] if tapes[-1] is self else tuple([tape for tape in tapes if tape is not self]))
 
     @contextmanager
     def stop_recording(self) -> Iterator[None]:
@@ -231,17 +232,18 @@ class GradientTape:
         starts: list[tuple[Edge, Any]] = []
         for tensor, seed in zip(targets, seeds, strict=True):
             edge = _known_edge(tensor)
-            if edge is None or not is_differentiable(tensor.dtype):
-                continue
-            start = seed if seed is not None else _ones(tensor)
-            starts.append((edge, start if bound else start._value))
+            if edge is not None and is_differentiable(tensor.dtype):
+                start = seed if seed is not None else _ones(tensor)
+                starts.append((edge, start if bound else start._value))
         nodes = reachable([edge for edge, _ in starts], self._recorded())
         watched = self._watched_edges()
-        wanted = [list(self._source_edges(leaf)) for leaf in leaves]
-        if not all(edge in watched for edges in wanted for edge in edges):
-            # An unwatched source counts only if it was computed from something watched.
-            live = connected(nodes, watched)
-            wanted = [[edge for edge in edges if edge in watched or live.get(edge[0])] for edges in wanted]
+        wanted = [self._source_edges(leaf) for leaf in leaves]
+        for edges in wanted:
+            if any(edge not in watched for edge in edges):
+                # An unwatched source counts only if it was computed from something watched.
+                live = connected(nodes, watched)
+                wanted = [[edge for edge in edges if edge in watched or live.get(edge[0])] for edges in wanted]
+                break
         result = backprop(starts, {edge for edges in wanted for edge in edges}, nodes, engine)
         gradients: list[Tensor | None] = []
         for edges in wanted:

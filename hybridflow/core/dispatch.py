@@ -12,6 +12,7 @@ import numpy as np
 from hybridflow.backend.host import LOCAL, run_quietly
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
+from hybridflow.core.attrs import attrs_key
 from hybridflow.core.context import CONTEXT, NOTHING_RECORDED, Context
 from hybridflow.core.device import default_is_host, device_of, device_string
 from hybridflow.core.dtypes import LOW_PRECISION
@@ -43,9 +44,13 @@ def bind(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) 
     if kernel is None or not inputs:
         return _bind_general(op, inputs, attrs, context)
     values = [tensor._value for tensor in inputs]
+    dtypes = 1
     for value in values:
-        if type(value) is not _ndarray or value.dtype.num in LOW_PRECISION:
+        if type(value) is not _ndarray:
             return _bind_general(op, inputs, attrs, context)
+        dtypes = dtypes << 10 | value.dtype.num
+    if dtypes not in op.accepted:  # `execute` accepts what the op takes and its kernel is good at
+        return _bind_general(op, inputs, attrs, context)
     try:
         y = LOCAL.run(kernel, *values, **attrs)
     except Exception:
@@ -201,7 +206,7 @@ def jitted(op: Op, attrs: dict[str, Any]) -> Callable[..., Any]:
     for value in attrs.values():
         if hasattr(value, "executables"):
             cache = value.executables
-    key = (op.name, *attrs.items())
+    key = (op.name, attrs_key(attrs))
     found = cache.get(key)
     if found is None:
         # A draw is compiled as it would be in a graph: other optimisations contract other products.

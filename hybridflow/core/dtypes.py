@@ -33,18 +33,17 @@ float64: DType = np.dtype(np.float64)
 complex64: DType = np.dtype(np.complex64)
 complex128: DType = np.dtype(np.complex128)
 
-_SHORT: dict[str, DType] = {
+SHORT_NAMES: dict[str, DType] = {
     "bool": bool_, "i8": int8, "i16": int16, "i32": int32, "i64": int64, "u8": uint8, "u16": uint16,
     "u32": uint32, "u64": uint64, "f16": float16, "bf16": bfloat16, "f32": float32, "f64": float64,
     "c64": complex64, "c128": complex128,
 }  # fmt: skip
-SHORT_NAMES = tuple(_SHORT)
 """The IR's names of the dtypes."""
-_SHORT_NAME: dict[DType, str] = {dtype: name for name, dtype in _SHORT.items()}
+_SHORT_NAME: dict[DType, str] = {dtype: name for name, dtype in SHORT_NAMES.items()}
 _KIND: dict[DType, str] = {
     dtype: "float" if name.startswith(("f", "bf")) else
     {"b": "bool", "i": "int", "u": "uint", "c": "complex"}[name[0]]
-    for name, dtype in _SHORT.items()
+    for name, dtype in SHORT_NAMES.items()
 }  # fmt: skip
 
 LOW_PRECISION = frozenset({float16.num, bfloat16.num})
@@ -61,8 +60,6 @@ def as_dtype(dtype: Any) -> DType:
     Raises:
         DTypeError: if hybridflow has no such dtype.
     """
-    if isinstance(dtype, str) and dtype in _SHORT:
-        return _SHORT[dtype]
     builtin = {bool: bool_, int: int32, float: float32, complex: complex64}
     if isinstance(dtype, type) and dtype in builtin:
         return builtin[dtype]
@@ -99,7 +96,7 @@ def is_integer(dtype: DType) -> bool:
 
 def is_differentiable(dtype: DType) -> bool:
     """Whether a value of the dtype can carry a gradient."""
-    return _KIND[dtype] in ("float", "complex")
+    return dtype.num in DIFFERENTIABLE
 
 
 _INT_BY_BITS = {8: int8, 16: int16, 32: int32, 64: int64}

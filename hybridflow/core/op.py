@@ -147,7 +147,7 @@ class Op:
     infer: Callable[..., Any]
     vjp: Callable[..., Any] | No
     saves: Saves = Saves()
-    flops: Callable[..., Any] = lambda outputs, /, *inputs, **attrs: 0  # noqa: E731
+    flops: Callable[..., Any] = lambda outputs, /, *inputs, **attrs: 0
     samples: Samples | No = No("not given")
     traits: frozenset[str] = frozenset()
     method: tuple[str, ...] = ()

@@ -50,9 +50,10 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     saves = op.saves
     save_a, save_b, save_y = saves.keeps(0), saves.keeps(1), saves.y
     fast: frozenset[int] | None = None
+    user_file: str | None = None  # the file that called last: comparing names by identity is all a call pays
 
     def operator(self: Any, other: Any) -> Any:
-        nonlocal fast
+        nonlocal fast, user_file
         if type(other) is not Tensor or type(self) is not Tensor:
             return public(self, other) if _operand(other) else NotImplemented
         a = self._value
@@ -97,7 +98,13 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:
         node.attrs = _NO_ATTRS
         node.outputs = ((y.shape, y.dtype),)
         frame = sys._getframe(1)
-        node.where = user_place(2) if is_internal(frame) else (frame.f_code, frame.f_lasti)
+        code = frame.f_code
+        if code.co_filename is user_file:
+            node.where = (code, frame.f_lasti)
+        else:
+            node.where = user_place(2)
+            if not is_internal(frame):
+                user_file = code.co_filename
         node.saved = (y if save_y else None, a if save_a else None, b if save_b else None)
         if (edge_a is None and not save_a) or (edge_b is None and not save_b):
             node.input_specs = ((a.shape, a.dtype), (b.shape, b.dtype))
@@ -117,10 +124,11 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
     kernel = cast(Callable[..., Any], op.kernel)
     save_x, save_y = op.saves.keeps(0), op.saves.y
     fast: frozenset[int] | None = None
+    user_file: str | None = None  # the file that called last: comparing names by identity is all a call pays
 
     @functools.wraps(public)
     def function(x: Any) -> Any:
-        nonlocal fast
+        nonlocal fast, user_file
         if type(x) is not Tensor:
             return public(x)
         value = x._value
@@ -153,7 +161,13 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
         node.attrs = _NO_ATTRS
         node.outputs = ((y.shape, y.dtype),)
         frame = sys._getframe(1)
-        node.where = user_place(2) if is_internal(frame) else (frame.f_code, frame.f_lasti)
+        code = frame.f_code
+        if code.co_filename is user_file:
+            node.where = (code, frame.f_lasti)
+        else:
+            node.where = user_place(2)
+            if not is_internal(frame):
+                user_file = code.co_filename
         node.saved = (y if save_y else None, value if save_x else None)
         node.input_specs = None
         node.backend = "host"
@@ -197,7 +211,7 @@ def _is_reflected(name: str) -> bool:
 
 
 _REFLECTABLE = frozenset(
-    f"__{name}__" for name in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
+    f"__{name}__" for name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift"]
 )
 
 

@@ -51,7 +51,9 @@ def _constant_infer(*, value: Constant) -> TensorSpec:
     return make_spec(value.array.shape, value.array.dtype)
 
 
-INPUT = register(Op("input", No("given at the call"), _no_value, _no_value, No("a source"), traits=frozenset({"source"})))
+INPUT = register(
+    Op("input", No("given at the call"), _no_value, _no_value, No("a source"), traits=frozenset({"source"}))
+)
 CONSTANT = register(
     Op("constant", _constant_lower, _constant_lower, _constant_infer, No("a constant"), traits=frozenset({"source"}))
 )

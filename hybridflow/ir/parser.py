@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 import numpy as np
 
 from hybridflow.core.dims import Dim, DimScope, Guard, same_size
-from hybridflow.core.dtypes import SHORT_NAMES, DType, as_dtype, kind_of
+from hybridflow.core.dtypes import SHORT_NAMES, DType, kind_of
 from hybridflow.core.errors import ParseError, message
 from hybridflow.core.node import Edge, Node, Where, make_node
 from hybridflow.core.op import REGISTRY, Op
@@ -320,7 +320,7 @@ class _Parser:
         if token.text not in SHORT_NAMES:
             self.fail("a dtype", token, hint=_suggest(token.text, SHORT_NAMES, ""))
         self.expect("[")
-        return make_spec(tuple(self.listed(self.size, "]")), as_dtype(token.text))
+        return make_spec(tuple(self.listed(self.size, "]")), SHORT_NAMES[token.text])
 
     def size(self) -> int | Dim | None:
         """Read a size."""
@@ -444,7 +444,7 @@ class _Parser:
 
     def dtype_or_array(self, token: _Token) -> Any:
         """Read what follows a dtype's name: nothing, a shape (a spec), or a shape and elements (an array)."""
-        dtype = as_dtype(token.text)
+        dtype = SHORT_NAMES[token.text]
         if self.token.text != "[":
             return dtype
         self.index -= 1

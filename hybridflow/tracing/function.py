@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from hybridflow.core.context import CONTEXT, Context, context_of, current
+from hybridflow.core.dtypes import WIDE
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.node import Edge, format_where, user_place
-from hybridflow.core.dtypes import WIDE
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.config import STATE
@@ -321,7 +321,7 @@ class CompiledFunction(Generic[P, R]):
 class CompiledMethod:
     """A compiled method of one living instance: calls go to the instance's own cache."""
 
-    __slots__ = ("__self__", "__func__")
+    __slots__ = ("__func__", "__self__")
 
     def __init__(self, function: CompiledFunction[Any, Any], instance: object) -> None:
         self.__func__ = function

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,10 +27,7 @@ from hybridflow.ir.graph import Graph
 from hybridflow.passes import run_passes
 from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.signature import (
-    STATIC,
     TENSOR,
-    VARIABLE,
-    Leaf,
     Signature,
     forget_values,
     unflatten_arguments,
@@ -59,7 +56,7 @@ class Trace:
         self, graph: Graph, builder: GraphBuilder, plan: OutputPlan, signature: Signature, record: TraceRecord
     ) -> None:
         self.raw_graph = graph
-        self.graph, passes = run_passes(graph)
+        self.graph, passes = run_passes(graph, differentiable=False)
         self.plan = plan
         self.single = plan.count == 1 and jax.tree_util.treedef_is_leaf(plan.tree)
         self.captures: tuple[Tensor, ...] = tuple([tensor for tensor, _ in builder.captures.values()])
@@ -187,8 +184,8 @@ class Trace:
     def _gradient_op(self, wanted: Mask) -> Op:
         graph = self.raw_graph
         split = split_gradient(graph, wanted)
-        forward, _ = run_passes(split.forward)
-        backward, _ = run_passes(split.backward)
+        forward, _ = run_passes(split.forward, differentiable=False)
+        backward, _ = run_passes(split.backward, differentiable=False)
         executable = compile_graph(forward, sizes={})
         op = Op(
             name=graph.name,

@@ -1,0 +1,44 @@
+"""Keys of attributes: what two operations must have in common to be the same operation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+from hybridflow.core.dims import Dim
+from hybridflow.core.spec import TensorSpec
+
+_PLAIN = frozenset({bool, int, str, type(None), type(...)})
+
+
+def attrs_key(attrs: dict[str, Any]) -> Any:
+    """Return a key that two sets of attributes share only if they are the same to every op."""
+    return frozenset([(name, attr_key(value)) for name, value in attrs.items()])
+
+
+def attr_key(value: Any) -> Any:
+    """Return a key of an attribute value: by type too, since Python takes 1, 1.0 and True, or 0.0 and -0.0, as equal.
+
+    Symbolic sizes are compared as expressions. Other objects (dtypes, constants, graphs, functions) compare
+    themselves.
+    """
+    kind = type(value)
+    if kind is tuple:
+        return tuple([attr_key(item) for item in cast("tuple[Any, ...]", value)])
+    if kind in _PLAIN:
+        return kind, value
+    if kind is float:
+        return _float_key(value)
+    if kind is complex:
+        return complex, _float_key(value.real), _float_key(value.imag)
+    if kind is Dim:
+        return "size", str(value)
+    if kind is TensorSpec:
+        return "spec", str(value)
+    return value
+
+
+def _float_key(value: float) -> Any:
+    if math.isnan(value):
+        return "nan", math.copysign(1.0, value)
+    return float, value.hex()
