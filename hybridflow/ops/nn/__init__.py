@@ -1,6 +1,7 @@
 """`hf.nn`: neural-network operations, each one node with one gradient rule."""
 
 from hybridflow.ops.nn.activations import *  # noqa: F403
+from hybridflow.ops.nn.attention import scaled_dot_product_attention as scaled_dot_product_attention
 from hybridflow.ops.nn.convolution import conv as conv
 from hybridflow.ops.nn.convolution import conv_transpose as conv_transpose
 from hybridflow.ops.nn.labels import one_hot as one_hot
@@ -8,5 +9,6 @@ from hybridflow.ops.nn.losses import *  # noqa: F403
 from hybridflow.ops.nn.normalization import *  # noqa: F403
 from hybridflow.ops.nn.pooling import avg_pool as avg_pool
 from hybridflow.ops.nn.pooling import max_pool as max_pool
+from hybridflow.ops.nn.regularization import dropout as dropout
 from hybridflow.ops.nn.softmax import *  # noqa: F403
 from hybridflow.ops.statistics import logsumexp as logsumexp

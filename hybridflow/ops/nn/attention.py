@@ -1,0 +1,281 @@
+"""Scaled dot-product attention as one operation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import bool_, kind_of
+from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.op import Bad, Sample, Saves, op
+from hybridflow.ops.common import (
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    broadcast_lowered,
+    broadcast_shapes,
+    call_text,
+    cast_to,
+    make_spec,
+    normals,
+    promote_float,
+    require_kind,
+    unbroadcast,
+)
+from hybridflow.ops.matmul import matmul
+from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
+from hybridflow.ops.shape import broadcast_to
+
+_NAME = "scaled_dot_product_attention"
+
+
+# -- forward ------------------------------------------------------------------------------------------------------
+
+
+def _kernel(
+    query: Any, key: Any, value: Any, *mask: Any, is_causal: bool, scale: float, has_mask: bool, residuals: bool
+) -> Any:
+    del has_mask
+    batch = query.shape[:-2]
+    if key.shape[:-2] != batch or value.shape[:-2] != batch or (mask and mask[0].ndim > query.ndim):
+        raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then words the error
+    scores = np.matmul(query * query.dtype.type(scale), np.swapaxes(key, -1, -2))
+    allowed = mask[0] if mask and mask[0].dtype == np.bool_ else None
+    if mask and allowed is None:
+        scores += mask[0]
+    if is_causal:
+        causal = np.tri(*scores.shape[-2:], dtype=np.bool_)
+        allowed = causal if allowed is None else allowed & causal
+    hidden = scores.dtype.type(-np.inf)
+    if allowed is not None:
+        # Much faster than np.where, and the same: a NaN that becomes inf here makes its row NaN below.
+        np.fmin(scores, np.where(allowed, -hidden, hidden), out=scores)
+    largest = np.maximum.reduce(scores, axis=-1, keepdims=True, initial=-np.inf)
+    # A row without anything to look at has a maximum of -inf and gets probabilities of 0.
+    scores -= np.where(largest == hidden, scores.dtype.type(0), largest)
+    p = np.exp(scores, out=scores)
+    total = np.add.reduce(p, axis=-1, keepdims=True)
+    p /= np.where(total == 0, scores.dtype.type(1), total)
+    y = np.matmul(p, value)
+    return (y, p) if residuals else y
+
+
+def _lower(
+    query: Any, key: Any, value: Any, *mask: Any, is_causal: bool, scale: float, has_mask: bool, residuals: bool
+) -> Any:
+    del has_mask
+    ndim = query.ndim
+    turned = lax.transpose(key, (*range(ndim - 2), ndim - 1, ndim - 2))
+    scaled = lax.mul(lower_wide(query), lax.full_like(lower_wide(query), scale))
+    scores = matmul.op.lower(scaled, lower_wide(turned))
+    hidden = lax.full_like(scores, -np.inf)
+    if mask and mask[0].dtype == bool_:
+        scores = lax.select(broadcast_lowered(mask[0], scores.shape), scores, hidden)
+    elif mask:
+        scores = lax.add(scores, broadcast_lowered(lower_wide(mask[0]), scores.shape))
+    if is_causal:
+        rows, columns = (lax.broadcasted_iota(np.int32, scores.shape, scores.ndim - side) for side in (2, 1))
+        scores = lax.select(lax.ge(rows, columns), scores, hidden)
+    p = _lower_probabilities(scores)
+    y = lower_narrow(matmul.op.lower(p, lower_wide(value)), query.dtype)
+    return (y, p) if residuals else y
+
+
+def _lower_probabilities(scores: Any) -> Any:
+    axis = scores.ndim - 1
+
+    def spread(row: Any) -> Any:
+        return lax.broadcast_in_dim(row, scores.shape, tuple(range(axis)))
+
+    largest = lax.reduce_max(scores, axes=(axis,))
+    largest = lax.select(lax.eq(largest, lax.full_like(largest, -np.inf)), lax.full_like(largest, 0), largest)
+    p = lax.exp(lax.sub(scores, spread(largest)))
+    total = lax.reduce_sum(p, axes=(axis,))
+    return lax.div(p, spread(lax.select(lax.eq(total, lax.full_like(total, 0)), lax.full_like(total, 1), total)))
+
+
+# -- shapes -------------------------------------------------------------------------------------------------------
+
+
+def _require(condition: bool, what: str, specs: tuple[TensorSpec, ...], hint: str) -> None:
+    if not condition:
+        raise ShapeError(message(f"{_NAME}: {what}", got=call_text(_NAME, *specs), hint=hint))
+
+
+def _infer(
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    *mask: TensorSpec,
+    is_causal: bool,
+    scale: float,
+    has_mask: bool,
+    residuals: bool,
+) -> Any:
+    del is_causal, scale, has_mask
+    specs = (query, key, value, *mask)
+    require_kind(_NAME, REAL_FLOAT, query, key, value)
+    if mask and mask[0].dtype != bool_ and mask[0].dtype != query.dtype:
+        raise DTypeError(message(f"{_NAME}: the mask is {mask[0].dtype}, the query {query.dtype}"))
+    _require(
+        query.shape[-1] == key.shape[-1], f"query has dim {query.shape[-1]}, key {key.shape[-1]}", specs,
+        "Query and key need the same last axis.",
+    )  # fmt: skip
+    _require(
+        key.shape[-2] == value.shape[-2], f"key has length {key.shape[-2]}, value {value.shape[-2]}", specs,
+        "Key and value need the same length.",
+    )  # fmt: skip
+    batch = broadcast_shapes(_NAME, query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    _require(
+        query.shape[:-2] == batch and key.shape[:-2] == batch and value.shape[:-2] == batch,
+        "query, key and value have different leading axes", specs, "hf.broadcast_to them to one shape.",
+    )  # fmt: skip
+    scores = (*batch, query.shape[-2], key.shape[-2])
+    if mask:
+        _require(
+            broadcast_shapes(_NAME, mask[0].shape, scores) == scores,
+            f"the mask {mask[0].shape} does not broadcast to (..., query length, key length) = {scores}", specs,
+            "Reshape the mask.",
+        )  # fmt: skip
+    y = make_spec((*batch, query.shape[-2], value.shape[-1]), query.dtype)
+    return (y, make_spec(scores, compute_dtype(query.dtype))) if residuals else y
+
+
+# -- gradient -----------------------------------------------------------------------------------------------------
+
+
+def _swap(F: Any, x: Any) -> Any:
+    ndim = len(x.shape)
+    return F.permute_dims(x, axes=(*range(ndim - 2), ndim - 1, ndim - 2))
+
+
+def _vjp(
+    F: Any,
+    g: Any,
+    y: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    *mask: Any,
+    is_causal: bool,
+    scale: float,
+    has_mask: bool,
+) -> Any:
+    del is_causal, has_mask
+    dtype, g, p = query.dtype, wide(F, g), y[1]
+    of_p = F.matmul(g, _swap(F, wide(F, value)))
+    product = of_p * p
+    # Hidden positions have p = 0, and so no gradient.
+    of_scores = product - p * F.sum(product, axis=(len(p.shape) - 1,), keepdims=True)
+
+    def of_mask() -> Any:
+        return narrow(F, unbroadcast(F, of_scores, mask[0]), mask[0].dtype)
+
+    return (
+        lambda: narrow(F, F.matmul(of_scores, wide(F, key)) * scale, dtype),
+        lambda: narrow(F, F.matmul(_swap(F, of_scores), wide(F, query)) * scale, dtype),
+        lambda: narrow(F, F.matmul(_swap(F, p), g), dtype),
+        *[of_mask if kind_of(one.dtype) == "float" else None for one in mask],
+    )
+
+
+def _flops(y: Any, query: TensorSpec, key: TensorSpec, value: TensorSpec, *mask: TensorSpec, **attrs: Any) -> Any:
+    del y, mask, attrs
+    scores = query.size // query.shape[-1] * key.shape[-2]
+    return 2 * scores * (query.shape[-1] + value.shape[-1]) + 5 * scores
+
+
+def _samples(rng: np.random.Generator) -> Any:
+    def triple(*batch: int, dtype: Any = np.float32) -> Any:
+        return (
+            normals(rng, *batch, 4, 3, dtype=dtype),
+            normals(rng, *batch, 5, 3, dtype=dtype),
+            normals(rng, *batch, 5, 2, dtype=dtype),
+        )
+
+    yield Sample(triple(2, 3))
+    yield Sample(triple(), {"is_causal": True})
+    yield Sample((*triple(2, 3), normals(rng, 2, 1, 4, 5) > -0.5), {"scale": 0.3})
+    yield Sample((*triple(2, 3), normals(rng, 4, 5)), {"is_causal": True})
+    yield Sample((*triple(2), np.arange(4)[:, None] > np.zeros((4, 5))))
+    yield Sample(triple(2, dtype=np.float64))
+    yield Sample(triple(2, dtype="bfloat16"), gradient=False)
+    q, k, v = triple(2)
+    yield Bad((q, k[..., :2], v), error=ShapeError, text="query has dim 3, key 2")
+    yield Bad((q, k, v[:, :4]), error=ShapeError, text="key has length 5, value 4")
+    yield Bad((q, k, v, normals(rng, 3, 5) > 0), error=ShapeError, text="do not broadcast")
+    yield Bad((q[0, 0], k[0], v[0]), error=ShapeError, text="need 2 dimensions")
+    yield Bad((normals(rng, 3, 4, 3), k, v), error=ShapeError, text="size 3 against 2")
+
+
+@op(
+    kernel=_kernel,
+    lower=_lower,
+    infer=_infer,
+    vjp=_vjp,
+    saves=Saves(x="all", hidden=1),
+    flops=_flops,
+    samples=_samples,
+    ulp=64,
+)
+def scaled_dot_product_attention(
+    query: TensorLike,
+    key: TensorLike,
+    value: TensorLike,
+    mask: TensorLike | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """Average values, weighted by the softmax of how well their keys match each query.
+
+    Args:
+        query: ``(..., heads, n, dim)``, floating-point.
+        key: ``(..., heads, m, dim)``; leading axes broadcast.
+        value: ``(..., heads, m, dim_v)``; leading axes broadcast.
+        mask: of a shape that broadcasts to ``(..., heads, n, m)``: bool, True where a query may look at a key; or
+            floating-point, added to the scores.
+        is_causal: whether a query may look only at keys up to its own position.
+        scale: the factor of the scores; ``1 / sqrt(dim)`` if not given.
+
+    Returns:
+        ``(..., heads, n, dim_v)``. A query that may look at nothing gets zeros. float16 and bfloat16 are computed in
+        float32 and rounded once.
+
+    Raises:
+        ShapeError: sizes that do not match.
+        DTypeError: a mask of integers.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> x = hf.asarray([[1.0, 0.0], [0.0, 1.0]])
+        >>> hf.nn.scaled_dot_product_attention(x, x, x, is_causal=True)[0]
+        Tensor([1., 0.], dtype=float32)
+
+    Reference:
+        Vaswani et al., "Attention is all you need", 2017.
+    """
+    q, k, v = promote_float(query, key, value)
+    _require(
+        min(q.ndim, k.ndim, v.ndim) >= 2, "query, key and value need 2 dimensions: length and dim",
+        (q.spec, k.spec, v.spec), "Shapes are (..., length, dim).",
+    )  # fmt: skip
+    batch = broadcast_shapes(_NAME, q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    inputs = tuple([x if x.shape[:-2] == batch else broadcast_to(x, (*batch, *x.shape[-2:])) for x in (q, k, v)])
+    if mask is not None:
+        given = as_tensor(mask)
+        if kind_of(given.dtype) not in ("bool", "float"):
+            raise DTypeError(
+                message(f"{_NAME}: the mask is {given.dtype}; it must be bool or floating-point",
+                        got=call_text(_NAME, q.spec, k.spec, v.spec, given.spec), hint="Cast it with .astype(hf.bool).")
+            )  # fmt: skip
+        inputs = (*inputs, given if given.dtype == bool_ else cast_to(given, q.dtype))
+    if scale is None:
+        scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] != 0 else 1.0
+    attrs = {"is_causal": bool(is_causal), "scale": float(scale), "has_mask": mask is not None}
+    return bind(scaled_dot_product_attention.op, inputs, attrs)

@@ -1,0 +1,87 @@
+"""Dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import as_differentiable
+from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.op import Sample, Saves, op
+from hybridflow.ops.common import (
+    Tensor,
+    TensorLike,
+    as_tensor,
+    cast_to,
+    elements,
+    make_spec,
+    normals,
+)
+from hybridflow.ops.nn.common import keep_where
+from hybridflow.ops.random import Generator, default_generator
+
+
+def _scaled_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 3, 4), normals(rng, 3, 4) > 0, 2.0))
+    yield Sample((normals(rng), np.asarray(True), 1.25))
+    yield Sample((normals(rng, 4, dtype=np.float64), normals(rng, 4) > 0, 4.0))
+    yield Sample((normals(rng, 4, dtype="bfloat16"), normals(rng, 4) > 0, 2.0), gradient=False)
+
+
+def _scaled_lower(x: Any, mask: Any, *, scale: float) -> Any:
+    return lax.select(mask, lax.mul(x, lax.full_like(x, scale)), lax.full_like(x, 0))
+
+
+@op(
+    name="dropout",
+    kernel=lambda x, mask, *, scale: keep_where.op.kernel(x * x.dtype.type(scale), mask),
+    lower=_scaled_lower,
+    infer=lambda x, mask, *, scale: make_spec(x.shape, x.dtype),
+    vjp=lambda F, g, y, x, mask, *, scale: (lambda: F.dropout(g, mask, scale=scale), None),
+    saves=Saves(x=(1,)),
+    flops=elements,
+    samples=_scaled_samples,
+    traits=("pointwise",),
+    ulp=0.5,
+)
+def scaled_where(x: TensorLike, mask: TensorLike, scale: float) -> Tensor:
+    """Scale the elements where a mask of the same shape is True, and put 0 elsewhere."""
+    return bind(scaled_where.op, (as_tensor(x), as_tensor(mask)), {"scale": scale})
+
+
+def dropout(x: TensorLike, rate: float, *, training: bool = True, generator: Generator | None = None) -> Tensor:
+    """Put 0 in place of randomly chosen elements and scale the others up, so that the mean stays.
+
+    Args:
+        x: floating-point; integers become float32.
+        rate: the probability with which an element is dropped, from 0 to 1.
+        training: whether to drop anything; False returns `x` as it is.
+        generator: where the randomness comes from; `hf.random`'s default generator if not given.
+
+    Returns:
+        The shape and dtype of `x`.
+
+    Raises:
+        ArgumentError: a rate outside 0 to 1.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.dropout([1.0, 2.0], 0.5, training=False)
+        Tensor([1., 2.], dtype=float32)
+
+    Reference:
+        Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
+    """
+    tensor = as_tensor(x)
+    tensor = cast_to(tensor, as_differentiable(tensor.dtype))
+    rate = float(rate)
+    if not 0 <= rate <= 1:
+        raise ArgumentError(message(f"dropout: rate={rate} is not a probability", hint="Use a number from 0 to 1."))
+    if not training or rate == 0:
+        return tensor
+    source = default_generator() if generator is None else generator
+    mask = source.bernoulli(1 - rate, tensor.shape)
+    return scaled_where(tensor, mask, 0.0 if rate == 1 else 1 / (1 - rate))
