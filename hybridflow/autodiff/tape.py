@@ -73,7 +73,7 @@ class GradientTape:
         self._intervals: list[tuple[int, int]] = []
         self._began = self.first_sequence
         self._watched: dict[Edge, None] = {}
-        self._variables: dict[int, tuple[Variable, dict[Edge, None]]] = {}
+        self._variables: dict[Node, tuple[Variable, dict[Edge, None]]] = {}
         self._left: list[tuple[weakref.ref[Node], Where | None]] = []
         self._assigned: list[tuple[Variable, weakref.ref[Node], Where | None]] = []
         self._used = False
@@ -153,17 +153,17 @@ class GradientTape:
                 )  # fmt: skip
         for leaf in leaves:
             if isinstance(leaf, Variable):
-                self._variables.setdefault(id(leaf), (leaf, {}))
+                self._variables.setdefault(leaf._leaf, (leaf, {}))
             else:
                 self._watched[_tracked_edge(leaf)] = None
 
     def variable_read(self, variable: Variable, edge: Edge) -> None:
         """Watch a Variable's value (called when it is read)."""
-        entry = self._variables.get(id(variable))
+        entry = self._variables.get(variable._leaf)
         if entry is None:
             if not (self._accessed and variable.trainable) or not is_differentiable(variable.dtype):
                 return
-            entry = self._variables[id(variable)] = (variable, {})
+            entry = self._variables[variable._leaf] = (variable, {})
         entry[1][edge] = None
         edge[0].stamp = next_sequence()
 
@@ -267,7 +267,7 @@ class GradientTape:
 
     def _source_edges(self, leaf: Tensor | Variable) -> Sequence[Edge]:
         if isinstance(leaf, Variable):
-            entry = self._variables.get(id(leaf))
+            entry = self._variables.get(leaf._leaf)
             return () if entry is None else tuple(entry[1])
         edge = _known_edge(leaf)
         return () if edge is None else (edge,)
@@ -287,7 +287,7 @@ class GradientTape:
             if not is_differentiable(value.dtype):
                 return f"The {what} is {value.dtype}: integers and bools have no gradient."
         edges = self._source_edges(source)
-        if isinstance(source, Variable) and id(source) not in self._variables:
+        if isinstance(source, Variable) and source._leaf not in self._variables:
             reason = "it is not trainable" if not source.trainable else "it was not read while the tape recorded"
             return f"The Variable {source.name!r} was not watched: {reason}; call tape.watch(variable)."
         if not edges:
