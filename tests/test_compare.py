@@ -139,6 +139,17 @@ def test_control_flow_is_judged_inside_too():
     assert_same(loop, numbers(6, 4), gradients=True)
 
 
+def test_numbers_made_inside_a_loop_keep_their_precision():
+    def loop(x, n):
+        def body(carry, i):
+            tenth = hf.full((4,), 0.1) * i.astype("float32")
+            return hf.tanh(carry * 0.9 + tenth), carry.astype("bfloat16") * 3.0
+
+        return hf.scan(body, x, n)
+
+    assert_same(loop, numbers(4), hf.asarray([1, 2, 3]), gradients=True)
+
+
 def test_a_fault_inside_a_loop_is_found():
     def loop(x):
         factor = 1.001 if hf.is_tracing() else 1.0

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from hybridflow.core.dtypes import as_dtype, is_integer
+from hybridflow.core.dtypes import SHORT_NAMES, as_dtype, is_integer
 from hybridflow.core.errors import DTypeError, HybridflowError, TargetError, message
 from hybridflow.core.tensor import Tensor, Variable, asarray
 
@@ -139,7 +139,7 @@ def _random(text: str, rng: np.random.Generator) -> Tensor:
     if found is None:
         raise TargetError(message(f"--shapes: {text!r} is not a dtype and a shape", hint="Example: f32[4,3] or i32[]"))
     try:
-        dtype = as_dtype(found[1])
+        dtype = SHORT_NAMES.get(found[1]) or as_dtype(found[1])
     except DTypeError as error:
         raise TargetError(message(f"--shapes: {text!r}: {error}")) from None
     shape = tuple([int(size) for size in found[2].split(",") if size])

@@ -274,8 +274,8 @@ def sigmoid_cross_entropy(logits: TensorLike, labels: TensorLike) -> Tensor:
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.nn.sigmoid_cross_entropy([0.0, 100.0], [1.0, 1.0])
-        Tensor([0.6931472, 0.       ], dtype=float32)
+        >>> hf.nn.sigmoid_cross_entropy([0.0, -100.0], [1.0, 1.0])
+        Tensor([  0.6931472, 100.       ], dtype=float32)
     """
     return bind(sigmoid_cross_entropy.op, promote_float(logits, labels))
 
