@@ -268,6 +268,13 @@ def test_the_table_shows_what_was_measured():
     assert rows["largest difference of results"] == ("0", "identical")
 
 
+def test_unsteady_timings_are_said_to_be():
+    assert made().caution() == ""
+    shaky = made(eager=Timing(1e-3, 1e-4, 4e-3, 5))
+    assert "quartiles are 40.0x apart" in str(shaky)
+    assert "quartiles are 40.0x apart" in shaky._repr_html_()
+
+
 def test_first_call_parts_are_measured():
     found = compare(model, numbers(4, 4), repeats=2)
     first = found.first_call

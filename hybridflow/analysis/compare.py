@@ -28,6 +28,10 @@ from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction
 
 
+UNSTEADY = 3.0
+"""How far apart the quartiles of a timing may be before the table says so."""
+
+
 @dataclass(frozen=True)
 class FirstCall:
     """What the first compiled call took, in seconds; the parts leave out what belongs to none of them.
@@ -132,6 +136,13 @@ class Comparison:
         lines = [line for parity in self.parities for line in parity.differences()]
         return "\n".join(["DIFFERENT: eager and compiled results differ by more than rounding.", *lines])
 
+    def caution(self) -> str:
+        """Return why the timings should be read with care; empty if they are steady."""
+        ratio = max(timing.high / timing.low for timing in (self.eager, self.compiled))
+        if ratio < UNSTEADY:
+            return ""
+        return f"The timings' quartiles are {ratio:.1f}x apart: something else keeps the machine busy; measure again."
+
     def table(self) -> Table:
         """Return the table for a `rich` console."""
         table = Table(title=f"{self.name}: eager and compiled", title_justify="left")
@@ -152,11 +163,15 @@ class Comparison:
         console = console or Console()
         console.print(self.table())
         console.print(self.verdict(), style="green" if self.same else "bold red", markup=False, highlight=False)
+        if self.caution():
+            console.print(self.caution(), style="yellow", highlight=False)
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=120, color_system=None)
         console.print(self.table())
-        console.print(self.verdict(), markup=False, highlight=False, soft_wrap=True)
+        for text in (self.caution(), self.verdict()):
+            if text:
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
         assert isinstance(console.file, io.StringIO)
         return console.file.getvalue().rstrip()
 

@@ -81,6 +81,7 @@ def comparison_html(comparison: Comparison) -> str:
             f"<h2>{escape(comparison.name)}: eager and compiled</h2>",
             table_html(("", "eager", "compiled"), comparison.rows()),
             f'<p class="{kind}">{escape(comparison.verdict())}</p>',
+            f"<p>{escape(comparison.caution())}</p>",
         ]
     )
 

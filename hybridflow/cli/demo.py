@@ -163,6 +163,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
             f"{one.name:>8}: {one.accuracy:.2%} of the test images right, last loss {one.losses[-1]:.4f}, "
             f"{one.seconds:.1f} s for {len(one.losses)} steps",
             highlight=False,
+            soft_wrap=True,
         )
     report.write_text(arguments.out, _page(found, eager, compiled, compiled_step, data))
     console.print(f"Report: {arguments.out}", markup=False, highlight=False)
