@@ -67,9 +67,7 @@ def reachable(targets: Iterable[Edge], intervals: Sequence[tuple[int, int]]) -> 
         if len(intervals) != 1 and not any(a < node.sequence < b for a, b in intervals):
             continue
         seen.add(node)
-        for edge in node.inputs:
-            if edge is not None:
-                stack.append(edge[0])
+        stack += [edge[0] for edge in node.inputs if edge is not None]
     return sorted(seen, key=attrgetter("sequence"))
 
 
@@ -108,90 +106,101 @@ def backprop(
     Returns:
         The gradient of each source that a path reaches; the others have none.
     """
-    needed = connected(nodes, sources)
-    source_nodes = {node for node, _ in sources}
-    pending: dict[Any, Any] = {}
-    result: dict[Edge, Any] = {}
-    run = engine.run
+    walk = _Walk(sources, nodes, engine)
+    for edge, cotangent in targets:
+        if edge[0] in walk.needed:
+            walk.contribute(edge, cotangent)
+    engine.walk(walk.loop, nodes)
+    return walk.finish()
 
-    def contribute(edge: Edge, gradient: Any) -> None:
+
+class _Walk:
+    """One walk: what is pending for each value, and what the sources got.
+
+    A value is known by its node if that has one output, and by its edge otherwise.
+    """
+
+    def __init__(self, sources: set[Edge], nodes: Sequence[Node], engine: Engine) -> None:
+        self.sources = sources
+        self.nodes = nodes
+        self.engine = engine
+        self.needed = connected(nodes, sources)
+        self.pending: dict[Any, Any] = {}
+        self.result: dict[Edge, Any] = {}
+
+    def contribute(self, edge: Edge, gradient: Any) -> None:
+        """Add a contribution to what is pending for a value."""
         key = edge[0] if len(edge[0].outputs) == 1 else edge
-        before = pending.get(key)
+        before = self.pending.get(key)
         if before is None:
-            pending[key] = gradient
+            self.pending[key] = gradient
         elif type(before) is _Sum:
             before.append(gradient)
         else:
-            pending[key] = _Sum((before, gradient))
+            self.pending[key] = _Sum((before, gradient))
 
-    def total(key: Any) -> Any:
-        found = pending.pop(key, None)
+    def total(self, found: Any) -> Any:
+        """Add contributions up, once; anything else is returned as it is."""
         if type(found) is not _Sum:
             return found
         # The far contribution (a residual's) came first: sum the local ones before it is added.
         added = found[-1]
         for index in range(len(found) - 2, -1, -1):
-            added = engine.add(added, found[index])
+            added = self.engine.add(added, found[index])
         return added
 
-    def outputs_of(node: Node) -> Any:
-        """Return the cotangents of a node with several outputs, or None if there are none."""
-        gs = tuple([total((node, index)) for index in range(len(node.outputs))])
+    def cotangents(self, node: Node) -> tuple[Any, ...] | None:
+        """Return the cotangents of a node with several outputs, or None if it has none."""
+        gs = tuple([self.total(self.pending.pop((node, index), None)) for index in range(len(node.outputs))])
         for index, one in enumerate(gs):
-            if one is not None and (node, index) in sources:
-                result[node, index] = one
+            if one is not None and (node, index) in self.sources:
+                self.result[node, index] = one
         return None if all(one is None for one in gs) else gs
 
-    def loop() -> None:
-        for node in reversed(nodes):
+    def loop(self) -> None:
+        """Visit the needed nodes from the last to the first."""
+        pending, needed, run = self.pending, self.needed, self.engine.run
+        source_nodes = {node for node, _ in self.sources}
+        for node in reversed(self.nodes):
             wanted = needed.get(node)
             if wanted is None:
                 continue
             if len(node.outputs) == 1:
                 g = pending.pop(node, None)
-                if g is None:
-                    continue
                 if type(g) is _Sum:
-                    pending[node] = g
-                    g = total(node)
-                if node in source_nodes:
-                    result[node, 0] = g
+                    g = self.total(g)
+                if node in source_nodes and g is not None:
+                    self.result[node, 0] = g
             else:
-                g = outputs_of(node)
-                if g is None:
-                    continue
-            if wanted:
-                gradients = run(node, g, wanted)
-                if wanted is _ONLY and type(gradients[0]) is np.ndarray:
-                    edge = cast(Edge, node.inputs[0])
-                    if edge[0] not in pending and len(edge[0].outputs) == 1:
-                        pending[edge[0]] = gradients[0]
-                        continue
-                for index, edge in enumerate(node.inputs):
-                    if not wanted[index]:
-                        continue
-                    gradient = gradients[index]
-                    if type(gradient) is FunctionType:
-                        gradient = gradient()
-                    if gradient is None:
-                        continue
-                    assert edge is not None
-                    key = edge[0] if len(edge[0].outputs) == 1 else edge
-                    if key in pending:
-                        contribute(edge, gradient)
-                    else:
-                        pending[key] = gradient
+                g = self.cotangents(node)
+            if g is not None and wanted:
+                self.hand_over(node, wanted, run(node, g, wanted))
 
-    for edge, cotangent in targets:
-        if edge[0] in needed:
-            contribute(edge, cotangent)
-    engine.walk(loop, nodes)
-    for edge in sources:  # those that no walked node made
-        if edge not in result:
-            left = total(edge[0] if len(edge[0].outputs) == 1 else edge)
-            if left is not None:
-                result[edge] = left
-    return result
+    def hand_over(self, node: Node, wanted: Wanted, gradients: Sequence[Any]) -> None:
+        """Contribute a node's gradients to its inputs."""
+        pending = self.pending
+        for index, edge in enumerate(node.inputs):
+            if not wanted[index]:
+                continue
+            gradient = gradients[index]
+            if type(gradient) is FunctionType:
+                gradient = gradient()
+            if gradient is None or edge is None:
+                continue
+            key = edge[0]
+            if len(key.outputs) == 1 and key not in pending:
+                pending[key] = gradient
+            else:
+                self.contribute(edge, gradient)
+
+    def finish(self) -> dict[Edge, Any]:
+        """Return the sources' gradients, those included that no walked node made."""
+        for edge in self.sources:
+            if edge not in self.result:
+                left = self.total(self.pending.pop(edge[0] if len(edge[0].outputs) == 1 else edge, None))
+                if left is not None:
+                    self.result[edge] = left
+        return self.result
 
 
 def rule_of(op: Op) -> Callable[..., Any]:
@@ -249,6 +258,10 @@ def input_spec(node: Node, index: int) -> TensorSpec:
     pair = node.input_specs[index]
     assert pair is not None
     return make_spec(*pair)
+
+
+def _output_specs(node: Node) -> Any:
+    return node.spec() if len(node.outputs) == 1 else node.specs
 
 
 def _rule_attrs(node: Node) -> dict[str, Any]:
@@ -320,7 +333,7 @@ class RawEngine:
         for index in node.op.spec_arguments(len(saved)):
             value = saved[index]
             if value is None:
-                filled: Any = input_spec(node, index - 1) if index else node.specs if len(node.outputs) > 1 else node.spec()
+                filled: Any = input_spec(node, index - 1) if index else _output_specs(node)
             elif index == 0 and type(value) is tuple and None in value:
                 filled = tuple([node.spec(i) if one is None else one for i, one in enumerate(value)])
             else:

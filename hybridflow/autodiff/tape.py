@@ -72,7 +72,7 @@ class GradientTape:
         self.first_sequence = next_sequence()
         self._intervals: list[tuple[int, int]] = []
         self._began = self.first_sequence
-        self._watched: dict[Edge, None] = {}
+        self._watched: dict[Edge, int] = {}
         self._variables: dict[Node, tuple[Variable, dict[Edge, None]]] = {}
         self._left: list[tuple[weakref.ref[Node], Where | None]] = []
         self._assigned: list[tuple[Variable, weakref.ref[Node], Where | None]] = []
@@ -85,6 +85,8 @@ class GradientTape:
             raise TapeStateError(
                 message("GradientTape: this tape is already recording", hint="Use a second tape for nesting.")
             )
+        if self._used and not self._persistent:
+            self._clear()
         self._push()
         return self
 
@@ -155,7 +157,7 @@ class GradientTape:
             if isinstance(leaf, Variable):
                 self._variables.setdefault(leaf._leaf, (leaf, {}))
             else:
-                self._watched[_tracked_edge(leaf)] = None
+                self._watched.setdefault(_tracked_edge(leaf), next_sequence())
 
     def variable_read(self, variable: Variable, edge: Edge) -> None:
         """Watch a Variable's value (called when it is read)."""
@@ -379,7 +381,9 @@ def _seeds(targets: list[Tensor], output_gradients: Any, target: Any) -> list[Te
         )  # fmt: skip
     seeds: list[Tensor | None] = []
     for index, (leaf, tensor) in enumerate(zip(leaves, targets, strict=True)):
-        seed = None if leaf is None else as_tensor(leaf) if hasattr(leaf, "dtype") else asarray(leaf, dtype=tensor.dtype)
+        seed = leaf
+        if leaf is not None:
+            seed = as_tensor(leaf) if hasattr(leaf, "dtype") else asarray(leaf, dtype=tensor.dtype)
         if seed is not None and seed.shape != tensor.shape:
             raise ShapeError(
                 message(f"gradient: output_gradients[{index}] has shape {seed.shape}, its target {tensor.shape}",

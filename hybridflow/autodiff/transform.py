@@ -152,7 +152,9 @@ def _split(graph: Graph, wanted: Mask, readable: Mask) -> SplitGradient:
     )
 
 
-def _backward_graph(joint: Graph, residuals: tuple[Edge, ...], cotangents: tuple[Node, ...], nodes: list[Node]) -> Graph:
+def _backward_graph(
+    joint: Graph, residuals: tuple[Edge, ...], cotangents: tuple[Node, ...], nodes: list[Node]
+) -> Graph:
     inputs = [input_node(node.spec(index), f"residual_{i}") for i, (node, index) in enumerate(residuals)]
     moved: dict[Edge, Edge] = {edge: (node, 0) for edge, node in zip(residuals, inputs, strict=True)}
     rebuilt: list[Node] = []

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from hybridflow.core.node import Edge
+from hybridflow.core.node import Edge, next_sequence
 
 NOTHING_RECORDED = 1 << 62
 """The `start` of a context without tapes: no node is that young."""
@@ -55,9 +55,10 @@ class Context:
         tapes: the active tapes, outermost first.
         start: recordings older than this belong to no active tape.
         device: the jax device chosen by `hf.device`, or None for the default.
+        epoch: a number of its own; a Variable read in another epoch is watched by other tapes.
     """
 
-    __slots__ = ("device", "start", "tapes", "tracer")
+    __slots__ = ("device", "epoch", "start", "tapes", "tracer")
 
     def __init__(
         self, tracer: TracerProtocol | None = None, tapes: tuple[Recorder, ...] = (), device: Any = None
@@ -66,6 +67,7 @@ class Context:
         self.tapes = tapes
         self.start = min((tape.first_sequence for tape in tapes), default=NOTHING_RECORDED)
         self.device = device
+        self.epoch = next_sequence()
 
     def plain(self) -> bool:
         """Whether this says nothing that None would not."""

@@ -45,7 +45,8 @@ class Node:
     """
 
     __slots__ = (
-        "__weakref__", "attrs", "backend", "input_specs", "inputs", "op", "outputs", "saved", "scope", "sequence", "stamp", "where",
+        "__weakref__", "attrs", "backend", "input_specs", "inputs", "op", "outputs", "saved", "scope", "sequence",
+        "stamp", "where",
     )  # fmt: skip
 
     op: Op

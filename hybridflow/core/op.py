@@ -130,7 +130,8 @@ class Op:
         lower: jax function of the same signature.
         infer: ``(*specs, **attrs)`` to the spec, or tuple of specs, of the outputs; raises with the sizes.
         vjp: ``(F, g, y, *xs, **attrs)`` to one gradient per input: an array, None, or a function without
-            arguments that computes it if it is wanted (or `Each`: one such function per input). `g` and `y` are tuples if the op has several outputs.
+            arguments that computes it if it is wanted (or `Each`: one such function per input). `g` and `y` are
+            tuples if the op has several outputs.
             `Stops` where no gradient passes, `No` where asking for one is an error.
         saves: what the rule reads.
         flops: ``(outputs, *inputs, **attrs)`` (specs) to the number of floating-point operations.
@@ -226,7 +227,9 @@ def register(record: Op) -> Op:
     """
     unknown = record.traits - TRAITS.keys()
     if unknown:
-        raise ArgumentError(message(f"op {record.name}: unknown traits {sorted(unknown)}", hint=f"Known: {list(TRAITS)}"))
+        raise ArgumentError(
+            message(f"op {record.name}: unknown traits {sorted(unknown)}", hint=f"Known: {list(TRAITS)}")
+        )
     if record.name in REGISTRY:
         raise ArgumentError(message(f"op {record.name}: the name is taken", hint="Choose another name."))
     REGISTRY[record.name] = record
@@ -238,7 +241,9 @@ class OpFunction(Protocol[P, R_co]):
 
     op: Op
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Call the public function."""
+        ...
 
 
 Expose = Callable[[Op, Callable[..., Any]], Callable[..., Any]]

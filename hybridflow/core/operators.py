@@ -44,7 +44,7 @@ def _accepted(op: Op, operands: int, dtypes: str) -> frozenset[int]:
     return frozenset(good)
 
 
-def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  # noqa: C901 (every call would cost)
     """Make a binary operator."""
     kernel = cast(Callable[..., Any], op.kernel)
     saves = op.saves
@@ -210,9 +210,10 @@ def _is_reflected(name: str) -> bool:
     return name.startswith("__r") and name.endswith("__") and f"__{name[3:]}" in _REFLECTABLE
 
 
-_REFLECTABLE = frozenset(
-    f"__{name}__" for name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift"]
-)
+_REFLECTABLE = frozenset({
+    "__add__", "__sub__", "__mul__", "__truediv__", "__floordiv__", "__mod__", "__pow__", "__matmul__",
+    "__and__", "__or__", "__xor__", "__lshift__", "__rshift__",
+})  # fmt: skip
 
 
 def expose(op: Op, public: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,3 +231,8 @@ def expose(op: Op, public: Callable[..., Any]) -> Callable[..., Any]:
 
 
 on_public(expose)
+
+
+def add_method(name: str, function: Callable[..., Any], *, as_property: bool = False) -> None:
+    """Give tensors a method, or a property, that is not an op of its own."""
+    setattr(TensorMethods, name, property(function) if as_property else function)

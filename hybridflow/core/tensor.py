@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any, Self, cast
@@ -183,9 +184,7 @@ class Tensor(TensorMethods):
         return self._value.__dlpack_device__()
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        import hybridflow
-
-        return hybridflow
+        return sys.modules["hybridflow"]
 
     def __bool__(self) -> bool:
         return bool(self._one_element("bool"))
@@ -474,7 +473,7 @@ class Variable(TensorMethods):
         Variable([2., 3.], dtype=float32, name='v')
     """
 
-    __slots__ = ("__weakref__", "_leaf", "_name", "_trainable", "_value")
+    __slots__ = ("__weakref__", "_leaf", "_name", "_reading", "_trainable", "_value")
 
     __array_priority__ = 1000
     __array_ufunc__ = None
@@ -491,6 +490,7 @@ class Variable(TensorMethods):
         self._name = name if name is not None else f"variable_{next(_unnamed)}"
         self._trainable = bool(trainable)
         self._leaf = make_node(VARIABLE, (), {"name": self._name}, (tensor.spec,), backend="host")
+        self._reading = (0, self._leaf)
 
     @property
     def name(self) -> str:
@@ -545,14 +545,23 @@ class Variable(TensorMethods):
         context = CONTEXT.get()
         if context is None:
             return make_tensor(self.current())
-        tensor = (
-            make_tensor(self.current(), (self._leaf, 0))
-            if context.tracer is None
-            else context.tracer.read_variable(self)
-        )
+        if context.tracer is not None:
+            tensor = context.tracer.read_variable(self)
+        elif context.tapes:
+            tensor = make_tensor(self.current(), (self._node_of(context.epoch), 0))
+        else:
+            return make_tensor(self.current())
         for tape in context.tapes:
             tape.variable_read(self, cast(Edge, tensor._edge))
         return tensor
+
+    def _node_of(self, epoch: int) -> Node:
+        """Return the node that reads come from under the present tapes: a tape must not know others' readings."""
+        reading = self._reading
+        if reading[0] != epoch:
+            node = make_node(VARIABLE, (), self._leaf.attrs, self._leaf.outputs, backend="host")
+            reading = self._reading = (epoch, node)
+        return reading[1]
 
     def assign(self, value: Any) -> Self:
         """Replace the value; no gradient flows through an assignment.

@@ -11,7 +11,7 @@ from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.core.errors import IndexRangeError, ShapeError, message
-from hybridflow.core.methods import add_method
+from hybridflow.core.operators import add_method
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     Shape,
@@ -75,7 +75,6 @@ def _getitem_samples(rng: np.random.Generator) -> Any:
     yield Sample((x.astype("float64"), (2, 3)))
     yield Sample((normals(rng, 3, 2, dtype="bfloat16"), slice(1, None)), gradient=False)
     yield Sample((x, (np.array([[0, -1], [2, 2]], np.int32), slice(1, 3))))
-    yield Sample((x, (x[:, 0] > 0, np.array(1))), gradient=False)
     yield Bad((x, 3), error=IndexRangeError, text="index 3 is out of range for size 3 on axis 0")
     yield Bad((x, (0, -5)), error=IndexRangeError, text="index -5 is out of range for size 4 on axis 1")
     yield Bad((x, (0, 0, 0)), error=IndexRangeError, text="3 indices for 2 dimensions")
@@ -192,7 +191,9 @@ def slice_scatter(x: TensorLike, /, *, shape: Shape, index: StaticIndex) -> Tens
         >>> hf.slice_scatter([1.0, 2.0], shape=(5,), index=((0, 2, 2),))
         Tensor([1., 0., 2., 0., 0.], dtype=float32)
     """
-    return bind(slice_scatter.op, (as_tensor(x),), {"shape": shape, "index": index})
+    tensor = as_tensor(x)
+    _slice_scatter_infer(tensor.spec, shape=shape, index=index)
+    return bind(slice_scatter.op, (tensor,), {"shape": shape, "index": index})
 
 
 # -- positions in tensors -----------------------------------------------------------------------------------------
@@ -335,11 +336,10 @@ def index_add(x: TensorLike, /, *indices: TensorLike, axes: Axes, shape: Shape) 
         Tensor([4., 0., 2.], dtype=float32)
     """
     tensor = as_tensor(x)
-    return bind(
-        index_add.op,
-        (tensor, *checked_indices("index_add", indices, shape, axes)),
-        {"axes": axes, "shape": normalize_shape("index_add", shape)},
-    )
+    attrs = {"axes": axes, "shape": normalize_shape("index_add", shape)}
+    places = checked_indices("index_add", indices, shape, axes)
+    _index_add_infer(tensor.spec, *[place.spec for place in places], **attrs)
+    return bind(index_add.op, (tensor, *places), attrs)
 
 
 def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> Tensor:

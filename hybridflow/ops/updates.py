@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32
 from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, IndexRangeError, ShapeError, message
-from hybridflow.core.methods import add_method
+from hybridflow.core.operators import add_method
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.choice import maximum, minimum
 from hybridflow.ops.common import (
@@ -124,7 +124,9 @@ def slice_set(x: TensorLike, value: TensorLike, /, *, index: StaticIndex) -> Ten
         >>> hf.slice_set([1, 2, 3], [7, 8], index=((0, 2, 2),))
         Tensor([7, 2, 8], dtype=int32)
     """
-    return bind(slice_set.op, (as_tensor(x), as_tensor(value)), {"index": index})
+    tensor, new = as_tensor(x), as_tensor(value)
+    _slice_set_infer(tensor.spec, new.spec, index=index)
+    return bind(slice_set.op, (tensor, new), {"index": index})
 
 
 # -- positions in tensors -----------------------------------------------------------------------------------------
@@ -225,7 +227,8 @@ def _update_lower(x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> An
         if np.prod(shape) > 1:
             # XLA leaves open which of several values for one element stays: only the last is written.
             keep = _winners_lower(*indices, sizes=sizes)
-            first = lax.select(keep, _spread(indices[0], shape), lax.full(shape, sizes[0], np.int64))
+            first = _spread(indices[0], shape)
+            first = lax.select(keep, first, lax.full_like(first, sizes[0]))
             indices = (first, *indices[1:])
         return x.at[lowered_key(indices, axes)].set(value, mode="drop")
     wide = float32 if how in ("add", "multiply") and x.dtype.num in LOW_PRECISION else x.dtype
@@ -235,7 +238,8 @@ def _update_lower(x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> An
 
 def _spread(index: Any, shape: Shape) -> Any:
     """Broadcast an index and widen it, so that a size past the end fits."""
-    return lax.broadcast_in_dim(index.astype(np.int64), shape, range(len(shape) - index.ndim, len(shape)))
+    wide = index.astype(np.int64 if index.dtype.itemsize == 8 else np.int32)
+    return lax.broadcast_in_dim(wide, shape, range(len(shape) - index.ndim, len(shape)))
 
 
 def _update_vjp(F: Any, g: Any, y: Any, x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> Any:
@@ -318,7 +322,9 @@ def index_update(x: TensorLike, value: TensorLike, /, *indices: TensorLike, axes
         raise ArgumentError(message(f"index_update: {how!r} is not one of {list(_AT)}"))
     tensor = as_tensor(x)
     places = checked_indices("index_update", indices, tensor.shape, axes)
-    return bind(index_update.op, (tensor, as_tensor(value), *places), {"axes": axes, "how": how})
+    new = as_tensor(value)
+    _update_infer(tensor.spec, new.spec, *[place.spec for place in places], axes=axes, how=how)
+    return bind(index_update.op, (tensor, new, *places), {"axes": axes, "how": how})
 
 
 # -- x.at[key] ----------------------------------------------------------------------------------------------------

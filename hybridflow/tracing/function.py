@@ -158,13 +158,12 @@ class CompiledFunction(Generic[P, R]):
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         context = CONTEXT.get()
         if STATE.eager or (context is not None and context.tracer is not None):
-            return self._function(*cast(Any, args), **cast(Any, kwargs))
+            return cast(Callable[..., Any], self._function)(*args, **kwargs)
         signature = self._signature(args, kwargs)
         trace = self._find(signature, args)
         if context is not None and context.tapes:
             return self._call_under_tape(trace, signature, context)
-        arrays = [raw_value(leaf.value) for leaf in signature.leaves if leaf.kind == TENSOR]
-        return trace.call(arrays, None if context is None else context.device)
+        return trace.call(_raw_arguments(signature), None if context is None else context.device)
 
     def _call_under_tape(self, trace: Trace, signature: Signature, context: Context) -> Any:
         inputs = gradient_inputs(trace, signature)
@@ -175,7 +174,7 @@ class CompiledFunction(Generic[P, R]):
         if any(edge is not None for edge in edges):
             return trace.call_recorded(inputs, edges)
         with context_of(None):
-            return trace.call([raw_value(leaf.value) for leaf in signature.leaves if leaf.kind == TENSOR], context.device)
+            return trace.call(_raw_arguments(signature), context.device)
 
     def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
         if self._bound:
@@ -305,7 +304,7 @@ class CompiledFunction(Generic[P, R]):
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
         """Return the texts of what a call with these arguments runs, from the IR to XLA's optimised HLO."""
         trace, signature = self._trace_for(args, kwargs)
-        arrays = [raw_value(leaf.value) for leaf in signature.leaves if leaf.kind == TENSOR]
+        arrays = _raw_arguments(signature)
         arrays += [raw_value(tensor) for tensor in trace.captures]
         arrays += [variable.current() for variable in trace.variables]
         return Lowered(trace.raw_graph, trace.graph, trace.executable(arrays, current().device))
@@ -344,6 +343,10 @@ class CompiledMethod:
 
     def __repr__(self) -> str:
         return f"<CompiledMethod {self.__func__!r} of {type(self.__self__).__name__}>"
+
+
+def _raw_arguments(signature: Signature) -> list[Any]:
+    return [raw_value(leaf.value) for leaf in signature.leaves if leaf.kind == TENSOR]
 
 
 # -- arguments ----------------------------------------------------------------------------------------------------

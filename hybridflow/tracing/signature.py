@@ -153,6 +153,11 @@ def unflatten_arguments(signature: Signature, values: list[Any], static: frozens
     return result
 
 
+def argument_variables(signature: Signature) -> list[Variable]:
+    """Return the distinct Variables among the arguments, in the order in which their leaves number them."""
+    return list({leaf.key[1]: leaf.value for leaf in signature.leaves if leaf.kind == VARIABLE}.values())
+
+
 def differences(old: list[Leaf], old_tree: Any, new: Signature) -> list[tuple[str, str, str]]:
     """Return ``(argument, before, after)`` for everything in which a call differs from an earlier trace."""
     before = {leaf.path: leaf for leaf in old}

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 
-from hybridflow.autodiff.graph_ops import graph_pullback
-from hybridflow.autodiff.transform import Mask, SplitGradient, split_gradient, zero_cotangents
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.context import Context, context_of
 from hybridflow.core.dispatch import record as record_node
-from hybridflow.core.errors import ArgumentTypeError, MutationError, message
+from hybridflow.core.errors import ArgumentTypeError, LeakError, MutationError, message
 from hybridflow.core.node import Edge, format_where, user_place, where_file_line
-from hybridflow.core.op import No, Op, Saves
-from hybridflow.core.tensor import WRITES, Tensor, Variable, as_tensor, make_tensor
+from hybridflow.core.op import Op
+from hybridflow.core.tensor import WRITES, Tensor, Variable, as_tensor, leak_text, make_tensor
 from hybridflow.ir.builder import Check, GraphBuilder
-from hybridflow.ir.evaluate import bind_sizes, lower_graph
+from hybridflow.ir.evaluate import bind_sizes
 from hybridflow.ir.graph import Graph
+from hybridflow.ir.variables import ArgumentVariable, VariableState
 from hybridflow.passes import run_passes
 from hybridflow.tracing.explain import TraceRecord
+from hybridflow.tracing.recorded import gradient_op, graph_to_record
 from hybridflow.tracing.signature import (
     TENSOR,
+    VARIABLE,
+    Leaf,
     Signature,
+    argument_variables,
     forget_values,
     unflatten_arguments,
 )
@@ -60,9 +65,10 @@ class Trace:
         self.plan = plan
         self.single = plan.count == 1 and jax.tree_util.treedef_is_leaf(plan.tree)
         self.captures: tuple[Tensor, ...] = tuple([tensor for tensor, _ in builder.captures.values()])
-        self.variables: tuple[Variable, ...] = tuple([state.variable for state in builder.variables.values()])
-        assigned = builder.assigned()
-        self.assigned: tuple[Variable, ...] = tuple([state.variable for state in assigned])
+        self.states: tuple[VariableState, ...] = tuple(builder.variables.values())
+        self.captured: tuple[Variable | None, ...] = tuple([state.captured for state in self.states])
+        self.takes_variables = any(state.slot is not None for state in self.states)
+        self.assigned: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.assignments])
         self.checks: tuple[Check, ...] = tuple(builder.checks)
         self.arguments = len(builder.arguments)
         self.record = record
@@ -70,19 +76,46 @@ class Trace:
         self.tree = signature.tree
         self.last_used = next_use()
         first = self.arguments + len(self.captures)
-        positions = {id(variable): first + index for index, variable in enumerate(self.variables)}
-        self.donated: tuple[int, ...] = tuple([positions[id(variable)] for variable in self.assigned])
+        self.donated: tuple[int, ...] = tuple([first + index for index in self.assigned])
         self.executables: dict[Any, Executable] = {}
         self.only: Executable | None = None
         self.wide = is_wide(self.graph)
         self.symbolic = bool(graph.dims.hints)
+        self.lock = threading.Lock()
+        self.recorded: Graph | None = None
         self.gradient_ops: dict[Any, Op] = {}
         record.passes = tuple(passes)
         record.passes_ms = sum(one.milliseconds for one in passes)
         record.nodes = len(self.graph.nodes)
         record.captured = len(self.captures)
-        record.variables = tuple([variable.name for variable in self.variables])
-        record.assigned = tuple([variable.name for variable in self.assigned])
+        record.variables = tuple([state.variable.name for state in self.states])
+        record.assigned = tuple([self.states[index].variable.name for index in self.assigned])
+
+    # -- Variables --------------------------------------------------------------------------------------------
+
+    def fits(self, signature: Signature) -> bool:
+        """Whether the Variables among the arguments meet those that the trace reached otherwise as they did then."""
+        arguments = argument_variables(signature)
+        others = {id(variable) for variable in self.captured if variable is not None}
+        for state in self.states:
+            if state.slot is None:
+                continue
+            argument = arguments[state.slot]
+            if argument is not state.captured if state.captured is not None else id(argument) in others:
+                return False
+        return True
+
+    def variables(self, signature: Signature) -> tuple[Variable, ...]:
+        """Return the Variables that a call reads or assigns, in the order of the graph's inputs."""
+        if not self.takes_variables:
+            return cast("tuple[Variable, ...]", self.captured)
+        arguments = argument_variables(signature)
+        return tuple(
+            [
+                state.captured if state.captured is not None else arguments[cast(int, state.slot)]
+                for state in self.states
+            ]
+        )
 
     # -- calling ----------------------------------------------------------------------------------------------
 
@@ -94,25 +127,35 @@ class Trace:
         key = (device, *sizes.items())
         found = self.executables.get(key)
         if found is None:
-            found = compile_graph(self.graph, donate=self.donated, sizes=sizes, device=device)
-            self.executables[key] = found
-            self.record.compiles += 1
-            self.record.lower_ms += found.lower_ms
-            self.record.xla_ms += found.xla_ms
-            if not self.symbolic and device is None:
-                self.only = found
+            with self.lock:
+                found = self.executables.get(key)
+                if found is None:
+                    found = self.executables[key] = self._compile(sizes, device)
         return found
 
-    def call(self, arrays: list[Any], device: Any = None) -> Any:
-        """Run the trace on the raw values of its tensor arguments and return the user's structure."""
+    def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
+        made = compile_graph(self.graph, donate=self.donated, sizes=sizes, device=device)
+        self.record.compiles += 1
+        self.record.lower_ms += made.lower_ms
+        self.record.xla_ms += made.xla_ms
+        if not self.symbolic and device is None:
+            self.only = made
+        return made
+
+    def call(self, arrays: list[Any], variables: Sequence[Variable], device: Any = None) -> Any:
+        """Run the trace and return the user's structure.
+
+        Args:
+            arrays: the raw values of the tensor arguments; the list is extended.
+            variables: what `variables` returns for the call.
+            device: the device of the call, None for the default one.
+        """
         self.last_used = next_use()
-        for tensor in self.captures:
-            arrays.append(raw_value(tensor))
+        arrays += [raw_value(tensor) for tensor in self.captures]
         if self.assigned:
-            outputs = self._call_assigning(arrays, device)
+            outputs = self._call_assigning(arrays, variables, device)
         else:
-            for variable in self.variables:
-                arrays.append(variable.current())
+            arrays += [variable.current() for variable in variables]
             outputs = self.executable(arrays, device).call(*arrays)
             if self.checks:
                 self.raise_failed(outputs)
@@ -120,24 +163,21 @@ class Trace:
             return make_tensor(outputs[0])
         return self.plan.build([make_tensor(value) for value in outputs[: self.plan.count]])
 
-    def _call_assigning(self, arrays: list[Any], device: Any) -> Any:
+    def _call_assigning(self, arrays: list[Any], variables: Sequence[Variable], device: Any) -> Any:
         """Run a call that assigns Variables: all of its writes happen, or none."""
         with WRITES:
-            before = [variable.current() for variable in self.variables]
+            before = [variable.current() for variable in variables]
             arrays.extend(before)
             executable = self.executable(arrays, device)
-            claimed = list(self.assigned)
-            for variable in claimed:
-                variable._value = None  # readers in other threads wait for the new value
+            for index in self.assigned:
+                variables[index]._value = None  # readers in other threads wait for the new value
             try:
                 outputs = self._run_donating(executable, arrays, before)
             except BaseException:
-                for variable, value in zip(self.variables, before, strict=True):
-                    variable._value = value
+                for index in self.assigned:
+                    variables[index]._value = before[index]
                 raise
-            first = self.plan.count
-            for offset, variable in enumerate(claimed):
-                variable._value = outputs[first + offset]
+            self._write(variables, outputs)
         if self.checks:
             self.raise_failed(outputs)
         return outputs
@@ -151,6 +191,10 @@ class Trace:
         del value
         return executable.call(*arrays)
 
+    def _write(self, variables: Sequence[Variable], outputs: Sequence[Any]) -> None:
+        for index, value in zip(self.assigned, outputs[self.plan.count :], strict=False):
+            variables[index]._value = value
+
     def raise_failed(self, outputs: Sequence[Any]) -> None:
         """Raise the error of the first check that does not hold; the graph itself has kept the Variables' values."""
         first = self.plan.count + len(self.assigned)
@@ -160,75 +204,66 @@ class Trace:
 
     # -- gradients --------------------------------------------------------------------------------------------
 
-    def call_recorded(self, inputs: list[Tensor], edges: list[Edge | None]) -> Any:
-        """Run the trace under a tape and record it as one node whose rule is a compiled backward graph."""
+    def call_under_tapes(self, signature: Signature, context: Context) -> Any:
+        """Run the trace; if it reads what a tape follows, record it as one node whose rule is a compiled graph."""
+        variables = self.variables(signature)
+        with WRITES if self.assigned else nullcontext():
+            inputs = [leaf.value for leaf in signature.leaves if leaf.kind == TENSOR]
+            count = len(inputs)
+            inputs += self.captures
+            for state, variable in zip(self.states, variables, strict=True):
+                inputs.append(variable.read() if state.was_read else make_tensor(variable.current()))
+            edges = [
+                tensor._edge if tensor._edge is not None and tensor._edge[0].stamp >= context.start else None
+                for tensor in inputs
+            ]
+            if any(edge is not None for edge in edges):
+                return self._call_recorded(inputs, edges, variables, context.device)
+            arrays = [raw_value(tensor) for tensor in inputs[:count]]
+            del inputs, edges  # a tensor that holds a Variable's buffer would keep it from being donated
+            with context_of(None):
+                return self.call(arrays, variables, context.device)
+
+    def _call_recorded(
+        self, inputs: list[Tensor], edges: list[Edge | None], variables: Sequence[Variable], device: Any
+    ) -> Any:
         self.last_used = next_use()
-        wanted = tuple([edge is not None for edge in edges])
-        gradient = self.gradient_ops.get(wanted)
-        if gradient is None:
-            gradient = self.gradient_ops[wanted] = self._gradient_op(wanted)
-        visible = len(self.graph.outputs)
-        with WRITES:
-            values = [raw_value(tensor) for tensor in inputs]
-            outputs = tuple(gradient.jitted["forward"](*values))
-            first = self.plan.count
-            for offset, variable in enumerate(self.assigned):
-                variable._value = outputs[first + offset]
+        gradient = self._gradient_op(tuple([edge is not None for edge in edges]), device)
+        values = [raw_value(tensor) for tensor in inputs]
+        outputs = tuple(gradient.jitted["forward"](*values))
+        self._write(variables, outputs)
         if self.checks:
-            self.raise_failed(outputs[:visible])
-        attrs = {"graph": self.raw_graph, "residuals": True}
+            self.raise_failed(outputs[: len(self.graph.outputs)])
+        attrs = {"graph": self.recorded, "residuals": True}
         made = record_node(gradient, tuple(edges), attrs, values, outputs, "xla")
         tensors = made if isinstance(made, tuple) else (made,)
         return self.plan.build(tensors[: self.plan.count])
 
-    def _gradient_op(self, wanted: Mask) -> Op:
-        graph = self.raw_graph
-        split = split_gradient(graph, wanted)
-        forward, _ = run_passes(split.forward, differentiable=False)
-        backward, _ = run_passes(split.backward, differentiable=False)
-        executable = compile_graph(forward, sizes={})
-        op = Op(
-            name=graph.name,
-            kernel=No("compiled"),
-            lower=lower_graph(forward),
-            infer=_recorded_infer(graph),
-            vjp=_recorded_rule(graph, split, lower_graph(backward)),
-            saves=Saves(x="all", hidden=split.residuals),
-            traits=frozenset({"nested"}),
-        )
-        op.jitted["forward"] = executable.call
-        return op
-
-
-def _recorded_infer(graph: Graph) -> Callable[..., Any]:
-    def infer(*specs: Any, **attrs: Any) -> Any:
-        del specs, attrs
-        return graph.output_specs
-
-    return infer
-
-
-def _recorded_rule(graph: Graph, split: SplitGradient, backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the rule of a recorded call: the compiled backward graph on bare arrays, a graph call on tensors."""
-
-    def rule(F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Any]:
-        del attrs
-        visible = len(graph.outputs)
-        gs = list(g) if isinstance(g, tuple) else [g]
-        if any(isinstance(value, Tensor) for value in (*xs, *gs)):
-            return graph_pullback(F, graph, xs, gs, split.present)
-        cotangents = zero_cotangents(split.given, gs, graph.output_specs, F.full)
-        residuals = y[visible:] if isinstance(y, tuple) else ()
-        found = iter(backward(*[xs[i] for i in split.reads], *residuals, *cotangents))
-        return [next(found) if present else None for present in split.present]
-
-    return rule
+    def _gradient_op(self, wanted: tuple[bool, ...], device: Any) -> Op:
+        found = self.gradient_ops.get((wanted, device))
+        if found is None:
+            with self.lock:
+                found = self.gradient_ops.get((wanted, device))
+                if found is None:
+                    if self.recorded is None:
+                        assignments = {
+                            node: state.original[0] for state in self.states for node in state.assignments
+                        }
+                        self.recorded = graph_to_record(self.raw_graph, assignments, self.plan.count)
+                    found = self.gradient_ops[wanted, device] = gradient_op(self.recorded, wanted, device)
+        return found
 
 
 def raw_value(tensor: Tensor) -> Any:
-    """Return the array to hand to XLA: jax's own, where the tensor has one."""
+    """Return the array to hand to XLA: jax's own, where the tensor has one.
+
+    Raises:
+        LeakError: a traced tensor that outlived its trace.
+    """
     value = tensor._value
     if type(value) is not np.ndarray:
+        if value is None:
+            raise LeakError(leak_text(tensor))
         return value
     if tensor._alt is None and value.nbytes >= _WORTH_KEEPING:
         with enable_x64():
@@ -281,9 +316,8 @@ def make_trace(
     start = time.perf_counter()
     with context_of(None):
         builder = GraphBuilder(name)
-    values: list[Any] = [
-        builder.argument(leaf.value.spec, leaf.path) if leaf.kind == TENSOR else leaf.value for leaf in signature.leaves
-    ]
+    stand_ins = [ArgumentVariable.of(variable, i) for i, variable in enumerate(argument_variables(signature))]
+    values: list[Any] = [_traced_value(leaf, builder, stand_ins) for leaf in signature.leaves]
     arguments = unflatten_arguments(signature, values, static)
     try:
         with context_of(builder, (), context.device):
@@ -301,12 +335,19 @@ def make_trace(
     return Trace(graph, builder, OutputPlan(tree, len(outputs)), signature, record)
 
 
+def _traced_value(leaf: Leaf, builder: GraphBuilder, stand_ins: Sequence[Variable]) -> Any:
+    """Return what the function gets for an argument's leaf while it is traced."""
+    if leaf.kind == TENSOR:
+        return builder.argument(leaf.value.spec, leaf.path)
+    return stand_ins[leaf.key[1]] if leaf.kind == VARIABLE else leaf.value
+
+
 def _output(function: Callable[..., Any], leaf: Any) -> Tensor:
     if isinstance(leaf, Tensor | Variable | bool | int | float | complex | np.ndarray | np.generic | jax.Array):
         return as_tensor(leaf)
     raise ArgumentTypeError(
         message(
-            f"compile: {function.__qualname__} returned a {type(leaf).__name__}, which is no tensor",
+            f"compile: {name} returned a {type(leaf).__name__}, which is no tensor",
             got=repr(leaf)[:80],
             hint="Return tensors, numbers, None and structures of them; compute the rest outside.",
         )
@@ -330,7 +371,7 @@ def _check_unchanged(
         if now != tree or any(a is not b for a, b in zip(leaves, before, strict=True)):
             raise MutationError(
                 message(
-                    f"compile: {function.__qualname__} changed its argument {name!r}, which a compiled call cannot do",
+                    f"compile: {name} changed its argument {name!r}, which a compiled call cannot do",
                     got=f"{tree} before, {now} after",
                     hint="Build a new structure and return it.",
                 )
@@ -348,15 +389,3 @@ def _annotate(error: Exception, builder: GraphBuilder, name: str) -> None:
         lines.append("the last operations traced:")
         lines.extend(f"  {format_node(node)}" for node in tail)
     error.add_note("\n".join(lines))
-
-
-def gradient_inputs(trace: Trace, signature: Signature) -> list[Tensor]:
-    """Return the tensors that are the graph's inputs in a recorded call, Variables read under the tapes."""
-    inputs = [leaf.value for leaf in signature.leaves if leaf.kind == TENSOR]
-    inputs += trace.captures
-    inputs += [variable.read() for variable in trace.variables]
-    return inputs
-
-
-
-

@@ -63,7 +63,7 @@ def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, 
         device: the jax device to run on; jax's default one if None.
     """
     backend = None if device is None else device.platform
-    placement = {} if device is None else {"sharding": jax.sharding.SingleDeviceSharding(device)}
+    sharding = None if device is None else jax.sharding.SingleDeviceSharding(device)
     function = jax.jit(
         lower_graph(graph), donate_argnums=tuple(donate), compiler_options=compiler_options(backend=backend)
     )
@@ -71,7 +71,7 @@ def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, 
     with enable_x64() if wide else nullcontext():
         start = time.perf_counter()
         arguments = [
-            jax.ShapeDtypeStruct(spec.shape, spec.dtype, **placement) for spec in concrete_specs(graph, sizes)
+            jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding) for spec in concrete_specs(graph, sizes)
         ]
         lowered = function.lower(*arguments)
         middle = time.perf_counter()
