@@ -27,7 +27,6 @@ from hybridflow.ir.graph import Graph
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction
 
-
 UNSTEADY = 3.0
 """How far apart the quartiles of a timing may be before the table says so."""
 
