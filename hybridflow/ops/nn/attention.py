@@ -276,6 +276,6 @@ def scaled_dot_product_attention(
             )  # fmt: skip
         inputs = (*inputs, given if given.dtype == bool_ else cast_to(given, q.dtype))
     if scale is None:
-        scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] != 0 else 1.0
+        scale = 1 / math.sqrt(int(q.shape[-1])) if q.shape[-1] != 0 else 1.0
     attrs = {"is_causal": bool(is_causal), "scale": float(scale), "has_mask": mask is not None}
     return bind(scaled_dot_product_attention.op, inputs, attrs)

@@ -328,4 +328,77 @@ def rms_norm(x: TensorLike, scale: TensorLike | None = None, *, axis: Any = -1, 
     return bind(rms_norm.op, tensors, {"axis": axes, "epsilon": float(epsilon)})
 
 
+# -- l2_normalize -------------------------------------------------------------------------------------------------
+
+
+def _l2_kernel(x: Any, *, axis: tuple[int, ...], epsilon: float, residuals: bool) -> Any:
+    norm = np.maximum(np.sqrt(np.add.reduce(x * x, axis=axis, keepdims=True)), x.dtype.type(epsilon))
+    return (x / norm, norm) if residuals else x / norm
+
+
+def _l2_lower(x: Any, *, axis: tuple[int, ...], epsilon: float, residuals: bool) -> Any:
+    full = lower_wide(x)
+    norm = lax.expand_dims(lax.sqrt(lax.reduce_sum(lax.mul(full, full), axes=axis)), axis)
+    norm = lax.max(norm, lax.full_like(norm, epsilon))
+    y = lower_narrow(lax.div(full, _spread(norm, x.shape)), x.dtype)
+    return (y, norm) if residuals else y
+
+
+def _l2_infer(x: TensorSpec, *, axis: tuple[int, ...], epsilon: float, residuals: bool) -> Any:
+    del epsilon
+    return _infer("l2_normalize", 1, x, (), axis, residuals)
+
+
+def _l2_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...], epsilon: float) -> Any:
+    dtype, g, norm = x.dtype, wide(F, g), y[1]
+    unit = wide(F, x) / norm
+    along = F.sum(g * unit, axis=axis, keepdims=True)
+    # A norm below epsilon was replaced by a constant, so nothing flows through it.
+    return (narrow(F, (g - unit * F.keep_where(along, norm > epsilon)) / norm, dtype),)
+
+
+def _l2_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 3, 4),))
+    yield Sample((normals(rng, 2, 3, 4),), {"axis": (0, -1)})
+    yield Sample((normals(rng, 3, 4) * 0.1,), {"epsilon": 5.0})
+    yield Sample((normals(rng, 0, 3),))
+    yield Sample((normals(rng, 5, dtype=np.float64),))
+    yield Sample((normals(rng, 2, 4, dtype="bfloat16"),), gradient=False)
+    yield Bad((normals(rng, 3, 4),), {"axis": 2}, error=ShapeError, text="axis 2 is out of range")
+
+
+@op(
+    kernel=_l2_kernel,
+    lower=_l2_lower,
+    infer=_l2_infer,
+    vjp=_l2_vjp,
+    saves=Saves(x="all", hidden=1),
+    flops=lambda y, x, **attrs: 3 * x.size,
+    samples=_l2_samples,
+    ulp=16,
+)
+def l2_normalize(x: TensorLike, axis: Any = -1, *, epsilon: float = 1e-12) -> Tensor:
+    """Divide by the Euclidean norm over axes.
+
+    Args:
+        x: floating-point; integers become float32.
+        axis: the axis, or several, over which the result has norm 1.
+        epsilon: the least number to divide by, so that zeros stay zeros.
+
+    Returns:
+        The same shape and dtype.
+
+    Raises:
+        ShapeError: an axis out of range.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.l2_normalize([3.0, 4.0])
+        Tensor([0.6, 0.8], dtype=float32)
+    """
+    tensors = promote_float(x)
+    axes = normalize_axes("l2_normalize", axis, tensors[0].ndim)
+    return bind(l2_normalize.op, tensors, {"axis": axes, "epsilon": float(epsilon)})
+
+
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

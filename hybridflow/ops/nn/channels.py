@@ -1,0 +1,291 @@
+"""Normalisation per channel: batch_norm, group_norm, and the moments they need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.op import Bad, Sample, Saves, op
+from hybridflow.ops.common import (
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    call_text,
+    make_spec,
+    normals,
+    positives,
+    promote_float,
+    require_kind,
+)
+from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow, lower_wide, narrow, wide
+from hybridflow.ops.nn.normalization import layer_norm
+from hybridflow.ops.reductions import mean as mean_of
+from hybridflow.ops.shape import reshape
+from hybridflow.ops.statistics import var
+
+# -- batch_norm ---------------------------------------------------------------------------------------------------
+
+
+def _channel(ndim: int, channels_last: bool) -> int:
+    return ndim - 1 if channels_last or ndim < 2 else 1
+
+
+def _aligned(shape: tuple[Any, ...], channel: int) -> tuple[Any, ...]:
+    return tuple([size if axis == channel else 1 for axis, size in enumerate(shape)])
+
+
+def _kernel(
+    x: Any,
+    mean: Any,
+    variance: Any,
+    *parameters: Any,
+    epsilon: float,
+    channels_last: bool,
+    has_scale: bool,
+    has_shift: bool,
+) -> Any:
+    if not x.ndim or any(value.shape != (x.shape[_channel(x.ndim, channels_last)],) for value in (mean, variance)):
+        raise ValueError("statistics of another shape")  # the shape rule then words the error
+    shape = _aligned(x.shape, _channel(x.ndim, channels_last))
+    factor = x.dtype.type(1) / np.sqrt(variance + x.dtype.type(epsilon))
+    if has_scale:
+        factor = factor * parameters[0]
+    y = (x - mean.reshape(shape)) * factor.reshape(shape)
+    return y + parameters[-1].reshape(shape) if has_shift else y
+
+
+def _lower(
+    x: Any,
+    mean: Any,
+    variance: Any,
+    *parameters: Any,
+    epsilon: float,
+    channels_last: bool,
+    has_scale: bool,
+    has_shift: bool,
+) -> Any:
+    def spread(value: Any) -> Any:
+        return lax.broadcast_in_dim(value, x.shape, (_channel(x.ndim, channels_last),))
+
+    variance = lower_wide(variance)
+    factor = lax.rsqrt(lax.add(variance, lax.full_like(variance, epsilon)))
+    if has_scale:
+        factor = lax.mul(factor, lower_wide(parameters[0]))
+    y = lax.mul(lax.sub(lower_wide(x), spread(lower_wide(mean))), spread(factor))
+    return lower_narrow(lax.add(y, spread(lower_wide(parameters[-1]))) if has_shift else y, x.dtype)
+
+
+def _infer(x: TensorSpec, *parameters: TensorSpec, channels_last: bool, **attrs: Any) -> TensorSpec:
+    del attrs
+    require_kind("batch_norm", REAL_FLOAT, x)
+    expected = (x.shape[_channel(x.ndim, channels_last)],) if x.shape else ()
+    for parameter in parameters:
+        if not x.shape or parameter.shape != expected:
+            raise ShapeError(
+                message(f"batch_norm: statistics and parameters must have shape {expected}, not {parameter.shape}",
+                        got=call_text("batch_norm", x, *parameters), hint="They have one element per channel.")
+            )  # fmt: skip
+    return make_spec(x.shape, x.dtype)
+
+
+def _vjp(
+    F: Any,
+    g: Any,
+    y: Any,
+    x: Any,
+    mean: Any,
+    variance: Any,
+    *parameters: Any,
+    epsilon: float,
+    channels_last: bool,
+    has_scale: bool,
+    has_shift: bool,
+) -> Any:
+    del y
+    dtype, ndim = x.dtype, len(x.shape)
+    channel = _channel(ndim, channels_last)
+    others, shape = tuple([axis for axis in range(ndim) if axis != channel]), _aligned(x.shape, channel)
+    g = wide(F, g)
+    rstd = 1 / F.sqrt(wide(F, variance) + epsilon)
+    factor = rstd * wide(F, parameters[0]) if has_scale else rstd
+
+    def total(value: Any) -> Any:
+        return F.sum(value, axis=others, keepdims=False)
+
+    def with_normed() -> Any:
+        return total(g * (wide(F, x) - F.reshape(wide(F, mean), shape=shape))) * rstd
+
+    gradients: list[Any] = [
+        lambda: narrow(F, g * F.reshape(factor, shape=shape), dtype),
+        lambda: narrow(F, -(total(g) * factor), dtype),
+        lambda: narrow(F, with_normed() * (factor * rstd * -0.5), dtype),
+    ]
+    if has_scale:
+        gradients.append(lambda: narrow(F, with_normed(), dtype))
+    if has_shift:
+        gradients.append(lambda: narrow(F, total(g), dtype))
+    return gradients
+
+
+def _samples(rng: np.random.Generator) -> Any:
+    def statistics(channels: int, dtype: Any = np.float32) -> Any:
+        return normals(rng, channels, dtype=dtype), positives(rng, channels, dtype=dtype)
+
+    scale, shift = normals(rng, 3), normals(rng, 3)
+    yield Sample((normals(rng, 2, 3, 4, 5), *statistics(3)))
+    yield Sample((normals(rng, 2, 3, 4), *statistics(3), scale, shift))
+    yield Sample((normals(rng, 4, 3), *statistics(3), scale))
+    yield Sample((normals(rng, 2, 4, 3), *statistics(3), None, shift), {"channels_last": True, "epsilon": 0.1})
+    yield Sample((normals(rng, 2, 3, dtype=np.float64), *statistics(3, np.float64)))
+    yield Sample((normals(rng, 2, 3, dtype="bfloat16"), *statistics(3, "bfloat16")), gradient=False)
+    yield Bad((normals(rng, 2, 4), *statistics(3)), error=ShapeError, text="must have shape (4,), not (3,)")
+    yield Bad((normals(rng), *statistics(1)), error=ShapeError, text="must have shape (), not (1,)")
+
+
+@op(
+    kernel=_kernel,
+    lower=_lower,
+    infer=_infer,
+    vjp=_vjp,
+    saves=Saves(x="all"),
+    flops=lambda y, x, *parameters, **attrs: 4 * x.size,
+    samples=_samples,
+    ulp=16,
+)
+def batch_norm(
+    x: TensorLike,
+    mean: TensorLike,
+    variance: TensorLike,
+    scale: TensorLike | None = None,
+    shift: TensorLike | None = None,
+    *,
+    epsilon: float = 1e-5,
+    channels_last: bool = False,
+) -> Tensor:
+    """Normalise every channel with given statistics, then scale and shift.
+
+    In training, the statistics are `hf.nn.moments` of the batch over all axes but the channels', and the gradient
+    flows through them; in inference, they are averages kept from training.
+
+    Args:
+        x: ``(n, c, *spatial)``, floating-point.
+        mean: ``(c,)``.
+        variance: ``(c,)``.
+        scale: ``(c,)``, a factor per channel; none if not given.
+        shift: ``(c,)``, a summand per channel; none if not given.
+        epsilon: added to the variance.
+        channels_last: take ``(n, *spatial, c)`` instead.
+
+    Returns:
+        The shape of `x`, in the promoted dtype. float16 and bfloat16 are computed in float32 and rounded once.
+
+    Raises:
+        ShapeError: statistics or parameters that do not have one element per channel.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> x = hf.asarray([[1.0, 10.0], [3.0, 30.0]])
+        >>> hf.nn.batch_norm(x, *hf.nn.moments(x, 0), epsilon=0.0)
+        Tensor([[-1., -1.],
+                [ 1.,  1.]], dtype=float32)
+
+    Reference:
+        Ioffe and Szegedy, "Batch normalization: accelerating deep network training by reducing internal covariate
+        shift", 2015.
+    """
+    tensors = promote_float(*[value for value in (x, mean, variance, scale, shift) if value is not None])
+    attrs = {
+        "epsilon": float(epsilon),
+        "channels_last": bool(channels_last),
+        "has_scale": scale is not None,
+        "has_shift": shift is not None,
+    }
+    return bind(batch_norm.op, tensors, attrs)
+
+
+# -- made of other operations -------------------------------------------------------------------------------------
+
+
+def moments(x: TensorLike, axis: Any = None, *, keepdims: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the mean and the (biased) variance over axes.
+
+    Args:
+        x: floating-point; integers become float32.
+        axis: the axes to average over; all of them if None.
+        keepdims: whether the averaged axes stay, with size 1.
+
+    Returns:
+        The mean and the variance.
+
+    Raises:
+        ShapeError: an axis out of range, or named twice.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> mean, variance = hf.nn.moments([1.0, 3.0])
+        >>> mean.item(), variance.item()
+        (2.0, 1.0)
+    """
+    (tensor,) = promote_float(x)
+    return mean_of(tensor, axis=axis, keepdims=keepdims), var(tensor, axis=axis, keepdims=keepdims)
+
+
+def group_norm(
+    x: TensorLike,
+    groups: int,
+    scale: TensorLike | None = None,
+    shift: TensorLike | None = None,
+    *,
+    epsilon: float = 1e-5,
+) -> Tensor:
+    """Normalise groups of channels of every example, then scale and shift each channel.
+
+    Args:
+        x: ``(n, c, *spatial)``, floating-point.
+        groups: into how many groups the channels are divided.
+        scale: ``(c,)``, a factor per channel; none if not given.
+        shift: ``(c,)``, a summand per channel; none if not given.
+        epsilon: added to the (biased) variance.
+
+    Returns:
+        The shape of `x`, in the promoted dtype.
+
+    Raises:
+        ShapeError: an input without channels, or parameters that do not have one element per channel.
+        ArgumentError: channels that do not divide into the groups.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.group_norm([[1.0, 3.0, 10.0, 30.0]], 2, epsilon=0.0)
+        Tensor([[-1.,  1., -1.,  1.]], dtype=float32)
+
+    Reference:
+        Wu and He, "Group normalization", 2018.
+    """
+    tensors = promote_float(*[value for value in (x, scale, shift) if value is not None])
+    tensor, parameters = tensors[0], tensors[1:]
+    if tensor.ndim < 2:
+        raise ShapeError(message("group_norm: the input needs axes of batch and channels", got=str(tensor.spec)))
+    channels = tensor.shape[1]
+    if groups < 1 or channels % groups != 0:
+        raise ArgumentError(
+            message(f"group_norm: {channels} channels do not divide into {groups} groups",
+                    got=call_text("group_norm", tensor.spec), hint="Choose a divisor of the channels.")
+        )  # fmt: skip
+    for parameter in parameters:
+        if parameter.shape != (channels,):
+            raise ShapeError(
+                message(f"group_norm: scale and shift must have shape {(channels,)}, not {parameter.shape}",
+                        got=call_text("group_norm", *[one.spec for one in tensors]),
+                        hint="They have one element per channel.")
+            )  # fmt: skip
+    grouped = reshape(tensor, (tensor.shape[0], groups, channels // groups, *tensor.shape[2:]))
+    y = reshape(layer_norm(grouped, axis=tuple(range(2, grouped.ndim)), epsilon=epsilon), tensor.shape)
+    shape = _aligned(tensor.shape, 1)
+    if scale is not None:
+        y = y * reshape(parameters[0], shape)
+    return y + reshape(parameters[-1], shape) if shift is not None else y

@@ -1,0 +1,36 @@
+"""Looking up rows of a table."""
+
+from __future__ import annotations
+
+from hybridflow.core.errors import ShapeError, message
+from hybridflow.ops.common import Tensor, TensorLike, as_tensor
+from hybridflow.ops.indexing import take
+from hybridflow.ops.nn.labels import integer_labels
+
+
+def embedding(ids: TensorLike, table: TensorLike) -> Tensor:
+    """Take the row of a table for every id.
+
+    Args:
+        ids: integers of any shape; negative ones count from the end.
+        table: ``(rows, ...)``; its gradient is the sum over the ids that took a row.
+
+    Returns:
+        ``(*ids.shape, *table.shape[1:])`` in the table's dtype.
+
+    Raises:
+        IndexRangeError: an id that is no row.
+        DTypeError: ids that are no integers.
+        ShapeError: a table of shape ().
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.embedding([1, 0, 1], [[1.0, 2.0], [3.0, 4.0]])
+        Tensor([[3., 4.],
+                [1., 2.],
+                [3., 4.]], dtype=float32)
+    """
+    rows = as_tensor(table)
+    if not rows.shape:
+        raise ShapeError(message("embedding: the table needs an axis of rows", got=str(rows.spec)))
+    return take(rows, integer_labels("embedding", ids), axis=0)
