@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, cast
 
 import jax
 import numpy as np
 
-from hybridflow.autodiff.backprop import BOUND, RAW, Engine, backprop, connected, reachable
+from hybridflow.autodiff.backprop import BOUND, RAW, Engine, Wanted, backprop, connected, reachable
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current, set_tapes
 from hybridflow.core.device import place
@@ -240,12 +240,15 @@ class GradientTape:
         nodes = reachable([edge for edge, _ in starts], self._recorded())
         watched = self._watched_edges()
         wanted = [self._source_edges(leaf) for leaf in leaves]
-        for edges in wanted:
-            if any(edge not in watched for edge in edges):
-                # An unwatched source counts only if it was computed from something watched.
-                live = connected(nodes, watched)
-                wanted = [[edge for edge in edges if edge in watched or live.get(edge[0])] for edges in wanted]
-                break
+        live: Mapping[Node, Wanted] | None = None
+        if nodes and any(since > nodes[0].sequence for since in self._watched.values()):
+            live = self._connected(nodes)
+            engine = _Recorded(engine, live)
+        elif any(edge not in watched for edges in wanted for edge in edges):
+            live = connected(nodes, watched)
+        if live is not None:
+            # An unwatched source counts only if it was computed from something watched.
+            wanted = [[edge for edge in edges if edge in watched or live.get(edge[0])] for edges in wanted]
         result = backprop(starts, {edge for edges in wanted for edge in edges}, nodes, engine)
         gradients: list[Tensor | None] = []
         for edges in wanted:
@@ -256,6 +259,19 @@ class GradientTape:
                     total = one if total is None else engine.add(total, one)
             gradients.append(total if total is None or bound else make_tensor(as_arrays(total)))
         return gradients
+
+    def _connected(self, nodes: Sequence[Node]) -> dict[Node, Wanted]:
+        """Return what `connected` does for all that is watched, but only from when it was watched on."""
+        since: dict[Edge, int] = dict.fromkeys(self._watched_edges(), 0) | self._watched
+        live: dict[Node, Wanted] = {}
+        for node in nodes:
+            wanted = [
+                edge is not None and (edge[0] in live or since.get(edge, _FOREVER) < node.sequence)
+                for edge in node.inputs
+            ]
+            if any(wanted) and not isinstance(node.op.vjp, Stops):
+                live[node] = tuple(wanted)
+        return live
 
     def _recorded(self) -> list[tuple[int, int]]:
         """Return the intervals in which the tape recorded."""
@@ -329,6 +345,23 @@ class GradientTape:
                 return f"The path left through NumPy at {format_where(where)}: only hybridflow operations are recorded."
         del nodes
         return "There is no path: the target was not computed from the source while the tape recorded."
+
+
+class _Recorded:
+    """An engine that passes nothing back along what was computed from a value before it was watched."""
+
+    def __init__(self, engine: Engine, live: Mapping[Node, Wanted]) -> None:
+        self._engine = engine
+        self._live = live
+        self.add = engine.add
+        self.walk = engine.walk
+
+    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        """Return the gradients of those wanted inputs that were recorded, None for the others."""
+        recorded = self._live.get(node, ())
+        both = tuple([want and i < len(recorded) and recorded[i] for i, want in enumerate(wanted)])
+        found = self._engine.run(node, g, both) if any(both) else [None] * len(both)
+        return [one if want else None for one, want in zip(found, both, strict=True)]
 
 
 # -- helpers ------------------------------------------------------------------------------------------------------
