@@ -280,16 +280,18 @@ def compare(
     compiled = fresh_copy(fn)
     _start_backend()
     start = time.perf_counter()
-    trace, _ = compiled._trace_for(args, kwargs)
+    trace, signature = compiled._trace_for(args, kwargs)
     traced = time.perf_counter() - start
-    with kept(trace.variables) as restore:
-        first = traced + seconds_of(lambda: compiled(*args, **kwargs), trace.assigned)
+    variables = trace.variables(signature)
+    assigned = [variables[index] for index in trace.assigned]
+    with kept(variables) as restore:
+        first = traced + seconds_of(lambda: compiled(*args, **kwargs), assigned)
         restore()
         eager_bytes, eager_first = _eager_memory(lambda: _eagerly(compiled, args, kwargs))
         restore()
         eager, fast = interleave(
             [lambda: _eagerly(compiled, args, kwargs), lambda: compiled(*args, **kwargs)],
-            trace.assigned,
+            assigned,
             repeats=repeats,
             before_block=restore,
         )

@@ -104,22 +104,24 @@ def check_parity(
         tolerance: ``(relative, absolute)`` to judge floats by, instead of the float64 run.
         part: whether to judge the result, the Variables that the calls assigned, or both.
     """
-    trace, _ = compiled._trace_for(*calls[0])
+    trace, signature = compiled._trace_for(*calls[0])
+    variables = trace.variables(signature)
+    assigned = [variables[index] for index in trace.assigned]
     inputs: list[Array] = []
     for args, kwargs in calls:
         leaves = compiled._signature(args, kwargs).leaves
         inputs += [host_array(leaf.value) for leaf in leaves if leaf.kind == TENSOR]
     inputs += [host_array(tensor) for tensor in trace.captures]
-    inputs += [np.array(variable.current()) for variable in trace.variables]
-    with kept(trace.variables) as restore:
+    inputs += [np.array(variable.current()) for variable in variables]
+    with kept(variables) as restore:
         with run_eagerly():
-            eager, eager_tree = _run(compiled, calls, trace)
+            eager, eager_tree = _run(compiled, calls, assigned)
         restore()
-        results, tree = _run(compiled, calls, trace)
+        results, tree = _run(compiled, calls, assigned)
     if tree != eager_tree:
         text = f"structure {eager_tree} eager, {tree} compiled"
         return Parity(name, (Judgement("result", False, np.inf, 0.0, np.inf, text),))
-    names = [*_names(tree, trace.plan.count), *[f"Variable {variable.name!r}" for variable in trace.assigned]]
+    names = [*_names(tree, trace.plan.count), *[f"Variable {variable.name!r}" for variable in assigned]]
     graph = chained(trace, len(calls))
     chosen = {"all": slice(None), "result": slice(trace.plan.count), "Variables": slice(trace.plan.count, None)}[part]
     graph.outputs = graph.outputs[chosen]
@@ -127,14 +129,16 @@ def check_parity(
     return Parity(name, tuple(found))
 
 
-def _run(compiled: CompiledFunction[Any, Any], calls: Sequence[Call], trace: Trace) -> tuple[list[Array], Any]:
+def _run(
+    compiled: CompiledFunction[Any, Any], calls: Sequence[Call], assigned: Sequence[Variable]
+) -> tuple[list[Array], Any]:
     """Make the calls and return the last result's arrays, the assigned Variables' behind them, and its structure."""
     result: Any = None
     for args, kwargs in calls:
         result = compiled(*args, **kwargs)
     leaves, tree = jax.tree_util.tree_flatten(result)
     arrays = [host_array(as_tensor(leaf)) for leaf in leaves]
-    return arrays + [np.array(variable.current()) for variable in trace.assigned], tree
+    return arrays + [np.array(variable.current()) for variable in assigned], tree
 
 
 def _names(tree: Any, count: int) -> list[str]:
@@ -160,7 +164,7 @@ def chained(trace: Trace, count: int) -> Graph:
     """
     graph = trace.raw_graph
     shared = graph.inputs[trace.arguments :]
-    variables = {id(variable): trace.arguments + len(trace.captures) + i for i, variable in enumerate(trace.variables)}
+    first = trace.arguments + len(trace.captures)
     state: dict[Node, Edge] = {node: (node, 0) for node in shared}
     arguments: list[Node] = []
     nodes: list[Node] = []
@@ -176,8 +180,8 @@ def chained(trace: Trace, count: int) -> Graph:
             for index in range(len(node.outputs)):
                 edges[node, index] = (copy, index)
         outputs = [edges[edge] for edge in graph.outputs[: trace.plan.count + len(trace.assigned)]]
-        for variable, edge in zip(trace.assigned, outputs[trace.plan.count :], strict=True):
-            state[graph.inputs[variables[id(variable)]]] = edge
+        for index, edge in zip(trace.assigned, outputs[trace.plan.count :], strict=True):
+            state[graph.inputs[first + index]] = edge
     return Graph(graph.name, (*arguments, *shared), tuple(nodes), tuple(outputs), graph.dims)
 
 

@@ -16,6 +16,7 @@ from hybridflow.core.op import REGISTRY, Op, Stops, register
 from hybridflow.core.spec import TensorSpec, spec_of
 from hybridflow.core.tensor import Tensor, Variable, leak_text, make_tensor
 from hybridflow.ir.graph import Graph, constant_node, input_node
+from hybridflow.ir.variables import VariableState
 
 
 class Scope:
@@ -36,18 +37,6 @@ class Check(NamedTuple):
     error: type[Exception]
     text: str
     where: Where | None
-
-
-class VariableState:
-    """A Variable as a trace sees it: the value it came with and the value it has now."""
-
-    __slots__ = ("assigned", "edge", "original", "variable")
-
-    def __init__(self, variable: Variable, original: Edge) -> None:
-        self.variable = variable
-        self.original = original
-        self.edge = original
-        self.assigned = False
 
 
 def _same(x: Any) -> Any:
@@ -83,7 +72,7 @@ class GraphBuilder:
         self.arguments: list[Node] = []
         self.nodes: list[Node] = []
         self.captures: dict[Any, tuple[Tensor, Node]] = {}
-        self.variables: dict[int, VariableState] = {}
+        self.variables: dict[Node, VariableState] = {}
         self.checks: list[Check] = []
         self.place: Where | None = None
         self.dims = self.outer.dims if self.outer is not None else DimScope()
@@ -139,13 +128,17 @@ class GraphBuilder:
             finally:
                 CONTEXT.reset(token)
             return make_tensor(None, self.edge_of(value))
-        return make_tensor(None, self._state(variable).edge)
+        state = self._state(variable)
+        state.was_read = True
+        return make_tensor(None, state.edge)
 
     def _state(self, variable: Variable) -> VariableState:
-        state = self.variables.get(id(variable))
+        state = self.variables.get(variable._leaf)
         if state is None:
             node = input_node(variable.spec, variable.name, self.scope)
-            state = self.variables[id(variable)] = VariableState(variable, (node, 0))
+            state = self.variables[variable._leaf] = VariableState(variable, (node, 0))
+        else:
+            state.touched(variable)
         return state
 
     def assign_variable(self, variable: Variable, value: Tensor) -> None:
@@ -160,7 +153,7 @@ class GraphBuilder:
             )
         state = self._state(variable)
         state.edge = cast(Edge, self.bind(ASSIGN, (value,), {})._edge)
-        state.assigned = True
+        state.assignments.append(state.edge[0])
 
     def new_variable(self, variable: Variable) -> None:
         """Refuse a Variable made during a trace.
@@ -232,7 +225,7 @@ class GraphBuilder:
 
     def assigned(self) -> list[VariableState]:
         """Return the states of the Variables that the trace assigned."""
-        return [state for state in self.variables.values() if state.assigned]
+        return [state for state in self.variables.values() if state.assignments]
 
 
 class Traced(NamedTuple):

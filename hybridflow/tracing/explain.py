@@ -34,6 +34,7 @@ class TraceRecord:
         compiles: how many executables (one per concrete shape) came of it.
         captured: how many tensors from outside the function the trace reads.
         variables: the names of the Variables it reads; assigned: of those it assigns.
+        dropped: whether an equal trace had been dropped from the cache.
     """
 
     number: int
@@ -50,13 +51,16 @@ class TraceRecord:
     captured: int = 0
     variables: tuple[str, ...] = ()
     assigned: tuple[str, ...] = field(default=())
+    dropped: bool = False
 
     @property
     def reason(self) -> str:
         """Why this trace was made."""
-        if not self.changes:
-            return "first call" if self.number == 1 else "an equal trace was dropped from the cache"
-        return "; ".join(map(str, self.changes))
+        if self.changes:
+            return "; ".join(map(str, self.changes))
+        if self.dropped:
+            return "an equal trace was dropped from the cache"
+        return "first call" if self.number == 1 else "no earlier trace was left in the cache"
 
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}: {value}" for name, value in self.signature.items())

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 import jax
 import numpy as np
 
-from hybridflow.core.context import CONTEXT, Context, context_of, current
+from hybridflow.core.context import CONTEXT, current
 from hybridflow.core.dtypes import WIDE
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
-from hybridflow.core.node import Edge, format_where, user_place
+from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.graph import Graph
+from hybridflow.tracing.arguments import apply_arguments, has_var_keyword, is_plain, named_arguments, parameters_of
+from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
 from hybridflow.tracing.config import STATE
 from hybridflow.tracing.explain import Change, Explanation, TraceRecord
 from hybridflow.tracing.lowered import Lowered
-from hybridflow.tracing.signature import TENSOR, Signature, differences, flatten_arguments
-from hybridflow.tracing.trace import Trace, gradient_inputs, make_trace, raw_value
+from hybridflow.tracing.signature import TENSOR, BoundCall, Signature, differences, flatten_arguments
+from hybridflow.tracing.trace import Trace, make_trace, raw_value
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+_RECORDS = 256
+"""How many traces `explain` remembers."""
 
 
 class CacheInfo(NamedTuple):
@@ -60,7 +66,7 @@ class _SoleTrace:
         """Return the sole trace, or None if calls need more than their tensors' values."""
         tensors_only = all(leaf.kind == TENSOR for leaf in signature.leaves)
         flat = all(tree is not None and jax.tree_util.treedef_is_leaf(tree) for tree in signature.tree)
-        if not tensors_only or not flat or trace.captures or trace.variables or trace.checks or trace.symbolic:
+        if not tensors_only or not flat or trace.captures or trace.states or trace.checks or trace.symbolic:
             return None
         arrays = [raw_value(leaf.value) for leaf in signature.leaves]
         return cls(trace, trace.executable(arrays, None).call) if current().device is None else None
@@ -107,25 +113,24 @@ class CompiledFunction(Generic[P, R]):
         self._function = function
         self._bound = bound
         self._name = name or getattr(function, "__name__", type(function).__name__)
-        self._parameters = _parameters(function, skip_first=bound)
+        self._parameters = parameters_of(function, skip_first=bound)
         self._static = frozenset([static_argnames] if isinstance(static_argnames, str) else static_argnames)
         self._check_static()
         self._max_traces = max_traces
         self._lock = threading.RLock()
         self._traces: dict[Any, Trace] = {}
         self._sole: _SoleTrace | None = None
-        self._records: list[TraceRecord] = []
+        self._records: deque[TraceRecord] = deque(maxlen=_RECORDS)
+        self._dropped: set[int] = set()
         self._trace_count = 0
         self._compile_count_dropped = 0
         self._hits = 0
         self._misses = 0
         self._instances: dict[int, tuple[Any, CompiledFunction[Any, Any]]] = {}
-        self._plain = not self._static and not bound and _is_plain(self._parameters)
+        self._plain = not self._static and not bound and is_plain(self._parameters)
 
     def _check_static(self) -> None:
-        if self._parameters is None or any(
-            p.kind is inspect.Parameter.VAR_KEYWORD for p in self._parameters.parameters.values()
-        ):
+        if has_var_keyword(self._parameters):
             return
         unknown = self._static - self._parameters.parameters.keys()
         if unknown:
@@ -158,67 +163,82 @@ class CompiledFunction(Generic[P, R]):
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         context = CONTEXT.get()
         if STATE.eager or (context is not None and context.tracer is not None):
-            return cast(Callable[..., Any], self._function)(*args, **kwargs)
+            return self._call_python(args, kwargs)
         signature = self._signature(args, kwargs)
         trace = self._find(signature, args)
         if context is not None and context.tapes:
-            return self._call_under_tape(trace, signature, context)
-        return trace.call(_raw_arguments(signature), None if context is None else context.device)
+            return trace.call_under_tapes(signature, context)
+        variables = trace.variables(signature)
+        return trace.call(_raw_arguments(signature), variables, None if context is None else context.device)
 
-    def _call_under_tape(self, trace: Trace, signature: Signature, context: Context) -> Any:
-        inputs = gradient_inputs(trace, signature)
-        edges: list[Edge | None] = [
-            tensor._edge if tensor._edge is not None and tensor._edge[0].stamp >= context.start else None
-            for tensor in inputs
-        ]
-        if any(edge is not None for edge in edges):
-            return trace.call_recorded(inputs, edges)
-        with context_of(None):
-            return trace.call(_raw_arguments(signature), context.device)
+    def _call_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function itself, with what a trace would give it and to what a compiled call would return."""
+        label = getattr(self._function, "__qualname__", self._name)
+        if holds_arrays(args, kwargs):
+            signature = self._signature(args, kwargs)
+            result = call_with_tensors(label, self._caller(args), signature, self._static)
+        else:
+            result = cast(Callable[..., Any], self._function)(*args, **kwargs)
+        return as_outputs(label, result)
 
     def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
         if self._bound:
             args = args[1:]
-        return flatten_arguments(_named(self._parameters, args, kwargs, self._name), self._static)
+        arguments = named_arguments(self._parameters, self._static, args, kwargs, self._name)
+        return flatten_arguments(arguments, self._static)
+
+    def _caller(self, args: tuple[Any, ...]) -> Callable[[dict[str, Any]], Any]:
+        """Return a function of named arguments that calls the user's function."""
+        first = args[:1] if self._bound else ()
+        return lambda arguments: apply_arguments(self._function, self._parameters, first, arguments)
 
     def _find(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
         key = (signature.key, current().device)
         trace = self._traces.get(key)
-        if trace is not None:
-            self._hits += 1
+        if trace is None or (trace.takes_variables and not trace.fits(signature)):
+            with self._lock:
+                trace = self._fitting(key, signature)
+                if trace is None:
+                    return self._add(key, signature, args)
+        self._hits += 1
+        return trace
+
+    def _fitting(self, key: Any, signature: Signature) -> Trace | None:
+        """Return the trace of a key; there are several if Variables were arguments and were reached otherwise too."""
+        trace = self._traces.get(key)
+        if trace is None or not trace.takes_variables or trace.fits(signature):
             return trace
-        with self._lock:
-            trace = self._traces.get(key)
-            if trace is not None:
-                self._hits += 1
+        for other, trace in self._traces.items():
+            if other[:2] == key and trace.fits(signature):
                 return trace
-            self._misses += 1
-            trace = self._trace(signature, args)
-            while len(self._traces) >= self._max_traces:
-                self._drop_oldest()
-            self._traces[key] = trace
-            self._sole = _SoleTrace.of(trace, signature) if self._plain and len(self._traces) == 1 else None
-            return trace
+        return None
+
+    def _add(self, key: Any, signature: Signature, args: tuple[Any, ...]) -> Trace:
+        self._misses += 1
+        trace = self._trace(key, signature, args)
+        while len(self._traces) >= self._max_traces:
+            self._drop_oldest()
+        self._traces[key if key not in self._traces else (*key, self._trace_count)] = trace
+        self._sole = _SoleTrace.of(trace, signature) if self._plain and len(self._traces) == 1 else None
+        return trace
 
     def _drop_oldest(self) -> None:
         key, oldest = min(self._traces.items(), key=lambda item: item[1].last_used)
         del self._traces[key]
         self._sole = None
+        self._dropped.add(hash(key[:2]))
         self._compile_count_dropped += oldest.record.compiles
 
-    def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
+    def _trace(self, key: Any, signature: Signature, args: tuple[Any, ...]) -> Trace:
+        dropped = hash(key) in self._dropped
         record = TraceRecord(
             number=self._trace_count + 1,
             signature={leaf.path: leaf.describe() for leaf in signature.leaves},
             call_site=format_where(user_place(3)),
-            changes=self._nearest(signature),
+            changes=() if dropped else self._nearest(signature),
+            dropped=dropped,
         )
-        first = args[:1] if self._bound else ()
-
-        def call(arguments: dict[str, Any]) -> Any:
-            return _apply(self._function, self._parameters, first, arguments)
-
-        trace = make_trace(self._function, call, signature, self._static, record, self._name, current())
+        trace = make_trace(self._function, self._caller(args), signature, self._static, record, self._name, current())
         self._trace_count += 1
         self._records.append(record)
         return trace
@@ -227,7 +247,7 @@ class CompiledFunction(Generic[P, R]):
         """Return what differs from the cached trace that is most alike."""
         best: list[tuple[str, str, str]] | None = None
         for trace in self._traces.values():
-            found = differences(trace.leaves, trace.tree, signature)
+            found = differences(trace.leaves, trace.tree, signature) or trace.alias_changes(signature)
             if best is None or len(found) < len(best):
                 best = found
         return tuple([Change(*change) for change in best or ()])
@@ -245,14 +265,26 @@ class CompiledFunction(Generic[P, R]):
         key = id(instance)
         found = self._instances.get(key)
         if found is None or found[0]() is not instance:
-            child = self._child()
-            try:
-                reference: Any = weakref.ref(instance, lambda _: self._instances.pop(key, None))
-            except TypeError:
-                # No weak references to it: key the calls by the instance in the shared, bounded cache instead.
-                return functools.partial(cast(Any, self), instance)
-            found = self._instances[key] = (reference, child)
-        return CompiledMethod(found[1], instance)
+            found = self._adopt(key, instance)
+        return CompiledMethod(self if found is None else found[1], instance)
+
+    def _adopt(self, key: int, instance: object) -> tuple[Any, CompiledFunction[Any, Any]] | None:
+        """Give an instance a cache of its own, or return None: then it is an argument like others.
+
+        That is so for pytrees, whose leaves are traced, and for objects that cannot be referenced weakly, whose
+        caches would never be freed.
+        """
+        if not jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure(instance)):
+            return None
+        with self._lock:
+            found = self._instances.get(key)
+            if found is None or found[0]() is not instance:
+                try:
+                    reference = weakref.ref(instance, lambda _: self._instances.pop(key, None))
+                except TypeError:
+                    return None
+                found = self._instances[key] = (reference, self._child())
+            return found
 
     def _child(self) -> CompiledFunction[Any, Any]:
         return CompiledFunction(
@@ -290,6 +322,7 @@ class CompiledFunction(Generic[P, R]):
         """Drop every trace and executable; counts and explanations stay."""
         with self._lock:
             self._compile_count_dropped = self.compile_count
+            self._dropped.update(hash(key[:2]) for key in self._traces)
             self._traces.clear()
             self._sole = None
 
@@ -306,7 +339,7 @@ class CompiledFunction(Generic[P, R]):
         trace, signature = self._trace_for(args, kwargs)
         arrays = _raw_arguments(signature)
         arrays += [raw_value(tensor) for tensor in trace.captures]
-        arrays += [variable.current() for variable in trace.variables]
+        arrays += [variable.current() for variable in trace.variables(signature)]
         return Lowered(trace.raw_graph, trace.graph, trace.executable(arrays, current().device))
 
     def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]:
@@ -317,14 +350,10 @@ class CompiledFunction(Generic[P, R]):
         return f"<CompiledFunction {self._name}, {self._trace_count} traces>"
 
 
-class CompiledMethod:
+class CompiledMethod(BoundCall):
     """A compiled method of one living instance: calls go to the instance's own cache."""
 
-    __slots__ = ("__func__", "__self__")
-
-    def __init__(self, function: CompiledFunction[Any, Any], instance: object) -> None:
-        self.__func__ = function
-        self.__self__ = instance
+    __slots__ = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method."""
@@ -348,58 +377,6 @@ class CompiledMethod:
 def _raw_arguments(signature: Signature) -> list[Any]:
     return [raw_value(leaf.value) for leaf in signature.leaves if leaf.kind == TENSOR]
 
-
-# -- arguments ----------------------------------------------------------------------------------------------------
-
-
-def _parameters(function: Callable[..., Any], *, skip_first: bool) -> inspect.Signature | None:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
-    if skip_first:
-        parameters = list(signature.parameters.values())
-        if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
-            signature = signature.replace(parameters=parameters[1:])
-    return signature
-
-
-def _is_plain(signature: inspect.Signature | None) -> bool:
-    """Whether positional arguments for every parameter are a call in its canonical form."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return signature is not None and all(parameter.kind in kinds for parameter in signature.parameters.values())
-
-
-def _named(
-    signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
-) -> dict[str, Any]:
-    """Return the arguments by parameter name, defaults filled in, so that spellings do not matter."""
-    if signature is None:
-        return {**{f"arg{i}": value for i, value in enumerate(args)}, **kwargs}
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ArgumentTypeError(
-            message(f"{name}: {error}", got=f"{len(args)} positional, {sorted(kwargs)} by name",
-                    hint=f"The signature is {name}{signature}.")
-        ) from None  # fmt: skip
-    bound.apply_defaults()
-    arguments = dict(bound.arguments)
-    for parameter in signature.parameters.values():
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            # Keyword order does not matter to Python, so it must not make another trace.
-            arguments[parameter.name] = dict(sorted(arguments[parameter.name].items()))
-    return arguments
-
-
-def _apply(
-    function: Callable[..., Any], signature: inspect.Signature | None, first: tuple[Any, ...],
-    arguments: dict[str, Any],
-) -> Any:  # fmt: skip
-    if signature is None:
-        return function(*first, *arguments.values())
-    bound = inspect.BoundArguments(signature, cast(Any, arguments))
-    return function(*first, *bound.args, **bound.kwargs)
 
 
 @overload

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import types
 import weakref
 from typing import Any, NamedTuple, cast
 
@@ -65,25 +66,72 @@ class Identity:
         return self._hash
 
 
-def static_key(value: Any) -> Any:
-    """Return the key of a plain Python value: type and value, or identity where a class defines no value."""
+class BoundCall:
+    """A function with the instance it is a method of."""
+
+    __slots__ = ("__func__", "__self__")
+
+    def __init__(self, function: Any, instance: object) -> None:
+        self.__func__ = function
+        self.__self__ = instance
+
+
+_PLAIN = frozenset({bool, int, str, bytes, type(None), type(...)})
+
+
+def static_key(value: Any, *, by_value: bool = False) -> Any:
+    """Return the key of a Python value: its type and value, never Python's ``==``, which takes 1, 1.0 and True as one.
+
+    Args:
+        value: the value.
+        by_value: whether an object of a class this function does not know is keyed by its own ``==`` and hash, if it
+            has one, instead of by identity.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
     if isinstance(value, float):
         # == confuses -0.0 with 0.0 and keeps NaN apart from itself.
-        return float, "nan" if math.isnan(value) else value.hex()
+        return kind, "nan" if math.isnan(value) else value.hex()
     if isinstance(value, complex):
-        return complex, static_key(value.real), static_key(value.imag)
-    if value is None or isinstance(value, bool | int | str | bytes | enum.Enum | slice | type | np.dtype):
-        return type(value), (value.start, value.stop, value.step) if isinstance(value, slice) else value
-    if isinstance(value, frozenset):
-        return frozenset, frozenset([static_key(item) for item in cast("frozenset[Any]", value)])
+        return kind, static_key(value.real), static_key(value.imag)
+    if isinstance(value, bool | int | str | bytes | enum.Enum | type | np.dtype | TensorSpec):
+        return kind, value
+    found = _key_of_parts(value, by_value)
+    if found is not None:
+        return kind, found
+    if isinstance(value, types.MethodType | BoundCall):
+        return kind, Identity(value.__func__), Identity(value.__self__)
+    if by_value and not isinstance(value, Tensor | Variable):
+        try:
+            hash(value)
+        except TypeError:
+            return kind, Identity(value)
+        return kind, value
+    return kind, Identity(value)
+
+
+def _key_of_parts(value: Any, by_value: bool) -> Any:
+    """Return the key of a value that is what its parts are, or None if it is not of such a kind."""
+
+    def key(part: Any) -> Any:
+        return static_key(part, by_value=by_value)
+
+    if isinstance(value, list | tuple):
+        return tuple([key(item) for item in cast("list[Any]", value)])
+    if isinstance(value, dict):
+        return tuple([(key(name), key(item)) for name, item in cast("dict[Any, Any]", value).items()])
+    if isinstance(value, set | frozenset):
+        return frozenset([key(item) for item in cast("set[Any]", value)])
+    if isinstance(value, slice | range):
+        return key(value.start), key(value.stop), key(value.step)
+    if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
+        return str(value.dtype), value.shape, value.tobytes()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         parameters = cast(Any, type(value)).__dataclass_params__
         if parameters.frozen and parameters.eq:
-            fields = tuple([static_key(getattr(value, f.name)) for f in dataclasses.fields(value)])
-            return type(value), fields
-    if isinstance(value, TensorSpec):
-        return TensorSpec, value
-    return type(value), Identity(value)
+            return tuple([key(getattr(value, one.name)) for one in dataclasses.fields(value)])
+    return None
 
 
 class Signature(NamedTuple):
@@ -106,7 +154,7 @@ def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Sign
     trees: list[Any] = []
     for name, value in arguments.items():
         if name in static:
-            leaves.append(Leaf(name, STATIC, value, (STATIC, _hashable(value))))
+            leaves.append(Leaf(name, STATIC, value, (STATIC, static_key(value, by_value=True))))
             trees.append(None)
             continue
         flat, tree = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is None)
@@ -114,14 +162,6 @@ def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Sign
         for path, leaf in flat:
             leaves.append(_leaf(name + jax.tree_util.keystr(path), leaf, seen))
     return Signature(leaves, tuple(trees), (tuple(arguments), tuple(trees), tuple([leaf.key for leaf in leaves])))
-
-
-def _hashable(value: Any) -> Any:
-    try:
-        hash(value)
-    except TypeError:
-        return type(value), Identity(value)
-    return (type(value), value) if not isinstance(value, float | complex) else static_key(value)
 
 
 def _leaf(path: str, value: Any, seen: dict[int, int]) -> Leaf:

@@ -17,15 +17,16 @@ import numpy as np
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.context import Context, context_of
 from hybridflow.core.dispatch import record as record_node
-from hybridflow.core.errors import ArgumentTypeError, LeakError, MutationError, message
+from hybridflow.core.errors import LeakError
 from hybridflow.core.node import Edge, format_where, user_place, where_file_line
 from hybridflow.core.op import Op
-from hybridflow.core.tensor import WRITES, Tensor, Variable, as_tensor, leak_text, make_tensor
+from hybridflow.core.tensor import WRITES, Tensor, Variable, leak_text, make_tensor
 from hybridflow.ir.builder import Check, GraphBuilder
 from hybridflow.ir.evaluate import bind_sizes
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.variables import ArgumentVariable, VariableState
 from hybridflow.passes import run_passes
+from hybridflow.tracing.calls import check_unchanged, output_tensor
 from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
 from hybridflow.tracing.signature import (
@@ -95,15 +96,21 @@ class Trace:
 
     def fits(self, signature: Signature) -> bool:
         """Whether the Variables among the arguments meet those that the trace reached otherwise as they did then."""
-        arguments = argument_variables(signature)
-        others = {id(variable) for variable in self.captured if variable is not None}
+        return not self.alias_changes(signature)
+
+    def alias_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
+        """Return ``(argument, before, after)`` for those that do not."""
+        arguments = {leaf.key[1]: leaf for leaf in signature.leaves if leaf.kind == VARIABLE}
+        captured = {id(variable): variable for variable in self.captured if variable is not None}
+        changes: list[tuple[str, str, str]] = []
         for state in self.states:
             if state.slot is None:
                 continue
             argument = arguments[state.slot]
-            if argument is not state.captured if state.captured is not None else id(argument) in others:
-                return False
-        return True
+            now = captured.get(id(argument.value))
+            if now is not state.captured:
+                changes.append((argument.path, _reached(state.captured), _reached(now)))
+        return changes
 
     def variables(self, signature: Signature) -> tuple[Variable, ...]:
         """Return the Variables that a call reads or assigns, in the order of the graph's inputs."""
@@ -188,7 +195,6 @@ class Trace:
             value = arrays[position]
             if type(value) is not np.ndarray and sys.getrefcount(value) > _SOLE_OWNER:
                 arrays[position] = value.copy()
-        del value
         return executable.call(*arrays)
 
     def _write(self, variables: Sequence[Variable], outputs: Sequence[Any]) -> None:
@@ -254,6 +260,12 @@ class Trace:
         return found
 
 
+def _reached(variable: Variable | None) -> str:
+    if variable is None:
+        return "a Variable that the function gets only here"
+    return f"Variable {variable.name!r}, which the function reaches by itself too"
+
+
 def raw_value(tensor: Tensor) -> Any:
     """Return the array to hand to XLA: jax's own, where the tensor has one.
 
@@ -314,6 +326,7 @@ def make_trace(
         ArgumentTypeError: it returned something that is no tensor.
     """
     start = time.perf_counter()
+    label = getattr(function, "__qualname__", name)
     with context_of(None):
         builder = GraphBuilder(name)
     stand_ins = [ArgumentVariable.of(variable, i) for i, variable in enumerate(argument_variables(signature))]
@@ -322,9 +335,9 @@ def make_trace(
     try:
         with context_of(builder, (), context.device):
             result = call(arguments)
-            _check_unchanged(function, arguments, values, signature, static)
+            check_unchanged(label, arguments, values, signature, static)
             leaves, tree = jax.tree_util.tree_flatten(result)
-            outputs = [_output(function, leaf) for leaf in leaves]
+            outputs = [output_tensor(label, leaf) for leaf in leaves]
             graph = builder.finish(outputs)
     except Exception as error:
         _annotate(error, builder, name)
@@ -340,42 +353,6 @@ def _traced_value(leaf: Leaf, builder: GraphBuilder, stand_ins: Sequence[Variabl
     if leaf.kind == TENSOR:
         return builder.argument(leaf.value.spec, leaf.path)
     return stand_ins[leaf.key[1]] if leaf.kind == VARIABLE else leaf.value
-
-
-def _output(function: Callable[..., Any], leaf: Any) -> Tensor:
-    if isinstance(leaf, Tensor | Variable | bool | int | float | complex | np.ndarray | np.generic | jax.Array):
-        return as_tensor(leaf)
-    raise ArgumentTypeError(
-        message(
-            f"compile: {name} returned a {type(leaf).__name__}, which is no tensor",
-            got=repr(leaf)[:80],
-            hint="Return tensors, numbers, None and structures of them; compute the rest outside.",
-        )
-    )
-
-
-def _check_unchanged(
-    function: Callable[..., Any], arguments: dict[str, Any], values: list[Any], signature: Signature,
-    static: frozenset[str],
-) -> None:  # fmt: skip
-    """Raise if the function changed a list or dict it was given: the caller's would stay as it was."""
-    names, trees, _ = signature.key
-    position = 0
-    for name, tree in zip(names, trees, strict=True):
-        if name in static:
-            position += 1
-            continue
-        leaves, now = jax.tree_util.tree_flatten(arguments[name], is_leaf=lambda x: x is None)
-        before = values[position : position + tree.num_leaves]
-        position += tree.num_leaves
-        if now != tree or any(a is not b for a, b in zip(leaves, before, strict=True)):
-            raise MutationError(
-                message(
-                    f"compile: {name} changed its argument {name!r}, which a compiled call cannot do",
-                    got=f"{tree} before, {now} after",
-                    hint="Build a new structure and return it.",
-                )
-            )
 
 
 def _annotate(error: Exception, builder: GraphBuilder, name: str) -> None:

@@ -1,0 +1,80 @@
+"""Python's argument passing: from the spellings of a call to named arguments, and back."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from hybridflow.core.errors import ArgumentTypeError, message
+
+_ANY_CALL = inspect.Signature(
+    [
+        inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL),
+        inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
+    ]
+)
+"""For functions that do not tell their signature, such as some builtins."""
+
+
+def parameters_of(function: Callable[..., Any], *, skip_first: bool) -> inspect.Signature:
+    """Return a function's signature, without the instance's parameter if `skip_first`."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return _ANY_CALL
+    if skip_first:
+        parameters = list(signature.parameters.values())
+        if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+            signature = signature.replace(parameters=parameters[1:])
+    return signature
+
+
+def has_var_keyword(signature: inspect.Signature) -> bool:
+    """Whether the function takes any keyword."""
+    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values())
+
+
+def is_plain(signature: inspect.Signature) -> bool:
+    """Whether positional arguments for every parameter are a call in its canonical form."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return all(parameter.kind in kinds for parameter in signature.parameters.values())
+
+
+def named_arguments(
+    signature: inspect.Signature, static: Iterable[str], args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+) -> dict[str, Any]:
+    """Return the arguments by parameter name, defaults filled in, so that spellings do not matter.
+
+    Static arguments that only a ``**kwargs`` takes stand beside the parameters.
+
+    Raises:
+        ArgumentTypeError: arguments that the signature does not take.
+    """
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentTypeError(
+            message(f"{name}: {error}", got=f"{len(args)} positional, {sorted(kwargs)} by name",
+                    hint=f"The signature is {name}{signature}.")
+        ) from None  # fmt: skip
+    bound.apply_defaults()
+    arguments = dict(bound.arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            # Keyword order does not matter to Python, so it must not make another trace.
+            given = dict(sorted(arguments[parameter.name].items()))
+            for one in sorted(static):
+                if one in given and one not in arguments:
+                    arguments[one] = given.pop(one)
+            arguments[parameter.name] = given
+    return arguments
+
+
+def apply_arguments(
+    function: Callable[..., Any], signature: inspect.Signature, first: tuple[Any, ...], arguments: dict[str, Any]
+) -> Any:
+    """Call a function with what `named_arguments` returned, behind the positional arguments `first`."""
+    beside = {name: value for name, value in arguments.items() if name not in signature.parameters}
+    bound = inspect.BoundArguments(signature, cast(Any, arguments))
+    return function(*first, *bound.args, **bound.kwargs, **beside)

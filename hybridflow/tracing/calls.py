@@ -1,0 +1,83 @@
+"""What every call of a compiled function keeps to, traced or run as plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridflow.core.errors import ArgumentTypeError, MutationError, message
+from hybridflow.core.tensor import Tensor, Variable, as_tensor
+from hybridflow.tracing.signature import Signature, unflatten_arguments
+
+_ARRAYS = (np.ndarray, np.generic, jax.Array)
+_NUMBERS = (bool, int, float, complex)
+
+
+def output_tensor(label: str, leaf: Any) -> Tensor:
+    """Return a leaf of a function's result as a tensor.
+
+    Raises:
+        ArgumentTypeError: something that is no tensor.
+    """
+    if isinstance(leaf, (Tensor, Variable, *_NUMBERS, *_ARRAYS)):
+        return as_tensor(leaf)
+    raise ArgumentTypeError(
+        message(
+            f"compile: {label} returned a {type(leaf).__name__}, which is no tensor",
+            got=repr(leaf)[:80],
+            hint="Return tensors, numbers, None and structures of them; compute the rest outside.",
+        )
+    )
+
+
+def check_unchanged(
+    label: str, arguments: dict[str, Any], values: list[Any], signature: Signature, static: frozenset[str]
+) -> None:
+    """Raise if the function changed a list or dict it was given: the caller's would stay as it was.
+
+    Raises:
+        MutationError: an argument whose structure or leaves are not what they were.
+    """
+    names, trees, _ = signature.key
+    position = 0
+    for name, tree in zip(names, trees, strict=True):
+        if name in static:
+            position += 1
+            continue
+        leaves, now = jax.tree_util.tree_flatten(arguments[name], is_leaf=lambda x: x is None)
+        before = values[position : position + tree.num_leaves]
+        position += tree.num_leaves
+        if now != tree or any(a is not b for a, b in zip(leaves, before, strict=True)):
+            raise MutationError(
+                message(
+                    f"compile: {label} changed its argument {name!r}, which a compiled call cannot do",
+                    got=f"{tree} before, {now} after",
+                    hint="Build a new structure and return it.",
+                )
+            )
+
+
+def holds_arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a NumPy or jax array is among the arguments, which a traced function gets as a tensor."""
+    return any(isinstance(leaf, _ARRAYS) for leaf in jax.tree_util.tree_leaves((args, kwargs)))
+
+
+def call_with_tensors(
+    label: str, call: Callable[[dict[str, Any]], Any], signature: Signature, static: frozenset[str]
+) -> Any:
+    """Call a function as plain Python with what a trace would give it: tensors in the places of arrays."""
+    values = [leaf.value for leaf in signature.leaves]
+    arguments = unflatten_arguments(signature, values, static)
+    result = call(arguments)
+    check_unchanged(label, arguments, values, signature, static)
+    return result
+
+
+def as_outputs(label: str, result: Any) -> Any:
+    """Return what a plain Python call returned as a compiled call would: tensors in its structure."""
+    if type(result) is Tensor:
+        return result
+    return jax.tree_util.tree_map(lambda leaf: leaf if type(leaf) is Tensor else output_tensor(label, leaf), result)
