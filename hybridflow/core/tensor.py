@@ -607,11 +607,14 @@ class Variable(TensorMethods):
 
     def assign_add(self, value: Any) -> Self:
         """Add to the value; see `assign`."""
-        return self.assign(cast(Any, self.read()) + value)
+        return self.assign(cast(Any, self.read()) + self._operand(value))
 
     def assign_sub(self, value: Any) -> Self:
         """Subtract from the value; see `assign`."""
-        return self.assign(cast(Any, self.read()) - value)
+        return self.assign(cast(Any, self.read()) - self._operand(value))
+
+    def _operand(self, value: Any) -> Any:
+        return asarray(value, dtype=self.dtype) if isinstance(value, list | tuple) else value
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return the present value as a read-only NumPy copy that later assignments do not change."""
