@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from types import FunctionType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -377,8 +377,8 @@ class RawEngine:
 
 def _home(value: Any) -> Any:
     """Return a raw gradient as a tensor may hold it."""
-    if isinstance(value, np.ndarray):
-        return cast(Any, value)
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
     return place(value, next(iter(value.devices())))
 
 

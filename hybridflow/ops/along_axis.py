@@ -216,6 +216,7 @@ def add_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int, size: An
     require_kind("add_along_axis", ("int", "uint"), places.spec)
     (length,) = normalize_shape("add_along_axis", size)
     check_indices("add_along_axis", places, length, place)
+    _add_along_infer(tensor.spec, places.spec, axis=place, size=length)
     return bind(add_along_axis.op, (tensor, places), {"axis": place, "size": length})
 
 

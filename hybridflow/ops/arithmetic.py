@@ -332,6 +332,7 @@ def integer_power(x: TensorLike, /, *, exponent: int) -> Tensor:
         Tensor([ 8, 27], dtype=int32)
     """
     (tensor,) = promote(x)
+    _integer_power_infer(tensor.spec, exponent=exponent)
     return bind(integer_power.op, (tensor,), {"exponent": int(exponent)})
 
 

@@ -170,6 +170,10 @@ def _pad_infer(x: TensorSpec, value: TensorSpec, *, pads: Pads) -> TensorSpec:
     return make_spec(tuple([low + size + high for size, (low, high) in sizes]), x.dtype)
 
 
+def _pad_kernel(x: Any, value: Any, pads: Pads) -> Any:
+    return np.pad(x, pads, constant_values=value) if pads else x
+
+
 def _pad_vjp(F: Any, g: Any, y: Any, x: Any, value: Any, *, pads: Pads) -> Any:
     del y, value
     index = tuple([(low, size, 1) for (low, _), size in zip(pads, x.shape, strict=True)])
@@ -195,7 +199,7 @@ def _pad_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=lambda x, value, pads: np.pad(x, pads, constant_values=value),
+    kernel=_pad_kernel,
     lower=lambda x, value, pads: lax.pad(x, value, [(low, high, 0) for low, high in pads]),
     infer=_pad_infer,
     vjp=_pad_vjp,
@@ -227,7 +231,9 @@ def pad(x: TensorLike, /, pad_width: Any, value: TensorLike = 0) -> Tensor:
     inside, outside = promote(tensor, value)
     if inside.dtype != tensor.dtype:
         outside = cast_to(outside, tensor.dtype)
-    return bind(pad.op, (tensor, outside), {"pads": _pairs(pad_width, tensor)})
+    pads = _pairs(pad_width, tensor)
+    pad.op.infer(tensor.spec, outside.spec, pads=pads)
+    return bind(pad.op, (tensor, outside), {"pads": pads})
 
 
 def _pairs(width: Any, x: Tensor) -> Pads:

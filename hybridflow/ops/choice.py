@@ -138,8 +138,27 @@ def _choice_samples(rng: np.random.Generator) -> Any:
     yield Bad((np.array([True]), np.array([True])), error=DTypeError, text="does not take bool")
 
 
+def _ordered(ufunc: Any, sign: float) -> Any:
+    """Return the kernel of `maximum` or `minimum` in which 0.0 is larger than -0.0, as it is for XLA.
+
+    NumPy takes either of two zeros. `sign` is 1.0 for the maximum: adding two zeros gives 0.0 if one of them is.
+    """
+
+    def kernel(a: Any, b: Any) -> Any:
+        y = ufunc(a, b)
+        if y.dtype.kind != "f" or np.count_nonzero(y) == y.size:
+            return y
+        return np.where(y == 0, sign * (sign * a + sign * b), y)
+
+    return kernel
+
+
+_maximum_kernel = _ordered(np.maximum, 1.0)
+_minimum_kernel = _ordered(np.minimum, -1.0)
+
+
 @op(
-    kernel=np.maximum,
+    kernel=_maximum_kernel,
     lower=broadcasting(lax.max),
     infer=pointwise("maximum", REAL),
     vjp=_choice_vjp("greater"),
@@ -150,7 +169,7 @@ def _choice_samples(rng: np.random.Generator) -> Any:
     ulp=0,
 )
 def maximum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """Take the larger of two elements; NaN wins over every number.
+    """Take the larger of two elements; NaN wins over every number, 0.0 is larger than -0.0.
 
     Each of two equal elements gets half of the gradient.
 
@@ -173,7 +192,7 @@ def maximum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 
 @op(
-    kernel=np.minimum,
+    kernel=_minimum_kernel,
     lower=broadcasting(lax.min),
     infer=pointwise("minimum", REAL),
     vjp=_choice_vjp("less"),
@@ -184,7 +203,7 @@ def maximum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     ulp=0,
 )
 def minimum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """Take the smaller of two elements; NaN wins over every number.
+    """Take the smaller of two elements; NaN wins over every number, 0.0 is larger than -0.0.
 
     Each of two equal elements gets half of the gradient.
 
@@ -208,8 +227,8 @@ def minimum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 def _clip_kernel(x: Any, *bounds: Any, low: bool, high: bool) -> Any:
     if low:
-        x = np.maximum(x, bounds[0])
-    return np.minimum(x, bounds[-1]) if high else x
+        x = _maximum_kernel(x, bounds[0])
+    return _minimum_kernel(x, bounds[-1]) if high else x
 
 
 def _clip_lower(x: Any, *bounds: Any, low: bool, high: bool) -> Any:
@@ -250,6 +269,7 @@ def _clip_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 0, 2), -1.0, 1.0))
     yield Sample((integers(rng, -9, 9, 5), -2, 3))
     yield Sample((np.array([np.nan, 1.0, -1.0], np.float32), -1.0, 1.0), gradient=False)
+    yield Sample((np.array([-0.0, 0.0], np.float32), 0.0, -0.0), gradient=False)
     yield Sample((normals(rng, 3), 1.0, -1.0))
     yield Bad((normals(rng, 3), normals(rng, 4)), error=ShapeError, text="do not broadcast")
     yield Bad((np.array([True]), True), error=DTypeError, text="does not take bool")

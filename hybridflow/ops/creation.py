@@ -6,6 +6,7 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import jax
 import numpy as np
 from jax import lax
 
@@ -233,10 +234,23 @@ def _arange_kernel(*, start: Any, step: Any, size: int, dtype: Any) -> Any:
     return (np.arange(size, dtype=wide) * wide.type(step) + wide.type(start)).astype(dtype)
 
 
+def _widest() -> Any:
+    """Return the float in which ranges are computed: float64 wherever jax has it, as hybridflow always does."""
+    return jax.dtypes.canonicalize_dtype(float64)
+
+
+def _wrapped(number: int, dtype: Any) -> Any:
+    """Return an integer modulo the range of a dtype."""
+    bits = dtype.itemsize * 8
+    return np.array(number % (1 << bits), f"u{dtype.itemsize}").view(dtype)
+
+
 def _arange_lower(*, start: Any, step: Any, size: int, dtype: Any) -> Any:
-    wide = float64 if kind_of(dtype) == "float" else int64
-    steps = lax.iota(wide, size)
-    return lax.convert_element_type(steps * wide.type(step) + wide.type(start), dtype)
+    if kind_of(dtype) == "float":
+        wide = _widest()
+        points = lax.iota(wide, size) * wide.type(step) + wide.type(start)
+        return lax.convert_element_type(points, dtype)
+    return lax.iota(dtype, size) * _wrapped(step, dtype) + _wrapped(start, dtype)
 
 
 def _arange_samples(rng: np.random.Generator) -> Any:
@@ -321,7 +335,8 @@ def _linspace_lower(*, start: float, stop: float, num: int, endpoint: bool, dtyp
     gaps = num - 1 if endpoint else num
     if num == 0 or gaps == 0:
         return lax.full((num,), start, dtype)
-    points = lax.iota(float64, num) * float64.type((stop - start) / gaps) + float64.type(start)
+    wide = _widest()
+    points = lax.iota(wide, num) * wide.type((stop - start) / gaps) + wide.type(start)
     if endpoint:
         points = lax.select(lax.iota(int32, num) == num - 1, lax.full_like(points, stop), points)
     return lax.convert_element_type(points, dtype)

@@ -10,8 +10,8 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, complex64, complex128, float32, float64, is_differentiable, kind_of
 from hybridflow.core.errors import DTypeError
-from hybridflow.core.operators import add_method
 from hybridflow.core.op import Bad, Each, Sample, Saves, Stops, op, public_names
+from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
     NUMERIC,
     REAL,

@@ -75,11 +75,7 @@ def index_key(indices: Sequence[Any], axes: Axes) -> tuple[Any, ...]:
 
 def lowered_key(indices: Sequence[Any], axes: Axes) -> tuple[Any, ...]:
     """Return traced indices as a key, in a dtype wide enough to count from the end."""
-    wide = [
-        array.astype(np.int32 if array.dtype.itemsize < 4 or array.dtype == np.int32 else np.int64)
-        for array in indices
-    ]
-    return index_key(wide, axes)
+    return index_key([array.astype(np.int64 if array.dtype.itemsize == 8 else np.int32) for array in indices], axes)
 
 
 def gathered_shape(name: str, shape: Shape, indices: Sequence[TensorSpec], axes: Axes) -> Shape:

@@ -11,8 +11,8 @@ from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.core.errors import IndexRangeError, ShapeError, message
-from hybridflow.core.operators import add_method
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
     Shape,
     Tensor,

@@ -53,9 +53,9 @@ def _infer(*specs: TensorSpec, op: str, attrs: Attrs, given: tuple[bool, ...], w
 
 
 def _vjp(F: Any, g: Any, y: Any, *values: Any, **attrs: Any) -> Any:
-    del F, y
+    del y
     gs = list(g) if isinstance(g, tuple) else [g]
-    return _pull_back(JAX_VJP, values, gs, attrs, tuple([True] * len(values)))
+    return _pull_back_in(F, JAX_VJP, values, gs, attrs)
 
 
 JAX_VJP = register(
@@ -114,20 +114,23 @@ def rule_from_lowering(name: str) -> Callable[..., Any]:
             gs += [None] * (len(y) - len(gs))
         if op.saves.hidden:
             attrs = {**attrs, "residuals": many}
-        wanted = tuple([is_differentiable(x.dtype) for x in xs])
-        if any(isinstance(x, Tensor) for x in (*xs, *gs)):
-            return _pull_back(op, xs, gs, attrs, wanted)
-        positions = tuple([i for i, want in enumerate(wanted) if want])
-        given = tuple([value is not None for value in gs])
-        found = F.jax_vjp(
-            *xs, *[value for value in gs if value is not None],
-            op=name, attrs=tuple(attrs.items()), given=given, wanted=positions,
-        )  # fmt: skip
-        result: list[Any] = [None] * len(xs)
-        for position, gradient in zip(
-            positions, found if isinstance(found, tuple | list) else (found,), strict=True
-        ):
-            result[position] = gradient
-        return result
+        return _pull_back_in(F, op, xs, gs, attrs)
 
     return rule
+
+
+def _pull_back_in(F: Any, op: Op, xs: Sequence[Any], gs: Sequence[Any], attrs: dict[str, Any]) -> list[Any]:
+    """Pull cotangents back in any namespace: as a node on tensors, as jax does it on bare arrays."""
+    wanted = tuple([is_differentiable(x.dtype) for x in xs])
+    if any(isinstance(x, Tensor) for x in (*xs, *gs)):
+        return _pull_back(op, xs, gs, attrs, wanted)
+    positions = tuple([i for i, want in enumerate(wanted) if want])
+    given = tuple([value is not None for value in gs])
+    found = F.jax_vjp(
+        *xs, *[value for value in gs if value is not None],
+        op=op.name, attrs=tuple(attrs.items()), given=given, wanted=positions,
+    )  # fmt: skip
+    result: list[Any] = [None] * len(xs)
+    for position, gradient in zip(positions, found if isinstance(found, tuple | list) else (found,), strict=True):
+        result[position] = gradient
+    return result

@@ -208,6 +208,20 @@ def mean(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tens
 # -- max and min --------------------------------------------------------------------------------------------------
 
 
+def _extremum_kernel(ufunc: Any, negative: bool) -> Any:
+    """Return the kernel of `max` or `min` in which 0.0 is larger than -0.0, as it is for XLA; NumPy takes either."""
+
+    def kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
+        y = ufunc.reduce(x, axis=axis, keepdims=keepdims)
+        if y.dtype.kind != "f" or np.count_nonzero(y) == y.size:
+            return y
+        preferred = (x == 0) & (np.signbit(x) == negative)
+        found = np.logical_or.reduce(preferred, axis=axis, keepdims=keepdims)
+        return np.where((y == 0) & found, y.dtype.type(-0.0 if negative else 0.0), y)
+
+    return kernel
+
+
 def _extremum_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     """Share the cotangent evenly among the elements that tie."""
     del keepdims
@@ -221,6 +235,7 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
     yield Sample((integers(rng, -9, 9, 4, 3),), {"axis": 0})
     yield Sample((np.array([[1.0, np.nan], [np.inf, 2.0]], np.float32),), {"axis": 0}, gradient=False)
     yield Sample((np.array([1.0, 3.0, 3.0], np.float32),), gradient=False)
+    yield Sample((np.array([[0.0, -0.0], [-0.0, 0.0], [-0.0, -0.0]], np.float32),), {"axis": 1}, gradient=False)
     yield Sample((normals(rng, 2, 0),), {"axis": 0}, gradient=False)
     yield from _bad_axes(rng)
     yield Bad((normals(rng, 2, 0),), {"axis": 1}, error=ShapeError, text="axis 1 has size 0")
@@ -228,7 +243,7 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=lambda x, axis, keepdims: np.maximum.reduce(x, axis=axis, keepdims=keepdims),
+    kernel=_extremum_kernel(np.maximum, False),
     lower=lambda x, axis, keepdims: _keep(lax.reduce_max(x, axis), axis, keepdims),
     infer=_reduction("max", REAL, empty=False),
     vjp=_extremum_vjp,
@@ -241,7 +256,7 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
 def max(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Find the largest element along axes.
 
-    NaN wins over every number. Elements that tie share the gradient evenly.
+    NaN wins over every number, 0.0 is larger than -0.0. Elements that tie share the gradient evenly.
 
     Args:
         x: any shape; real.
@@ -265,7 +280,7 @@ def max(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tenso
 
 
 @op(
-    kernel=lambda x, axis, keepdims: np.minimum.reduce(x, axis=axis, keepdims=keepdims),
+    kernel=_extremum_kernel(np.minimum, True),
     lower=lambda x, axis, keepdims: _keep(lax.reduce_min(x, axis), axis, keepdims),
     infer=_reduction("min", REAL, empty=False),
     vjp=_extremum_vjp,
@@ -278,7 +293,7 @@ def max(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tenso
 def min(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Find the smallest element along axes.
 
-    NaN wins over every number. Elements that tie share the gradient evenly.
+    NaN wins over every number, 0.0 is larger than -0.0. Elements that tie share the gradient evenly.
 
     Args:
         x: any shape; real.

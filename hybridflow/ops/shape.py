@@ -11,8 +11,8 @@ from jax import lax
 from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
-from hybridflow.core.operators import add_method
 from hybridflow.core.op import Bad, Sample, op, public_names
+from hybridflow.core.operators import add_method
 from hybridflow.core.tensor import describe
 from hybridflow.ops.common import (
     Shape,

@@ -62,9 +62,16 @@ def _spread_infer(name: str) -> Any:
     return infer
 
 
+def _var_host(x: Any, axis: Axes, correction: float, keepdims: bool) -> Any:
+    count = count_along(x.shape, axis)
+    number = x.dtype.type
+    distance = x - np.add.reduce(x, axis=axis, keepdims=True) / number(count)
+    total = np.add.reduce(np.square(distance), axis=axis, keepdims=keepdims)
+    return total / number(max(count - correction, 0))
+
+
 def _var_kernel(x: Any, *, axis: Axes, correction: float, keepdims: bool) -> Any:
-    wide = _wide(x)
-    return np.var(wide, axis=axis, dtype=wide.dtype, ddof=correction, keepdims=keepdims).astype(x.dtype)
+    return _var_host(_wide(x), axis, correction, keepdims).astype(x.dtype)
 
 
 def _var_wide(x: Any, axis: Axes, correction: float, keepdims: bool) -> Any:
@@ -73,7 +80,7 @@ def _var_wide(x: Any, axis: Axes, correction: float, keepdims: bool) -> Any:
     shape = reduced_shape(x.shape, axis, True)
     center = lax.reshape(lax.reduce_sum(x, axis) / np.asarray(count, x.dtype), shape)
     total = lax.reduce_sum(lax.square(lax.sub(x, lax.broadcast_in_dim(center, x.shape, range(x.ndim)))), axis)
-    result = total / np.asarray(np.maximum(count - correction, 0), x.dtype)
+    result = total / np.asarray(max(count - correction, 0), x.dtype)
     return lax.reshape(result, shape) if keepdims else result
 
 
@@ -140,8 +147,7 @@ def var(x: TensorLike, /, *, axis: Axis = None, correction: float = 0.0, keepdim
 
 
 def _std_kernel(x: Any, *, axis: Axes, correction: float, keepdims: bool) -> Any:
-    wide = _wide(x)
-    return np.std(wide, axis=axis, dtype=wide.dtype, ddof=correction, keepdims=keepdims).astype(x.dtype)
+    return np.sqrt(_var_host(_wide(x), axis, correction, keepdims)).astype(x.dtype)
 
 
 def _std_lower(x: Any, *, axis: Axes, correction: float, keepdims: bool) -> Any:
@@ -150,7 +156,7 @@ def _std_lower(x: Any, *, axis: Axes, correction: float, keepdims: bool) -> Any:
 
 def _std_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, correction: float, keepdims: bool) -> Any:
     del keepdims
-    flat = F.equal(y, 0)
+    flat = y == 0
     slope = F.where(flat, 0, g / F.where(flat, 1, y))
     return (restore_axes(F, slope, x, axis) * _deviation(F, x, axis, correction),)
 

@@ -10,8 +10,8 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32
 from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, IndexRangeError, ShapeError, message
-from hybridflow.core.operators import add_method
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
+from hybridflow.core.operators import add_method
 from hybridflow.ops.choice import maximum, minimum
 from hybridflow.ops.common import (
     NUMERIC,
