@@ -93,7 +93,7 @@ class SplitGradient(NamedTuple):
     Attributes:
         forward: ``(*inputs)`` to ``(*outputs, *residuals)``.
         backward: ``(*some inputs, *residuals, *cotangents)`` to the present gradients.
-        reads: the positions of those inputs.
+        reads: the positions of those inputs, ascending (a scan hands its sequences over before its constants).
         residuals: how many.
         present: per input, whether a gradient reaches it.
         given: per output, whether the backward graph takes a cotangent for it.
@@ -141,7 +141,7 @@ def _split(graph: Graph, wanted: Mask, readable: Mask) -> SplitGradient:
             else:
                 crossing[edge] = None
     positions = {node: index for index, node in enumerate(joint.inputs[:count]) if readable[index]}
-    reads = tuple([edge for edge in crossing if edge[0] in positions])
+    reads = tuple(sorted([edge for edge in crossing if edge[0] in positions], key=lambda edge: positions[edge[0]]))
     residuals = tuple([edge for edge in crossing if edge[0] not in positions])
     forward = Graph(
         graph.name, joint.inputs[:count], gradient.forward_nodes, gradient.forward + residuals, joint.dims

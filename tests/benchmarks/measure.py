@@ -1,0 +1,226 @@
+"""Timing the sides of a row: checked to agree, warm, interleaved in blocks, finished before the clock stops."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+import hybridflow as hf
+from hybridflow.analysis.timing import Timing, wait_for
+
+from .registry import OURS, Case, Row, Side, SkippedRow
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to measure.
+
+    Attributes:
+        smoke: small sizes, few calls.
+        rounds: how many times the sides take turns.
+        block_s: how long one turn of one side is, at least one call.
+        row_s: about how long a row may take: rows of slow calls get fewer rounds, three at least.
+    """
+
+    smoke: bool = False
+    rounds: int = 25
+    block_s: float = 0.01
+    row_s: float = 8.0
+
+
+SMOKE = Effort(smoke=True, rounds=2, block_s=0.0, row_s=0.0)
+FEWEST_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class PeerResult:
+    """One peer beside hybridflow.
+
+    Attributes:
+        name: the peer.
+        timing: what one unit of work takes it.
+        ratio: hybridflow's median over the peer's; below 1 hybridflow is faster.
+        low, high: quartiles of the ratio over the rounds.
+        aim: the ratio aimed at.
+    """
+
+    name: str
+    timing: Timing
+    ratio: float
+    low: float
+    high: float
+    aim: float | None
+
+
+@dataclass
+class RowResult:
+    """What came of a row; `error` is set if it failed or the sides disagree, `skipped` if it could not run here."""
+
+    row: Row
+    ours: Timing | None = None
+    peers: list[PeerResult] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    skipped: str | None = None
+    error: str | None = None
+
+
+def run_row(row: Row, effort: Effort) -> RowResult:
+    """Build, check and time a row. What goes wrong in it is its result, so that the other rows still run."""
+    case = Case(effort.smoke, row.aims)
+    result = RowResult(row, notes=case.notes)
+    with case.stack:
+        try:
+            row.build(case)
+            check_agreement(case.sides, row.tolerance)
+            _measure(result, case.sides, effort)
+        except SkippedRow as why:
+            result.skipped = str(why)
+        except Exception as error:
+            result.error = f"{type(error).__name__}: {error}"
+    return result
+
+
+# -- agreement ----------------------------------------------------------------------------------------------------
+
+
+class Disagreement(AssertionError):
+    """Two sides of a row do not do the same work."""
+
+
+def check_agreement(sides: list[Side], tolerance: float) -> None:
+    """Do the work once per side and compare results, and changes of parameters, with hybridflow's.
+
+    Raises:
+        Disagreement: naming the side, the result and the difference.
+    """
+    if sides[0].self_timed:
+        return
+    found = [_observe(side) for side in sides]
+    for side, observed in zip(sides[1:], found[1:], strict=True):
+        for what, ours, theirs in zip(("result", "change of parameter"), found[0], observed, strict=True):
+            if len(ours) != len(theirs):
+                raise Disagreement(f"{side.name}: {len(theirs)} arrays as {what}, {OURS} has {len(ours)}")
+            for index, ((a, slack), (b, _)) in enumerate(zip(ours, theirs, strict=True)):
+                _compare(f"{side.name}, {what} {index}", a, b, tolerance, slack)
+
+
+Observed = list[tuple[np.ndarray[Any, Any], float]]
+"""Arrays, each with the rounding error it came with."""
+
+
+def _observe(side: Side) -> tuple[Observed, Observed]:
+    def state() -> list[np.ndarray[Any, Any]]:
+        return [] if side.state is None else _arrays(side.comparable_state(side.state()))
+
+    before = state()
+    result = [(x, 0.0) for x in _arrays(side.comparable(side.run()))]
+    eps = float(np.finfo(np.float32).eps)
+    changes = [(b - a, 4 * eps * float(np.abs(b).max(initial=0))) for a, b in zip(before, state(), strict=True)]
+    return result, changes
+
+
+def _compare(what: str, ours: Any, theirs: Any, tolerance: float, slack: float) -> None:
+    if ours.shape != theirs.shape:
+        raise Disagreement(f"{what}: shape {theirs.shape}, {OURS} has {ours.shape}")
+    scale = float(np.abs(ours).max(initial=0))
+    gap = float(np.abs(ours - theirs).max(initial=0))
+    if not gap <= tolerance * scale + slack + 1e-7:
+        raise Disagreement(f"{what}: differs by {gap:.3g}, where the largest value is {scale:.3g}")
+
+
+def _arrays(result: Any) -> list[np.ndarray[Any, Any]]:
+    return [_array(leaf) for leaf in jax.tree_util.tree_leaves(result)]
+
+
+def _array(leaf: Any) -> np.ndarray[Any, Any]:
+    if hasattr(leaf, "detach"):
+        leaf = leaf.detach().cpu()
+    return np.array(leaf, dtype=np.float64)
+
+
+# -- timing -------------------------------------------------------------------------------------------------------
+
+
+def finish(result: Any) -> None:
+    """Return when everything that the result stands for has been computed."""
+    wait_for(result)
+    for leaf in jax.tree_util.tree_leaves(result):
+        if isinstance(leaf, jax.Array):
+            leaf.block_until_ready()
+        elif isinstance(leaf, hf.Variable):
+            wait_for(leaf.read())
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def block(side: Side, calls: int) -> float:
+    """Return the seconds per call of a block of calls; what they compute is waited for, once, at its end."""
+    call, prepare = side.call, side.prepare
+    if side.self_timed:
+        return float(np.median([call() for _ in range(calls)]))
+    result: Any = None
+    if prepare is None:
+        start = time.perf_counter()
+        for _ in range(calls):
+            result = call()
+    else:
+        items = [prepare() for _ in range(calls)]
+        start = time.perf_counter()
+        for item in items:
+            result = call(item)
+    finish(result)
+    if side.state is not None:
+        finish(side.state())
+    return (time.perf_counter() - start) / calls
+
+
+def _measure(result: RowResult, sides: list[Side], effort: Effort) -> None:
+    gc.collect()
+    counts, once = [], 0.0
+    for side in sides:
+        seconds = block(side, 1)
+        if seconds < effort.block_s / 20:
+            seconds = block(side, min(20, side.calls))
+        counts.append(int(min(max(effort.block_s / seconds, 1), side.calls)))
+        once += seconds * counts[-1]
+    rounds = effort.rounds
+    if not effort.smoke:
+        rounds = int(min(rounds, max(effort.row_s / once, FEWEST_ROUNDS)))
+    measured: list[list[float]] = [[] for _ in sides]
+    turns = list(zip(sides, counts, measured, strict=True))
+    end = time.perf_counter() + 2 * effort.row_s
+    for number in range(rounds):
+        if number >= FEWEST_ROUNDS and time.perf_counter() > end:
+            break  # the machine got slower
+        for side, calls, times in turns if number % 2 else reversed(turns):
+            times.append(block(side, calls) / result.row.per)
+    ours = np.asarray(measured[0])
+    result.ours = _timing(ours, counts[0])
+    for side, calls, times in turns[1:]:
+        ratios = ours / np.asarray(times)
+        low, high = np.percentile(ratios, [25, 75])
+        timing = _timing(np.asarray(times), calls)
+        ratio = result.ours.median / timing.median
+        result.peers.append(PeerResult(side.name, timing, ratio, float(low), float(high), side.aim))
+
+
+def _timing(times: np.ndarray[Any, Any], calls: int) -> Timing:
+    low, median, high = np.percentile(times, [25, 50, 75])
+    return Timing(float(median), float(low), float(high), calls * len(times))
+
+
+def run_rows(rows: list[Row], effort: Effort, done: Callable[[RowResult], None]) -> list[RowResult]:
+    """Run rows one after another, telling `done` of each result."""
+    results: list[RowResult] = []
+    for row in rows:
+        results.append(run_row(row, effort))
+        done(results[-1])
+    return results

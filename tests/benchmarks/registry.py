@@ -1,0 +1,181 @@
+"""Rows and what they are made of: `row` registers a function that fills in a `Case` with the sides to be timed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+OURS = "hybridflow"
+T = TypeVar("T")
+
+
+@dataclass
+class Side:
+    """One way to do the work of a row.
+
+    Attributes:
+        name: who does it.
+        call: does it once; takes what `prepare` returned, if there is a `prepare`.
+        prepare: makes what one call uses up, outside the measured time.
+        state: returns the parameters that a call changes, cheaply: they are waited for.
+        comparable, comparable_state: turn a result, and the state, into what is compared with the other sides' (torch
+            keeps some weights transposed).
+        self_timed: whether `call` returns the seconds it took, for work in another process.
+        calls: how many calls a turn has at most.
+        aim: the ratio of hybridflow's time to this side's that is aimed at.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    prepare: Callable[[], Any] | None = None
+    state: Callable[[], Any] | None = None
+    comparable: Callable[[Any], Any] = lambda result: result
+    comparable_state: Callable[[Any], Any] = lambda state: state
+    self_timed: bool = False
+    calls: int = 5000
+    aim: float | None = None
+
+    def run(self) -> Any:
+        """Do the work once."""
+        return self.call() if self.prepare is None else self.call(self.prepare())
+
+
+class SkippedRow(Exception):
+    """Raised by a row that cannot run here at all; its text says why."""
+
+
+@dataclass
+class Case:
+    """What a row fills in.
+
+    Attributes:
+        smoke: whether only to show that the row runs: rows then choose small sizes.
+        sides: hybridflow's side first.
+        notes: why a peer is missing, and what else a reader must know.
+    """
+
+    smoke: bool
+    aims: Mapping[str, float]
+    sides: list[Side] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def size(self, full: T, smoke: T) -> T:
+        """Choose a size."""
+        return smoke if self.smoke else full
+
+    def normal(self, *shape: int, scale: float = 1.0) -> np.ndarray[Any, Any]:
+        """Draw float32 numbers."""
+        return (self.rng.standard_normal(shape) * scale).astype(np.float32)
+
+    def enter(self, context: AbstractContextManager[T]) -> T:
+        """Stay in a context until the row has been measured."""
+        return self.stack.enter_context(context)
+
+    def skip(self, why: str) -> None:
+        """Give the row up.
+
+        Raises:
+            SkippedRow: always.
+        """
+        raise SkippedRow(why)
+
+    def ours(self, call: Callable[..., Any], **options: Any) -> None:
+        """Add hybridflow's side; `options` are the other attributes of `Side`."""
+        self.sides.insert(0, Side(OURS, call, **options))
+
+    def peer(self, name: str, call: Callable[..., Any], **options: Any) -> None:
+        """Add a peer's side."""
+        self.sides.append(Side(name, call, aim=self.aims.get(name), **options))
+
+    def torch(self, name: str = "torch") -> Callable[[Callable[[Any, Callable[[Any], Any]], Any]], None]:
+        """Add torch's side, made by the decorated function if torch is installed.
+
+        The function takes the torch module and a function that puts an array on the device that hybridflow's values
+        are on; it returns the call, or the call and the other attributes of `Side` in a dict.
+        """
+
+        def decorate(build: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
+            if importlib.util.find_spec("torch") is None:
+                self.notes.append(f"{name}: torch is not installed (the `bench` extra)")
+                return
+            import torch
+
+            on_gpu = jax.default_backend() == "gpu"
+            if on_gpu and not torch.cuda.is_available():
+                self.notes.append(f"{name}: torch cannot use the GPU here")
+                return
+
+            def put(array: Any) -> Any:
+                return torch.tensor(array, device="cuda" if on_gpu else "cpu")
+
+            try:
+                built = build(torch, put)
+            except SkippedRow as skipped:
+                self.notes.append(f"{name}: {skipped}")
+                return
+            call, options = built if isinstance(built, tuple) else (built, {})
+            self.peer(name, call, **options)
+
+        return decorate
+
+
+@dataclass(frozen=True)
+class Row:
+    """A registered row.
+
+    Attributes:
+        name: the function's name, to select it by.
+        group: the module it is in.
+        work: what is done, for the table.
+        build: fills in a `Case`.
+        per: how many units of work one call does.
+        unit: what a unit is.
+        aims: by peer's name, the ratio that is aimed at.
+        tolerance: how far results may differ, relative to the largest one.
+    """
+
+    name: str
+    group: str
+    work: str
+    build: Callable[[Case], None]
+    per: int
+    unit: str
+    aims: Mapping[str, float]
+    tolerance: float
+
+
+ROWS: dict[str, Row] = {}
+"""Every row by name, filled by `row`."""
+
+
+def row(
+    work: str, *, per: int = 1, unit: str = "call", aims: Mapping[str, float] | None = None, tolerance: float = 1e-4
+) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
+    """Register a function as a row; see `Row` for the arguments."""
+
+    def decorate(build: Callable[[Case], None]) -> Callable[[Case], None]:
+        name, group = build.__name__, build.__module__.rpartition(".")[2]
+        if name in ROWS:
+            raise ValueError(f"row {name} is there already, in {ROWS[name].group}")
+        ROWS[name] = Row(name, group, work, build, per, unit, aims or {}, tolerance)
+        return build
+
+    return decorate
+
+
+def all_rows() -> list[Row]:
+    """Import every module of `rows` and return what they registered."""
+    package = importlib.import_module(".rows", __package__)
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    return list(ROWS.values())

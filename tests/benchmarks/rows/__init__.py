@@ -1,0 +1,1 @@
+"""The rows; every module here is imported by `registry.all_rows`."""

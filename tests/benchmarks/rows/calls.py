@@ -1,0 +1,57 @@
+"""Calls of small compiled functions: what the call itself costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import hybridflow as hf
+
+from ..registry import Case, row
+
+
+@row("compiled x + y, 64 floats on the device", aims={"jax.jit": 1.3})
+def call_device(case: Case) -> None:
+    a, b = case.normal(64), case.normal(64)
+    keep = hf.compile(lambda x: x + 0.0)
+    x, y = keep(hf.asarray(a)), keep(hf.asarray(b))
+    jx, jy = jnp.asarray(a), jnp.asarray(b)
+    f, g = hf.compile(lambda x, y: x + y), jax.jit(lambda x, y: x + y)
+    case.ours(lambda: f(x, y))
+    case.peer("jax.jit", lambda: g(jx, jy))
+
+
+@row("compiled x + y, 64 floats, fresh on the host", aims={"jax.jit": 1.2})
+def call_host(case: Case) -> None:
+    a, b = case.normal(64), case.normal(64)
+    f, g = hf.compile(lambda x, y: x + y), jax.jit(lambda x, y: x + y)
+    case.ours(lambda xy: f(*xy), prepare=lambda: (hf.asarray(a), hf.asarray(b)))
+    case.peer("jax.jit", lambda xy: g(*xy), prepare=lambda: (a.copy(), b.copy()))
+
+
+@row("compiled update of 50 Variables of 64 floats", aims={"jax.jit": 0.6, "jax.jit, donated": 1.15})
+def call_variables(case: Case) -> None:
+    values = [case.normal(64) for _ in range(50)]
+    variables = [hf.Variable(value) for value in values]
+    half = np.float32(0.5)
+
+    @hf.compile
+    def update() -> None:
+        for variable in variables:
+            variable.assign(variable * 0.5 + 0.5)
+
+    case.ours(update, state=lambda: [variable.read() for variable in variables])
+
+    def step(arrays: list[Any]) -> list[Any]:
+        return [array * half + half for array in arrays]
+
+    for name, jitted in (("jax.jit", jax.jit(step)), ("jax.jit, donated", jax.jit(step, donate_argnums=0))):
+        held = [[jnp.asarray(value) for value in values]]
+
+        def theirs(jitted: Any = jitted, held: Any = held) -> None:
+            held[0] = jitted(held[0])
+
+        case.peer(name, theirs, state=lambda held=held: held[0])
