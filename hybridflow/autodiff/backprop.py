@@ -114,6 +114,9 @@ def backprop(
     return walk.finish()
 
 
+_ARRAY = np.ndarray
+
+
 class _Walk:
     """One walk: what is pending for each value, and what the sources got.
 
@@ -173,25 +176,23 @@ class _Walk:
                     self.result[node, 0] = g
             else:
                 g = self.cotangents(node)
-            if g is not None and wanted:
-                self.hand_over(node, wanted, run(node, g, wanted))
+            if g is None or not wanted:
+                continue
+            gradients = run(node, g, wanted)
+            for index, edge in enumerate(node.inputs):
+                if wanted[index]:
+                    key = edge[0]  # pyright: ignore[reportOptionalSubscript]  (a wanted input has a producer)
+                    if type(gradients[index]) is _ARRAY and key not in pending and len(key.outputs) == 1:
+                        pending[key] = gradients[index]
+                    else:
+                        self.hand_over(edge, gradients[index])
 
-    def hand_over(self, node: Node, wanted: Wanted, gradients: Sequence[Any]) -> None:
-        """Contribute a node's gradients to its inputs."""
-        pending = self.pending
-        for index, edge in enumerate(node.inputs):
-            if not wanted[index]:
-                continue
-            gradient = gradients[index]
-            if type(gradient) is FunctionType:
-                gradient = gradient()
-            if gradient is None or edge is None:
-                continue
-            key = edge[0]
-            if len(key.outputs) == 1 and key not in pending:
-                pending[key] = gradient
-            else:
-                self.contribute(edge, gradient)
+    def hand_over(self, edge: Edge | None, gradient: Any) -> None:
+        """Contribute a gradient, computing it first if it is a function that does."""
+        if type(gradient) is FunctionType:
+            gradient = gradient()
+        if gradient is not None and edge is not None:
+            self.contribute(edge, gradient)
 
     def finish(self) -> dict[Edge, Any]:
         """Return the sources' gradients, those included that no walked node made."""
