@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         status.update(rows[0].work)
         results = run_rows(rows, SMOKE if options.smoke else Effort(rounds=options.rounds), done)
     console.print(report.heading(facts), highlight=False)
-    console.print(report.table(results))
+    console.print(report.table(results, smoke=options.smoke))
     for line in report.remarks(results):
         console.print(escape(line), highlight=False)
     if options.json is not None:

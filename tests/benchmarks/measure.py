@@ -35,7 +35,7 @@ class Effort:
     row_s: float = 8.0
 
 
-SMOKE = Effort(smoke=True, rounds=2, block_s=0.0, row_s=0.0)
+SMOKE = Effort(smoke=True, rounds=1, block_s=0.0, row_s=0.0)
 FEWEST_ROUNDS = 3
 
 
@@ -141,7 +141,7 @@ def _arrays(result: Any) -> list[np.ndarray[Any, Any]]:
 
 def _array(leaf: Any) -> np.ndarray[Any, Any]:
     if hasattr(leaf, "detach"):
-        leaf = leaf.detach().cpu()
+        leaf = leaf.detach().cpu().numpy()
     return np.array(leaf, dtype=np.float64)
 
 
@@ -184,18 +184,13 @@ def block(side: Side, calls: int) -> float:
 
 def _measure(result: RowResult, sides: list[Side], effort: Effort) -> None:
     gc.collect()
-    counts, once = [], 0.0
-    for side in sides:
-        seconds = block(side, 1)
-        if seconds < effort.block_s / 20:
-            seconds = block(side, min(20, side.calls))
-        counts.append(int(min(max(effort.block_s / seconds, 1), side.calls)))
-        once += seconds * counts[-1]
+    counts = [_calls(side, effort) for side in sides]
+    once = sum(seconds * calls for calls, seconds in counts)
     rounds = effort.rounds
     if not effort.smoke:
         rounds = int(min(rounds, max(effort.row_s / once, FEWEST_ROUNDS)))
     measured: list[list[float]] = [[] for _ in sides]
-    turns = list(zip(sides, counts, measured, strict=True))
+    turns = [(side, calls, times) for side, (calls, _), times in zip(sides, counts, measured, strict=True)]
     end = time.perf_counter() + 2 * effort.row_s
     for number in range(rounds):
         if number >= FEWEST_ROUNDS and time.perf_counter() > end:
@@ -203,13 +198,23 @@ def _measure(result: RowResult, sides: list[Side], effort: Effort) -> None:
         for side, calls, times in turns if number % 2 else reversed(turns):
             times.append(block(side, calls) / result.row.per)
     ours = np.asarray(measured[0])
-    result.ours = _timing(ours, counts[0])
+    result.ours = _timing(ours, counts[0][0])
     for side, calls, times in turns[1:]:
         ratios = ours / np.asarray(times)
         low, high = np.percentile(ratios, [25, 75])
         timing = _timing(np.asarray(times), calls)
         ratio = result.ours.median / timing.median
         result.peers.append(PeerResult(side.name, timing, ratio, float(low), float(high), side.aim))
+
+
+def _calls(side: Side, effort: Effort) -> tuple[int, float]:
+    """Return how many calls a turn of a side has, and what one takes."""
+    if effort.smoke:
+        return 1, 0.0
+    seconds = block(side, 1)
+    if seconds < effort.block_s / 20:
+        seconds = block(side, min(20, side.calls))
+    return int(min(max(effort.block_s / seconds, 1), side.calls)), seconds
 
 
 def _timing(times: np.ndarray[Any, Any], calls: int) -> Timing:

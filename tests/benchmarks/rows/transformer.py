@@ -180,7 +180,7 @@ def by_layer(blocks: Any) -> list[Any]:
     return [blocks[name][layer] for layer in range(len(blocks["qkv"])) for name in sorted(blocks)]
 
 
-LAYERS = 12, 2
+LAYERS = 12, 1
 """How many layers, in full and in a smoke run."""
 
 
