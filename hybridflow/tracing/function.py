@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 import weakref
@@ -283,12 +284,13 @@ class CompiledFunction(Generic[P, R]):
                     reference = weakref.ref(instance, lambda _: self._instances.pop(key, None))
                 except TypeError:
                     return None
-                found = self._instances[key] = (reference, self._child())
+                found = self._instances[key] = (reference, self._like(self._function, bound=True))
             return found
 
-    def _child(self) -> CompiledFunction[Any, Any]:
+    def _like(self, function: Callable[..., Any], *, bound: bool = False) -> CompiledFunction[Any, Any]:
+        """Compile a function with the same options."""
         return CompiledFunction(
-            self._function, static_argnames=self._static, max_traces=self._max_traces, name=self._name, bound=True
+            function, static_argnames=self._static, max_traces=self._max_traces, name=self._name, bound=bound
         )
 
     # -- looking inside ---------------------------------------------------------------------------------------
@@ -345,6 +347,17 @@ class CompiledFunction(Generic[P, R]):
     def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]:
         signature = self._signature(args, kwargs)
         return self._find(signature, args), signature
+
+    def __copy__(self) -> CompiledFunction[P, R]:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction[P, R]:
+        # As Python copies functions: a plain one is itself, a method is copied with its instance.
+        function = copy.deepcopy(self._function, memo)
+        return self if function is self._function else self._like(function)
+
+    def __reduce__(self) -> str:
+        return getattr(self._function, "__qualname__", self._name)  # pickled by name, as functions are
 
     def __repr__(self) -> str:
         return f"<CompiledFunction {self._name}, {self._trace_count} traces>"

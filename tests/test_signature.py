@@ -1,0 +1,761 @@
+"""What makes a new trace of a compiled function, and how long traces live."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import enum
+import functools
+import gc
+import math
+import pickle
+import weakref
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MutationError
+
+Point = collections.namedtuple("Point", ["x", "y"])
+
+
+def ones(*shape: int, dtype: Any = np.float32) -> hf.Tensor:
+    return hf.asarray(np.ones(shape, dtype))
+
+
+def traces_of(fn, *calls, **options) -> int:
+    """How many traces calls with these argument tuples make."""
+    compiled = hf.compile(fn, **options)
+    for args in calls:
+        compiled(*args)
+    return compiled.trace_count
+
+
+# -- tensors ------------------------------------------------------------------------------------------------------
+
+
+def test_dtype_and_shape_of_tensors_make_a_trace_and_values_do_not():
+    def f(x):
+        return x + x
+
+    assert traces_of(f, (ones(2),), (ones(2) * 3,)) == 1
+    assert traces_of(f, (ones(2),), (ones(3),)) == 2
+    assert traces_of(f, (ones(2),), (ones(1, 2),)) == 2
+    assert traces_of(f, (ones(2),), (ones(2, dtype=np.float64),)) == 2
+    assert traces_of(f, (ones(2, dtype=np.int32),), (ones(2, dtype=np.uint32),)) == 2
+
+
+def test_arrays_and_numpy_scalars_are_tensors():
+    def f(x):
+        assert isinstance(x, hf.Tensor)
+        return x * 2
+
+    array = np.ones(3, np.float32)
+    assert traces_of(f, (array,), (hf.asarray(array),), (jax.numpy.asarray(array),)) == 1
+    assert traces_of(f, (np.float32(1),), (np.float32(2),), (hf.asarray(3.0),)) == 1
+    assert traces_of(f, (np.float64(1),), (np.float32(1),), (np.int64(1),), (np.bool_(True),)) == 4
+    assert hf.compile(f)(np.float64(1)).dtype == hf.float64
+
+
+def test_a_list_of_arrays_is_a_list_of_tensors():
+    compiled = hf.compile(lambda xs: [type(x) for x in xs] == [hf.Tensor] * 2)
+    assert bool(compiled([np.ones(2), np.float32(1)]))
+
+
+def test_a_users_array_is_copied():
+    compiled = hf.compile(lambda x: (x, hf.sum(x @ x)))
+    array = np.full((512, 512), 2.0, np.float32)
+    for _ in range(3):
+        array[:] = 2.0
+        same, total = compiled(array)
+        array[:] = -1.0
+        assert total.item() == 512**3 * 4.0
+        assert (same.numpy() == 2.0).all()
+
+
+def test_a_callers_view_of_other_memory_layouts():
+    compiled = hf.compile(lambda x: x + 0)
+    array = np.arange(12, dtype=np.int32).reshape(3, 4)
+    for view in (array.T, array[::2], array[:, ::-1], np.asfortranarray(array)):
+        np.testing.assert_array_equal(compiled(view).numpy(), view)
+
+
+DTYPES = ["bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "bfloat16"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (3,), (0, 2)])
+def test_every_dtype_goes_in_and_out(dtype, shape):
+    spec = hf.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    array = np.ones(shape, spec)
+    result = hf.compile(lambda x: (x, hf.reshape(x, (-1,))))(array)
+    assert [t.dtype for t in result] == [spec] * 2
+    assert result[0].shape == shape
+    np.testing.assert_array_equal(result[0].numpy(), array)
+
+
+# -- structure ----------------------------------------------------------------------------------------------------
+
+
+def test_structures_differ():
+    def f(x):
+        return jax.tree_util.tree_leaves(x)[0] * 2
+
+    a = ones(2)
+    assert traces_of(f, (a,), ([a],), ((a,),), ({"k": a},), ({"other": a},), ([a, a],), (Point(a, a),), ((a, a),)) == 8
+    assert traces_of(f, ((a, None),), ((a, a),), ((a, 1),)) == 3
+    assert traces_of(f, ([a, []],), ([a, ()],), ([a, {}],), ([a],)) == 4
+
+
+def test_results_of_list_tuple_and_namedtuple_differ():
+    compiled = hf.compile(lambda p: p)
+    a = ones(2)
+    assert type(compiled([a, a])) is list
+    assert type(compiled((a, a))) is tuple
+    assert type(compiled(Point(a, a))) is Point
+    assert compiled.trace_count == 3
+
+
+def test_dict_order_does_not_matter():
+    compiled = hf.compile(lambda d, **options: d["a"] - d["b"] + options["c"] * options["e"])
+    one, two = ones(2), ones(2) * 2
+    first = compiled({"a": one, "b": two}, c=one, e=two)
+    second = compiled({"b": two, "a": one}, e=two, c=one)
+    assert compiled.trace_count == 1
+    assert first.tolist() == second.tolist() == [1.0, 1.0]
+
+
+def test_registered_classes_are_structures():
+    @jax.tree_util.register_pytree_node_class
+    class Layer:
+        def __init__(self, w, name):
+            self.w, self.name = w, name
+
+        def tree_flatten(self):
+            return (self.w,), self.name
+
+        @classmethod
+        def tree_unflatten(cls, name, children):
+            return cls(*children, name)
+
+    compiled = hf.compile(lambda layer, x: Layer(layer.w * x, layer.name))
+    result = compiled(Layer(ones(2), "a"), 3.0)
+    assert type(result) is Layer
+    assert (result.w.tolist(), result.name) == ([3.0, 3.0], "a")
+    compiled(Layer(ones(2) * 5, "a"), 3.0)
+    assert compiled.trace_count == 1
+    compiled(Layer(ones(2), "b"), 3.0)
+    assert compiled.trace_count == 2
+
+
+# -- spellings ----------------------------------------------------------------------------------------------------
+
+
+def test_positional_keyword_and_default_spellings_are_one_trace():
+    @hf.compile
+    def f(x, y=2, *, z=3):
+        return x * y + z
+
+    one = ones(2)
+    for result in (f(one), f(x=one), f(one, 2), f(one, y=2, z=3), f(z=3, y=2, x=one)):
+        assert result.tolist() == [5.0, 5.0]
+    assert f.trace_count == 1
+    assert f(one, 3).tolist() == [6.0, 6.0]
+    assert f.trace_count == 2
+
+
+def test_variadic_arguments():
+    @hf.compile
+    def f(x, /, *rest, scale=1, **named):
+        return sum(rest, x) * scale + sum(named.values())
+
+    one = ones(2)
+    assert f(one, one, one, scale=2, a=one, b=one).tolist() == [8.0, 8.0]
+    assert f(one, one, one, b=one, a=one, scale=2).tolist() == [8.0, 8.0]
+    assert f.trace_count == 1
+    assert f(one, one).tolist() == [2.0, 2.0]
+    assert f(one, x=one).tolist() == [2.0, 2.0]  # a keyword of the name of a positional-only parameter
+    assert f.trace_count == 3
+
+
+def test_tensors_as_defaults():
+    default = ones(2)
+
+    @hf.compile
+    def f(x, y=default):
+        return x + y
+
+    assert f(ones(2)).tolist() == [2.0, 2.0]
+    assert f(ones(2), ones(2) * 3).tolist() == [4.0, 4.0]
+    assert f.trace_count == 1
+
+
+def test_wrong_arguments_say_what_the_signature_is():
+    compiled = hf.compile(lambda x, y: x, name="area")
+    for args, kwargs in (((1,), {}), ((1, 2, 3), {}), ((1, 2), {"z": 3}), ((1, 2), {"y": 3})):
+        with pytest.raises(ArgumentTypeError, match=r"(?s)area: .*positional.*The signature is area\(x, y\)"):
+            compiled(*args, **kwargs)
+    assert compiled.trace_count == 0
+
+
+def test_callables_that_are_no_functions():
+    compiled = hf.compile(functools.partial(lambda a, b, c: a - b * c, 10, c=2))
+    assert compiled(hf.asarray(3.0)).item() == 4.0
+
+    class Callable:
+        def __call__(self, x, scale=2):
+            return x * scale
+
+    assert hf.compile(Callable())(hf.asarray(3.0)).item() == 6.0
+    assert hf.compile(Callable())(hf.asarray(3.0), scale=3).item() == 9.0
+
+
+class NoSignature:
+    """A callable for which Python knows no signature."""
+
+    __signature__ = "unknown"
+
+    def __call__(self, *args, **kwargs):
+        return args[0] * args[1] - kwargs["offset"]
+
+
+def test_a_callable_of_unknown_signature():
+    compiled = hf.compile(NoSignature())
+    assert compiled(ones(1), 3, offset=ones(1)).tolist() == [2.0]
+    assert compiled(ones(1), 3, offset=ones(1)).tolist() == [2.0]
+    assert compiled.trace_count == 1
+
+
+# -- Python values ------------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_different_types_never_share_a_trace():
+    compiled = hf.compile(lambda n: hf.asarray(n))
+    results = [compiled(n) for n in (1, True, 1.0, 1 + 0j)]
+    assert [str(r.dtype) for r in results] == ["int32", "bool", "float32", "complex64"]
+    assert compiled.trace_count == 4
+    assert [str(compiled(n).dtype) for n in (1 + 0j, 1.0, True, 1)] == ["complex64", "float32", "bool", "int32"]
+    assert compiled.trace_count == 4
+
+
+def test_minus_zero_and_nan():
+    compiled = hf.compile(lambda n: hf.asarray(1.0) / hf.asarray(n))
+    assert compiled(0.0).item() == math.inf
+    assert compiled(-0.0).item() == -math.inf
+    assert compiled.trace_count == 2
+    assert math.isnan(compiled(math.nan).item())
+    assert math.isnan(compiled(float("nan")).item())
+    assert compiled.trace_count == 3
+    signs = hf.compile(lambda z: hf.asarray(1.0) / hf.asarray(z.imag))
+    assert signs(complex(1, -0.0)).item() == -math.inf
+    assert signs(complex(1, 0.0)).item() == math.inf
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@pytest.mark.parametrize(
+    ("one", "equal", "other"),
+    [
+        ("relu", "re" + "lu", "tanh"),
+        (b"a", bytes([97]), b"b"),
+        (None, None, 0),
+        (Color.RED, Color(1), Color.BLUE),
+        (Level.LOW, Level(1), 1),
+        (slice(1, 2), slice(1, 2), slice(1, 2, 1)),
+        (slice(0, 1), slice(0, 1), slice(False, 1)),
+        (range(3), range(3), range(4)),
+        (frozenset({1, 2}), frozenset({2, 1}), frozenset({True, 2})),
+        (hf.float32, np.dtype("float32"), hf.float64),
+        (float, float, int),
+        (..., ..., None),
+        (hf.TensorSpec([2]), hf.TensorSpec([2]), hf.TensorSpec([3])),
+        ((1, (2.0, "a")), (1, (2.0, "a")), (1, (2, "a"))),
+    ],
+)
+def test_python_values_are_compared_by_type_and_value(one, equal, other):
+    def f(x, option):
+        return x + 1
+
+    x = ones(2)
+    assert traces_of(f, (x, one), (x, equal)) == 1
+    assert traces_of(f, (x, one), (x, other)) == 2
+
+
+def test_frozen_dataclasses_are_compared_by_value_and_other_objects_by_identity():
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        size: int
+        rate: float = 0.5
+
+    @dataclasses.dataclass
+    class Mutable:
+        size: int
+
+    class Plain:
+        def __eq__(self, other):
+            return True
+
+        def __hash__(self):
+            return 1
+
+    def f(x, config):
+        return x * 2
+
+    x = ones(2)
+    assert traces_of(f, (x, Config(1)), (x, Config(1)), (x, Config(1, 0.5))) == 1
+    assert traces_of(f, (x, Config(1)), (x, Config(True)), (x, Config(2)), (x, Config(1, 0))) == 4
+    assert traces_of(f, (x, Config(1, [1])), (x, Config(1, [1])), (x, Config(1, [1.0]))) == 2
+    mutable = Mutable(1)
+    assert traces_of(f, (x, mutable), (x, mutable)) == 1
+    assert traces_of(f, (x, Mutable(1)), (x, Mutable(1))) == 2
+    assert traces_of(f, (x, Plain()), (x, Plain())) == 2
+
+
+def test_a_changed_list_in_a_frozen_dataclass_is_seen():
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        factors: list
+
+    compiled = hf.compile(lambda x, config: x * sum(config.factors))
+    config = Config([1.0])
+    assert compiled(ones(1), config).tolist() == [1.0]
+    config.factors.append(2.0)
+    assert compiled(ones(1), config).tolist() == [3.0]
+
+
+def test_functions_and_methods_as_arguments():
+    class Model:
+        def forward(self, x):
+            return x * 2
+
+        @hf.compile
+        def step(self, x):
+            return x * 3
+
+    compiled = hf.compile(lambda fn, x: fn(x))
+    model, other = Model(), Model()
+    for _ in range(2):
+        assert compiled(model.forward, ones(1)).tolist() == [2.0]  # a new bound method each time
+    assert compiled.trace_count == 1
+    for _ in range(2):
+        assert compiled(model.step, ones(1)).tolist() == [3.0]
+    assert compiled.trace_count == 2
+    compiled(other.forward, ones(1))
+    assert compiled.trace_count == 3
+    compiled(lambda x: x, ones(1))
+    compiled(lambda x: x, ones(1))
+    assert compiled.trace_count == 5
+
+
+def test_an_object_that_took_the_place_of_another_is_another():
+    class Config:
+        def __init__(self, n):
+            self.n = n
+
+    class Slotted:
+        __slots__ = ("n",)
+
+        def __init__(self, n):
+            self.n = n
+
+    for kind in (Config, Slotted):
+        compiled = hf.compile(lambda x, config: x * config.n)
+        for n in range(1, 30):
+            assert compiled(ones(1), kind(n)).tolist() == [n]  # freed at once; its id is used again
+
+
+# -- static_argnames ----------------------------------------------------------------------------------------------
+
+
+def test_static_arguments_may_be_anything():
+    compiled = hf.compile(lambda x, sizes: x * sum(sizes), static_argnames="sizes")
+    assert compiled(ones(1), [1, 2]).tolist() == [3.0]
+    assert compiled(ones(1), [1, 2]).tolist() == [3.0]
+    assert compiled.trace_count == 1
+    sizes = [1, 2]
+    compiled(ones(1), sizes)
+    sizes.append(4)
+    assert compiled(ones(1), sizes).tolist() == [7.0]
+    assert compiled.trace_count == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "equal", "other"),
+    [
+        ([1, 2], [1, 2], [1, 2.0]),
+        ((1, 2), (1, 2), (True, 2)),
+        ([1, 2], [1, 2], (1, 2)),
+        ({"a": 1}, {"a": 1}, {"a": True}),
+        ({"a": 1, "b": 2}, {"a": 1, "b": 2}, {"b": 2, "a": 1}),  # the function may see the order
+        ({1, 2}, {2, 1}, {1, 2.5}),
+        (np.ones(2), np.ones(2), np.ones(2, np.float32)),
+        (np.array([0.0]), np.array([0.0]), np.array([-0.0])),
+        (np.float32(1), np.float32(1), 1.0),
+        (0.0, 0.0, -0.0),
+        ("a", "a", "b"),
+    ],
+)
+def test_static_arguments_are_compared_by_type_and_value(one, equal, other):
+    compiled = hf.compile(lambda x, option: x + 1, static_argnames=["option"])
+    compiled(ones(1), one)
+    compiled(ones(1), equal)
+    compiled(ones(1), option=copy.deepcopy(one))
+    assert compiled.trace_count == 1
+    compiled(ones(1), other)
+    assert compiled.trace_count == 2
+
+
+def test_static_objects_use_their_own_equality_or_identity():
+    class ByValue:
+        def __init__(self, n):
+            self.n = n
+
+        def __eq__(self, other):
+            return self.n == other.n
+
+        def __hash__(self):
+            return hash(self.n)
+
+    class Unhashable:
+        __hash__ = None
+
+    compiled = hf.compile(lambda x, option: x + 1, static_argnames="option")
+    for option in (ByValue(1), ByValue(1), ByValue(2)):
+        compiled(ones(1), option)
+    assert compiled.trace_count == 2
+    one = Unhashable()
+    for option in (one, one, Unhashable()):
+        compiled(ones(1), option)
+    assert compiled.trace_count == 4
+
+
+def test_a_static_array_stays_an_array():
+    compiled = hf.compile(lambda x, table: x * float(table[1]), static_argnames="table")
+    assert compiled(ones(1), np.array([1.0, 5.0])).tolist() == [5.0]
+
+
+def test_static_names_that_only_var_keywords_take():
+    @hf.compile(static_argnames=("mode",))
+    def f(x, **options):
+        assert type(options["mode"]) is list
+        return x * len(options["mode"]) + options["y"]
+
+    for _ in range(2):
+        assert f(ones(1), mode=[1, 2], y=np.float32(1)).tolist() == [3.0]
+    assert f.trace_count == 1
+    assert f(ones(1), mode=[1], y=np.float32(1)).tolist() == [2.0]
+
+
+def test_unknown_static_names_and_other_bad_options():
+    with pytest.raises(ArgumentError, match=r"(?s)static_argnames \['z'\] are no parameters of f.*Name parameters"):
+        hf.compile(lambda x: x, static_argnames="z", name="f")
+    with pytest.raises(ArgumentError, match="max_traces=0, which is less than 1"):
+        hf.compile(lambda x: x, max_traces=0)
+    with pytest.raises(ArgumentTypeError, match=r"compile: a int is not callable.*\n.*Pass a function"):
+        hf.compile(3)
+
+
+def test_compiling_a_compiled_function_compiles_the_function():
+    inner = hf.compile(lambda x: x + 1)
+    outer = hf.compile(inner)
+    assert outer.python_function is inner.python_function
+    assert outer(ones(1)).tolist() == [2.0]
+    assert (inner.trace_count, outer.trace_count) == (0, 1)
+
+
+# -- Variables ----------------------------------------------------------------------------------------------------
+
+
+def test_variables_are_known_by_spec_and_aliasing():
+    compiled = hf.compile(lambda v, w: v * 10 + w)
+    a, b, c = hf.Variable(1.0), hf.Variable(2.0), hf.Variable(3.0)
+    assert compiled(a, b).item() == 12.0
+    assert compiled(b, c).item() == 23.0
+    assert compiled.trace_count == 1
+    assert compiled(a, a).item() == 11.0
+    assert compiled(c, c).item() == 33.0
+    assert compiled.trace_count == 2
+    assert compiled(hf.Variable(1), hf.Variable(2.0)).item() == 12.0
+    assert compiled(hf.Variable(1.0, trainable=False), b).item() == 12.0
+    assert compiled.trace_count == 4
+    assert compiled(a.read(), b).item() == 12.0
+    assert compiled.trace_count == 5
+
+
+# -- the cache ----------------------------------------------------------------------------------------------------
+
+
+def test_the_least_recently_used_trace_is_dropped():
+    compiled = hf.compile(lambda x: x + 1, max_traces=2)
+    compiled(ones(1))
+    compiled(ones(2))
+    compiled(ones(1))
+    compiled(ones(3))  # drops the trace of two elements
+    assert compiled.trace_count == 3
+    compiled(ones(1))
+    assert compiled.trace_count == 3
+    compiled(ones(2))
+    assert compiled.trace_count == 4
+    info = compiled.cache_info()
+    assert (info.max_traces, info.traces, info.executables) == (2, 2, 2)
+    assert compiled.compile_count == 4
+
+
+def test_a_cache_of_one_trace():
+    compiled = hf.compile(lambda x: x + 1, max_traces=1)
+    for size in (1, 2, 1, 1):
+        assert compiled(ones(size)).tolist() == [2.0] * size
+    assert compiled.trace_count == 3
+
+
+def test_cache_info_counts():
+    compiled = hf.compile(lambda x, n: x + n)
+    assert tuple(compiled.cache_info()) == (0, 0, 64, 0, 0)
+    assert (compiled.trace_count, compiled.compile_count) == (0, 0)
+    compiled(ones(1), 1)
+    compiled(ones(1), 1)
+    compiled(ones(1), 2)
+    info = compiled.cache_info()
+    assert (info.hits, info.misses, info.traces, info.executables) == (1, 2, 2, 2)
+    assert compiled.compile_count == 2
+    compiled.clear_cache()
+    assert compiled.cache_info().traces == compiled.cache_info().executables == 0
+    assert (compiled.trace_count, compiled.compile_count) == (2, 2)
+    compiled(ones(1), 1)
+    assert (compiled.trace_count, compiled.compile_count) == (3, 3)
+
+
+def test_clearing_the_cache_of_a_function_of_plain_tensors():
+    compiled = hf.compile(lambda x: x + 1)
+    compiled(ones(1))
+    compiled.clear_cache()
+    assert compiled(ones(1)).tolist() == [2.0]
+    assert compiled.trace_count == 2
+
+
+def test_functions_graphs_and_what_they_close_over_are_freed():
+    class Big:
+        pass
+
+    def make():
+        big, captured = Big(), ones(1000)
+
+        @hf.compile
+        def f(x, config=None):
+            _ = big
+            return x + captured
+
+        graph = f.graph(ones(1000))
+        f(ones(1000), big)
+        return f, [weakref.ref(o) for o in (f, f.python_function, big, captured, graph, graph.nodes[0])]
+
+    f, references = make()
+    del f
+    gc.collect()
+    assert [reference() for reference in references] == [None] * len(references)
+
+
+def test_arguments_are_not_kept_alive():
+    class Config:
+        pass
+
+    compiled = hf.compile(lambda v, x, config: v * x)
+    config, variable, x = Config(), hf.Variable(2.0), ones(3)
+    references = [weakref.ref(o) for o in (config, variable, x)]
+    compiled(variable, x, config)
+    del config, variable, x
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 3
+
+
+def test_an_executable_dies_with_its_trace():
+    compiled = hf.compile(lambda x: x + 1, max_traces=1)
+    lowered = compiled.lower(ones(1))
+    references = [weakref.ref(lowered.graph), weakref.ref(lowered.traced)]
+    del lowered
+    compiled(ones(2))
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+
+
+# -- methods ------------------------------------------------------------------------------------------------------
+
+
+class Model:
+    def __init__(self, factor):
+        self.factor = hf.Variable(factor)
+
+    @hf.compile
+    def forward(self, x):
+        """Multiply."""
+        return self.factor * x
+
+
+def test_methods_have_a_cache_per_instance_that_is_freed_with_it():
+    one, two = Model(1.0), Model(2.0)
+    x = ones(2)
+    assert one.forward(x).tolist() == [1.0, 1.0]
+    assert two.forward(x=x).tolist() == [2.0, 2.0]
+    one.forward(x)
+    assert (one.forward.trace_count, two.forward.trace_count, Model.forward.trace_count) == (1, 1, 0)
+    assert len(Model.forward._instances) >= 2
+    reference, cache = weakref.ref(one), weakref.ref(one.forward.__func__)
+    del one
+    gc.collect()
+    assert reference() is None
+    assert cache() is None
+    assert Model.forward(two, x).tolist() == [2.0, 2.0]
+    assert Model.forward.__name__ == "forward"
+    assert Model.forward.__doc__ == "Multiply."
+    assert "CompiledMethod" in repr(two.forward)
+    assert "Model" in repr(two.forward)
+    assert "multiply" in str(two.forward.graph(x))
+    assert "multiply" in two.forward.lower(x).as_text("graph")
+
+
+def test_a_method_of_a_temporary_object():
+    for factor in (2.0, 3.0, 4.0):
+        assert Model(factor).forward(ones(1)).tolist() == [factor]
+    gc.collect()
+    method = Model(5.0).forward  # keeps its instance
+    gc.collect()
+    assert method(ones(1)).tolist() == [5.0]
+
+
+def test_methods_of_objects_that_are_unhashable_slotted_or_equal():
+    @dataclasses.dataclass
+    class Data:  # unhashable, and equal to others
+        n: int
+
+        @hf.compile
+        def times(self, x):
+            return x * self.n
+
+    class Slotted:
+        __slots__ = ("n",)
+
+        def __init__(self, n):
+            self.n = n
+
+        @hf.compile
+        def times(self, x):
+            return x * self.n
+
+    for kind in (Data, Slotted):
+        one, equal, other = kind(2), kind(2), kind(3)
+        assert one.times(ones(1)).tolist() == [2.0]
+        assert equal.times(ones(1)).tolist() == [2.0]
+        assert other.times(ones(1)).tolist() == [3.0]
+        assert one.times(ones(1)).tolist() == [2.0]
+        assert "times" in repr(one.times)
+        assert one.times.trace_count > 0
+        assert kind(7).times(ones(1)).tolist() == [7.0]
+
+
+def test_a_method_of_a_structure_traces_through_the_instance():
+    class Scaled(collections.namedtuple("Scaled", ["w", "b"])):
+        @hf.compile
+        def apply(self, x):
+            return self.w * x + self.b
+
+    assert Scaled(ones(1), ones(1)).apply(2.0).tolist() == [3.0]
+    assert Scaled(ones(1) * 5, ones(1)).apply(2.0).tolist() == [11.0]
+    assert Scaled.apply.trace_count == 1
+
+
+def test_compiled_functions_in_classes_of_other_kinds():
+    class Tools:
+        @staticmethod
+        @hf.compile
+        def double(x):
+            return x * 2
+
+        @classmethod
+        @hf.compile
+        def named(cls, x):
+            return x * len(cls.__name__)
+
+    class Child(Model):
+        @hf.compile
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    assert Tools.double(ones(1)).tolist() == Tools().double(ones(1)).tolist() == [2.0]
+    assert Tools.named(ones(1)).tolist() == [5.0]
+    assert Child(3.0).forward(ones(1)).tolist() == [4.0]
+
+
+def test_a_compiled_function_as_an_attribute():
+    class Trainer:
+        def __init__(self):
+            self.v = hf.Variable(2.0)
+            self.step = hf.compile(self._step)
+
+        def _step(self, x):
+            return self.v * x
+
+    trainer = Trainer()
+    assert trainer.step(ones(1)).tolist() == [2.0]
+    assert copy.copy(trainer).step is trainer.step
+    copied = copy.deepcopy(trainer)  # a method is copied with its instance
+    copied.v.assign(5.0)
+    assert copied.step(ones(1)).tolist() == [5.0]
+    assert trainer.step(ones(1)).tolist() == [2.0]
+
+
+@hf.compile
+def at_the_top(x):
+    return x + 1
+
+
+def test_functions_are_copied_and_pickled_like_pythons():
+    assert copy.deepcopy(at_the_top) is at_the_top
+    assert pickle.loads(pickle.dumps(at_the_top)) is at_the_top
+
+
+# -- arguments stay what they were --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "argument"),
+    [
+        (lambda xs, d: xs.append(xs[0]), "xs"),
+        (lambda xs, d: xs.pop(), "xs"),
+        (lambda xs, d: xs.__setitem__(0, xs[0] * 2), "xs"),
+        (lambda xs, d: d.update(b=1), "d"),
+        (lambda xs, d: d["inner"].append(2), "d"),
+    ],
+)
+def test_changing_an_argument_is_an_error(change, argument):
+    @hf.compile
+    def f(xs, d):
+        change(xs, d)
+        return hf.asarray(1.0)
+
+    xs, d = [ones(1), ones(1)], {"inner": [1]}
+    with pytest.raises(MutationError, match=rf"(?s)f changed its argument '{argument}'.*Build a new structure"):
+        f(xs, d)
+    assert (len(xs), d) == (2, {"inner": [1]})
+    assert f.trace_count == 0
+    with pytest.raises(MutationError):  # and the retry finds no trace
+        f(xs, d)
+
+
+def test_a_method_of_a_changed_argument_is_named():
+    def swapping(pair):
+        pair[0], pair[1] = pair[1], pair[0]
+        return pair[0]
+
+    with pytest.raises(MutationError, match="swapping changed its argument 'pair'"):
+        hf.compile(swapping)([ones(1), ones(1)])
