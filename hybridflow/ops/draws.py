@@ -175,14 +175,31 @@ def _between_kernel(unit: Any, low: Any, high: Any) -> Any:
 
 
 def _uncontracted(product: Any, factor: Any) -> Any:
-    """Keep a product from being contracted with the sum that uses it, which would round once instead of twice."""
-    return lax.select(lax.eq(factor, factor), product, factor)
+    """Keep a product from being contracted with the sum that uses it, which would round once instead of twice.
+
+    A bit that is 1 only for factors of 2**65 and more is flipped into the product: no compiler knows that draws are
+    smaller.
+    """
+    word = uint64 if factor.dtype == float64 else uint32
+    bits = lax.bitcast_convert_type(factor, word)
+
+    def shifted(distance: int) -> Any:
+        return lax.shift_right_logical(bits, lax.full_like(bits, word.itemsize * 8 - distance))
+
+    huge = lax.bitwise_and(lax.bitwise_and(shifted(2), shifted(3)), lax.full_like(bits, 1))
+    return lax.bitcast_convert_type(lax.bitwise_xor(lax.bitcast_convert_type(product, word), huge), product.dtype)
+
+
+def _widened(value: Any) -> Any:
+    return lax.convert_element_type(value, _working(value.dtype))
 
 
 def _between_lower(unit: Any, low: Any, high: Any) -> Any:
     shape = np.broadcast_shapes(unit.shape, low.shape, high.shape)
-    unit, low, high = (broadcast_lowered(value, shape) for value in (unit, low, high))
+    dtype = unit.dtype
+    unit, low, high = (broadcast_lowered(_widened(value), shape) for value in (unit, low, high))
     value = lax.add(low, _uncontracted(lax.mul(unit, lax.sub(high, low)), unit))
+    value, low, high = (lax.convert_element_type(one, dtype) for one in (value, low, high))
     return lax.select(lax.eq(value, high), lax.nextafter(high, low), value)
 
 
@@ -280,8 +297,9 @@ def random_normal(state: TensorLike, shape: Shape, dtype: Any) -> Tensor:
 
 def _scaled_lower(unit: Any, mean: Any, std: Any) -> Any:
     shape = np.broadcast_shapes(unit.shape, mean.shape, std.shape)
-    unit, mean, std = (broadcast_lowered(value, shape) for value in (unit, mean, std))
-    return lax.add(_uncontracted(lax.mul(unit, std), unit), mean)
+    dtype = unit.dtype
+    unit, mean, std = (broadcast_lowered(_widened(value), shape) for value in (unit, mean, std))
+    return lax.convert_element_type(lax.add(_uncontracted(lax.mul(unit, std), unit), mean), dtype)
 
 
 def _scaled_vjp(F: Any, g: Any, y: Any, unit: Any, mean: Any, std: Any) -> Any:
@@ -304,39 +322,41 @@ def random_scaled(unit: TensorLike, mean: TensorLike, std: TensorLike) -> Tensor
     return bind(random_scaled.op, (as_tensor(unit), as_tensor(mean), as_tensor(std)))
 
 
-def _truncated_lower(state: Any, low: Any, high: Any, *, shape: Shape, dtype: Any) -> Any:
+def _truncated_lower(state: Any, *, shape: Shape, dtype: Any, low: float, high: float) -> Any:
     working = _working(dtype)
-    low, high = (broadcast_lowered(lax.convert_element_type(value, working), shape) for value in (low, high))
-    half = lax.full(shape, math.sqrt(0.5), working)
-    left, right = lax.erf(lax.mul(low, half)), lax.erf(lax.mul(high, half))
+    left, right = (math.erf(bound * math.sqrt(0.5)) for bound in (low, high))
     unit = _unit(random_bits(state, shape, _word(dtype)), working)
-    u = lax.add(left, _uncontracted(lax.mul(unit, lax.sub(right, left)), unit))
+    scaled = _uncontracted(lax.mul(unit, lax.full_like(unit, right - left)), unit)
+    z = _inverse_normal(lax.add(scaled, lax.full_like(unit, left)))
     # Rounding may reach past an end, where the inverse is infinite.
-    return lax.convert_element_type(lax.clamp(low, _inverse_normal(u), high), dtype)
+    return lax.convert_element_type(lax.clamp(np.asarray(low, working), z, np.asarray(high, working)), dtype)
 
 
 def _truncated_samples(rng: np.random.Generator) -> Any:
-    yield Sample((_state(rng), np.asarray(-2, np.float32), np.asarray(2, np.float32), (3, 4), "float32"))
-    yield Sample((_state(rng), np.asarray(-1.0), np.asarray(0.5), (5,), "float64"))
-    yield Sample((_state(rng), normals(rng, 3) - 9, normals(rng, 2, 1) + 9, (2, 3), "float32"))
-    bad = (_state(rng), np.asarray(-2, np.float32), normals(rng, 2), (3,), "float32")
-    yield Bad(bad, error=ShapeError, text="size 3 against 2")
+    yield Sample((_state(rng), -2.0, 2.0, (3, 4), "float32"))
+    yield Sample((_state(rng), -1, 0.5, (5,), "float64"))
+    yield Sample((_state(rng), 1.0, 3.0, (5,), "bfloat16"))
+    yield Bad((_state(rng), 2.0, -2.0, (3,), "float32"), error=ArgumentError, text="low 2.0 is not less than high -2.0")
 
 
 @op(
     kernel=_NO_KERNEL,
     lower=_truncated_lower,
-    infer=_infer_draw("truncated_normal"),
+    infer=lambda state, *, shape, dtype, low, high: _infer_draw("truncated_normal")(state, shape=shape, dtype=dtype),
     vjp=_NO_GRADIENT,
     flops=no_flops,
     samples=_truncated_samples,
     traits=("random",),
     ulp=0,
 )
-def random_truncated(state: TensorLike, low: TensorLike, high: TensorLike, shape: Shape, dtype: Any) -> Tensor:
+def random_truncated(state: TensorLike, low: float, high: float, shape: Shape, dtype: Any) -> Tensor:
     """Draw standard normal numbers from [low, high]."""
-    attrs = {"shape": shape, "dtype": float_dtype("truncated_normal", dtype)}
-    return bind(random_truncated.op, (as_tensor(state), as_tensor(low), as_tensor(high)), attrs)
+    if not low < high:
+        raise ArgumentError(
+            message(f"truncated_normal: low {low} is not less than high {high}", hint="Bounds are standard deviations.")
+        )
+    attrs = {"shape": shape, "dtype": float_dtype("truncated_normal", dtype), "low": float(low), "high": float(high)}
+    return bind(random_truncated.op, (as_tensor(state),), attrs)
 
 
 # -- discrete -----------------------------------------------------------------------------------------------------

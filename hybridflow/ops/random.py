@@ -20,7 +20,7 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.op import public_names
 from hybridflow.core.tensor import Tensor, Variable
 from hybridflow.ops import draws
-from hybridflow.ops.common import TensorLike, as_tensor, broadcast_shapes, cast_to, is_number, normalize_axis
+from hybridflow.ops.common import TensorLike, as_tensor, asarray, broadcast_shapes, cast_to, is_number, normalize_axis
 from hybridflow.ops.sizes import normalize_shape
 
 
@@ -38,6 +38,8 @@ def _initial_state(seed: int | None) -> np.ndarray[Any, Any]:
 
 
 def _parameter(value: TensorLike, dtype: Any) -> Tensor:
+    if is_number(value):
+        return asarray(value, dtype=dtype)
     tensor = as_tensor(value)
     return tensor if tensor.dtype == dtype else cast_to(tensor, dtype)
 
@@ -153,8 +155,8 @@ class Generator:
     def truncated_normal(
         self,
         shape: Any = (),
-        low: TensorLike = -2.0,
-        high: TensorLike = 2.0,
+        low: float = -2.0,
+        high: float = 2.0,
         dtype: Any = float32,
         mean: TensorLike = 0.0,
         std: TensorLike = 1.0,
@@ -162,7 +164,7 @@ class Generator:
         """Draw normally distributed numbers that lie between two bounds.
 
         Args:
-            shape: the shape; broadcasts with the other parameters.
+            shape: the shape; broadcasts with the mean and standard deviation.
             low: the lower bound, in standard deviations from the mean.
             high: the upper bound, in standard deviations from the mean.
             dtype: a floating-point dtype.
@@ -174,25 +176,22 @@ class Generator:
 
         Raises:
             DTypeError: a dtype that is no float.
-            ArgumentError: numbers with ``low >= high``.
+            ArgumentError: ``low >= high``.
         """
         found = draws.float_dtype("truncated_normal", dtype)
-        if is_number(low) and is_number(high) and low >= high:
-            raise ArgumentError(message(f"truncated_normal: low {low} is not less than high {high}"))
-        bounds = (_parameter(low, found), _parameter(high, found))
-        return self._scaled(draws.random_truncated, bounds, "truncated_normal", shape, found, mean, std)
+        return self._scaled(draws.random_truncated, (low, high), "truncated_normal", shape, found, mean, std)
 
     def _scaled(
         self,
         draw: Callable[..., Tensor],
-        bounds: tuple[Tensor, ...],
+        bounds: tuple[float, ...],
         name: str,
         shape: Any,
         dtype: Any,
         mean: TensorLike,
         std: TensorLike,
     ) -> Tensor:
-        full = broadcast_shapes(name, normalize_shape(name, shape), *[bound.shape for bound in bounds])
+        full = normalize_shape(name, shape)
         if is_number(mean) and is_number(std) and mean == 0 and std == 1:
             return self._draw(draw, *bounds, full, dtype)
         if is_number(std) and std < 0:
@@ -373,8 +372,8 @@ def normal(shape: Any = (), dtype: Any = float32, mean: TensorLike = 0.0, std: T
 
 def truncated_normal(
     shape: Any = (),
-    low: TensorLike = -2.0,
-    high: TensorLike = 2.0,
+    low: float = -2.0,
+    high: float = 2.0,
     dtype: Any = float32,
     mean: TensorLike = 0.0,
     std: TensorLike = 1.0,
@@ -382,7 +381,7 @@ def truncated_normal(
     """Draw normally distributed numbers that lie between two bounds from the default generator.
 
     Args:
-        shape: the shape; broadcasts with the other parameters.
+        shape: the shape; broadcasts with the mean and standard deviation.
         low: the lower bound, in standard deviations from the mean.
         high: the upper bound, in standard deviations from the mean.
         dtype: a floating-point dtype.
@@ -394,7 +393,7 @@ def truncated_normal(
 
     Raises:
         DTypeError: a dtype that is no float.
-        ArgumentError: numbers with ``low >= high``.
+        ArgumentError: ``low >= high``.
 
     Example:
         >>> import hybridflow as hf
