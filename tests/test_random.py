@@ -185,8 +185,7 @@ def test_threads_never_share_a_draw() -> None:
     found: list[bytes] = []
 
     def run() -> None:
-        for _ in range(20):
-            found.append(generator.uniform((4,)).numpy().tobytes())
+        found.extend([generator.uniform((4,)).numpy().tobytes() for _ in range(20)])
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:

@@ -316,7 +316,7 @@ def softplus(x: TensorLike, /) -> Tensor:
 
 _SQRT_HALF = math.sqrt(0.5)
 _DENSITY = 1 / math.sqrt(2 * math.pi)
-_TANH_SCALE = math.sqrt(2 / math.pi)
+_TANH_SCALE = 2 * math.sqrt(2 / math.pi)
 _TANH_CUBIC = 0.044715
 
 
@@ -366,30 +366,29 @@ def gelu(x: TensorLike, /, approximate: bool = False) -> Tensor:
     return _gelu_tanh(x) if approximate else bind(gelu.op, promote_float(x))
 
 
+# (1 + tanh(u)) / 2 is sigmoid(2 * u), which does not cancel on the left.
+
+
 def _gelu_tanh_kernel(x: Any) -> Any:
     kind = x.dtype.type
-    inner = x * (x * x * kind(_TANH_CUBIC * _TANH_SCALE) + kind(_TANH_SCALE))
-    return x * ((np.tanh(inner) + kind(1)) * kind(0.5))
+    doubled = x * (x * x * kind(_TANH_CUBIC * _TANH_SCALE) + kind(_TANH_SCALE))
+    return x / (np.exp(-doubled) + kind(1))
 
 
 def _gelu_tanh_lower(x: Any) -> Any:
     full = lower_wide(x)
-
-    def scale(value: Any, factor: float) -> Any:
-        return lax.mul(value, lax.full_like(value, factor))
-
-    square = scale(lax.mul(full, full), _TANH_CUBIC * _TANH_SCALE)
-    bend = lax.tanh(lax.mul(full, lax.add(square, lax.full_like(square, _TANH_SCALE))))
-    return lower_narrow(lax.mul(full, scale(lax.add(bend, lax.full_like(bend, 1)), 0.5)), x.dtype)
+    square = lax.mul(lax.mul(full, full), lax.full_like(full, _TANH_CUBIC * _TANH_SCALE))
+    doubled = lax.mul(full, lax.add(square, lax.full_like(square, _TANH_SCALE)))
+    return lower_narrow(lax.mul(full, lax.logistic(doubled)), x.dtype)
 
 
 def _gelu_tanh_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     del y
     dtype, g, x = x.dtype, wide(F, g), wide(F, x)
     square = x * x
-    bend = F.tanh(x * (square * (_TANH_CUBIC * _TANH_SCALE) + _TANH_SCALE))
+    gate = F.sigmoid(x * (square * (_TANH_CUBIC * _TANH_SCALE) + _TANH_SCALE))
     slope = square * (3 * _TANH_CUBIC * _TANH_SCALE) + _TANH_SCALE
-    return (narrow(F, g * ((bend + 1) * 0.5 + x * ((1 - bend * bend) * slope * 0.5)), dtype),)
+    return (narrow(F, g * (gate * (x * (1 - gate) * slope + 1)), dtype),)
 
 
 @op(
