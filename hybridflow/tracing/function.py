@@ -17,7 +17,7 @@ from hybridflow.core.context import CONTEXT, current
 from hybridflow.core.dtypes import WIDE
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.node import format_where, user_place
-from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.tensor import Tensor, Variable, make_tensor
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.arguments import apply_arguments, has_var_keyword, is_plain, named_arguments, parameters_of
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
@@ -46,31 +46,47 @@ class CacheInfo(NamedTuple):
 
 
 class _SoleTrace:
-    """The only trace of a function, when it is a function of plain tensors and of nothing else.
+    """The only trace of a function, when its arguments are plain tensors.
 
     Attributes:
-        run: the executable's call.
-        plan, single: see `Trace`.
+        trace: the trace.
+        run: the executable's call if that is all there is to a call: no Variables, captured tensors or checks.
+        variables: the Variables of every call.
     """
 
-    __slots__ = ("count", "plan", "run", "single", "wide")
+    __slots__ = ("count", "run", "trace", "variables", "wide")
 
-    def __init__(self, trace: Trace, run: Callable[..., Any]) -> None:
+    def __init__(self, trace: Trace, run: Callable[..., Any] | None, variables: tuple[Variable, ...]) -> None:
+        self.trace = trace
         self.run = run
-        self.plan = trace.plan
-        self.single = trace.single
+        self.variables = variables
         self.count = trace.arguments
         self.wide = trace.wide
 
     @classmethod
     def of(cls, trace: Trace, signature: Signature) -> _SoleTrace | None:
-        """Return the sole trace, or None if calls need more than their tensors' values."""
+        """Return the sole trace, or None if calls have other arguments than tensors."""
         tensors_only = all(leaf.kind == TENSOR for leaf in signature.leaves)
         flat = all(tree is not None and jax.tree_util.treedef_is_leaf(tree) for tree in signature.tree)
-        if not tensors_only or not flat or trace.captures or trace.states or trace.checks or trace.symbolic:
+        if not tensors_only or not flat or trace.symbolic or current().device is not None:
             return None
-        arrays = [raw_value(leaf.value) for leaf in signature.leaves]
-        return cls(trace, trace.executable(arrays, None).call) if current().device is None else None
+        variables = trace.variables(signature)
+        if trace.captures or variables or trace.checks:
+            return cls(trace, None, variables)
+        return cls(trace, trace.executable([raw_value(leaf.value) for leaf in signature.leaves], None).call, ())
+
+    def call(self, arrays: list[Any]) -> Any:
+        """Run the trace on the raw values of its arguments.
+
+        Raises:
+            TypeError, ValueError: arguments of other shapes or dtypes, which the executable refuses untouched.
+        """
+        if self.run is None:
+            return self.trace.call(arrays, self.variables)
+        outputs = self.run(*arrays)
+        if self.trace.single:
+            return make_tensor(outputs[0])
+        return self.trace.plan.build([make_tensor(output) for output in outputs])
 
     def raw_arguments(self, args: tuple[Any, ...]) -> list[Any] | None:
         """Return the raw values of the arguments, or None if they are not all plain tensors."""
@@ -153,12 +169,9 @@ class CompiledFunction(Generic[P, R]):
             arrays = sole.raw_arguments(args)
             if arrays is not None:
                 try:
-                    outputs = sole.run(*arrays)
+                    return sole.call(arrays)
                 except (TypeError, ValueError):
-                    return self._call(args, kwargs)
-                if sole.single:
-                    return cast(R, make_tensor(outputs[0]))
-                return sole.plan.build([make_tensor(output) for output in outputs])
+                    pass  # the general way traces anew, or says what is wrong
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
