@@ -54,3 +54,5 @@ from hybridflow.ops.matmul import matmul as matmul
 from hybridflow.tracing import config as config
 from hybridflow.tracing.function import CompiledFunction as CompiledFunction
 from hybridflow.tracing.function import compile as compile
+
+from hybridflow import testing as testing

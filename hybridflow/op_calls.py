@@ -82,7 +82,7 @@ class Call:
     @property
     def is_real(self) -> bool:
         """Whether no value is complex."""
-        return not any(kind_of(as_dtype(x.dtype)) == "complex" for x in (*self.inputs, *self.lowered))
+        return not any(kind_of(as_dtype(x.dtype)) == "complex" for x in (*self.inputs, *self.likes))
 
     def with_residuals(self) -> list[Attrs]:
         """Return the attributes the op can be run with: one set, or one per value of ``residuals``."""
@@ -126,7 +126,14 @@ class Call:
         """The same call in float64 (complex128)."""
         wide_inputs = tuple([widened(x) for x in self.inputs])
         attrs = {name: _widened_dtype(value) for name, value in self.attrs.items()}
-        return Call(self.op, wide_inputs, attrs, self.sample)
+        call = Call(self.op, wide_inputs, attrs, self.sample)
+        call.likes = [widened(y) for y in self.likes]
+        return call
+
+    @cached_property
+    def likes(self) -> list[Array]:
+        """Arrays with the shapes and dtypes of the visible outputs; their values may have been rounded."""
+        return list(self.lowered)
 
     # -- its gradient rule --------------------------------------------------------------------------------------
 

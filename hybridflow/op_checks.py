@@ -219,7 +219,7 @@ def has_rule(call: Call) -> bool:
         and not isinstance(call.op.vjp, No)
         and not call.op.has("tensor_rule")
         and any(call.differentiable)
-        and any(is_differentiable(as_dtype(y.dtype)) for y in call.lowered)
+        and any(is_differentiable(as_dtype(y.dtype)) for y in call.likes)
     )
 
 
@@ -234,9 +234,9 @@ def gradient_fits_its_input(call: Call) -> None:
     """A rule gives one gradient per input, with that input's shape and dtype."""
     if not has_rule(call):
         return
-    cotangents = draw(call, call.lowered, 1)
+    cotangents = draw(call, call.likes, 1)
     found = call.host_gradients(cotangents) if call.runs_on_host else call.wide.host_gradients(
-        draw(call, call.wide.lowered, 1)
+        draw(call, call.wide.likes, 1)
     )
     inputs = call.inputs if call.runs_on_host else call.wide.inputs
     for index, (gradient, x) in enumerate(zip(found, inputs, strict=True)):
@@ -250,7 +250,7 @@ def saves_is_honest(call: Call) -> None:
     if not has_rule(call):
         return
     wide = call.wide
-    cotangents = draw(call, wide.lowered, 2)
+    cotangents = draw(call, wide.likes, 2)
     try:
         found = wide.host_gradients(cotangents, honest=True)
     except (AttributeError, TypeError, ValueError) as error:
@@ -277,10 +277,11 @@ def vjp_is_finite_difference(call: Call) -> None:
     if call.op.has("random"):
         return
     wide = call.wide
-    weights = draw(call, wide.lowered, 3)
+    weights = draw(call, wide.likes, 3)
     weights = [w if is_differentiable(as_dtype(w.dtype)) else np.zeros(w.shape, bool) for w in weights]
     none = [None] * len(wide.inputs)
-    gradients = none if stops else wide.host_gradients([_cotangent(w, y) for w, y in zip(weights, wide.lowered, strict=True)])
+    cotangents = [_cotangent(w, y) for w, y in zip(weights, wide.likes, strict=True)]
+    gradients = none if stops else wide.host_gradients(cotangents)
     for index, x in enumerate(wide.inputs):
         if not wide.differentiable[index] or not x.size:
             continue
@@ -350,7 +351,7 @@ def vjp_is_jax_vjp(call: Call) -> None:
     if not has_rule(call) or isinstance(call.op.vjp, Stops) or call.op.has("identity"):
         return
     wide = call.wide
-    cotangents = draw(call, wide.lowered, 5)
+    cotangents = draw(call, wide.likes, 5)
     wanted = [i for i, want in enumerate(wide.differentiable) if want]
     seconds = draw(call, [wide.inputs[i] for i in wanted], 6)
     theirs, own, second = _of_lowering(wide, cotangents, seconds)
@@ -438,9 +439,10 @@ def _ulps(call: Call, y: Array) -> Any:
 def _pointwise(call: Call, outputs: tuple[Array, ...]) -> str | None:
     shape = np.broadcast_shapes(*[x.shape for x in call.inputs])
     order = np.random.default_rng(0).permutation(int(np.prod(shape)))
-    moved = call.run(
-        call.with_residuals()[0], [np.broadcast_to(x, shape).ravel()[order] for x in call.inputs]
-    )
+    try:
+        moved = call.run(call.with_residuals()[0], [np.broadcast_to(x, shape).ravel()[order] for x in call.inputs])
+    except (ValueError, IndexError) as error:
+        return f"it does not run on its elements in a row: {error}"
     for y, other in zip(outputs, moved, strict=True):
         if y.shape != shape:
             return f"the result has shape {y.shape}, the operands broadcast to {shape}"
@@ -506,9 +508,12 @@ def _idempotent(call: Call, outputs: tuple[Array, ...]) -> str | None:
 
 def _unit(number: float) -> TraitCheck:
     def check(call: Call, outputs: tuple[Array, ...]) -> str | None:
-        first = call.inputs[0]
-        unit = np.full_like(first, number)
-        return difference(_again(call, first, unit), first, 0) if outputs[0].dtype == first.dtype else None
+        first = call.inputs[0].ravel()
+        if outputs[0].dtype != first.dtype:
+            return None
+        if kind_of(as_dtype(first.dtype)) == "float":
+            first = np.concatenate([first, np.array([0.0, -0.0, np.inf, np.nan], first.dtype)])
+        return difference(_again(call, first, np.full_like(first, number)), first, 0)
 
     return check
 

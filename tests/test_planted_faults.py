@@ -1,0 +1,220 @@
+"""The automatic checks are tested themselves: each must catch the fault planted in a copy of a record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from jax import lax
+
+import hybridflow as hf
+from hybridflow.core.errors import CheckError
+from hybridflow.core.op import REGISTRY, Bad, Op, Sample, Saves
+from hybridflow.core.spec import make_spec
+from hybridflow.op_calls import capture
+from hybridflow.op_checks import CALL_CHECKS, OP_CHECKS, TRAIT_CHECKS, samples_of
+
+
+def broken(name: str, **changes: Any) -> Op:
+    """Return a copy of a record with a fault, and with caches of its own."""
+    return replace(REGISTRY[name], jitted={}, accepted=set(), **changes)
+
+
+def caught_by(check: str, op: Op) -> list[str]:
+    """Return what a check says about the op's samples."""
+    texts: list[str] = []
+    for sample in samples_of(REGISTRY[op.name], 0):
+        if isinstance(sample, Sample):
+            for call in capture(op, sample):
+                try:
+                    CALL_CHECKS[check](call)
+                except CheckError as error:
+                    texts.append(str(error))
+    return texts
+
+
+def _no_unbroadcast(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
+    return g * b, g * a
+
+
+def _reads_unsaved(F: Any, g: Any, y: Any, x: Any) -> Any:
+    return (g * F.exp(x),)
+
+
+def _int_of_sizes(x: Any, *, axes: Any) -> Any:
+    return make_spec(tuple([int(x.shape[axis]) * 1 for axis in reversed(axes)]), x.dtype)
+
+
+FAULTS = {
+    "coefficient off by 0.1 % against differences": (
+        "vjp_is_finite_difference",
+        broken("tanh", vjp=lambda F, g, y, x: (g * (1 - 1.001 * y * y),)),
+        "central differences give",
+    ),
+    "coefficient off by 0.1 % against jax": (
+        "vjp_is_jax_vjp",
+        broken("tanh", vjp=lambda F, g, y, x: (g * (1 - 1.001 * y * y),)),
+        "jax.vjp of the lowering gives",
+    ),
+    "first order right, second order cut": (
+        "vjp_is_jax_vjp",
+        broken("sin", vjp=lambda F, g, y, x: (g * F.stop_gradient(F.cos(x)),)),
+        "second-order gradient of input 0",
+    ),
+    "missing unbroadcast": ("gradient_fits_its_input", broken("multiply", vjp=_no_unbroadcast), "the input f32"),
+    "gradient in another dtype": (
+        "gradient_fits_its_input",
+        broken("exp", vjp=lambda F, g, y, x: (F.astype(g * y, dtype=np.dtype(np.float64)),)),
+        "is f64",
+    ),
+    "no gradient where there is one": (
+        "vjp_is_finite_difference",
+        broken("exp", vjp=lambda F, g, y, x: (None,)),
+        "central differences give",
+    ),
+    "Stops on a smooth op": (
+        "vjp_is_finite_difference",
+        broken("exp", vjp=REGISTRY["floor"].vjp),
+        "central differences give",
+    ),
+    "dishonest saves: reads an input": (
+        "saves_is_honest",
+        broken("exp", vjp=_reads_unsaved, saves=Saves(y=True)),
+        "reads what is not saved",
+    ),
+    "dishonest saves: reads the result": (
+        "saves_is_honest",
+        broken("tanh", saves=Saves(x=(0,))),
+        "reads what is not saved",
+    ),
+    "wrong lowering": ("kernel_is_lowering", broken("exp", lower=lambda x: lax.exp(x) * 1.0001), "off the float64"),
+    "wrong kernel": ("kernel_is_lowering", broken("floor", kernel=np.trunc), "kernel and lowering differ"),
+    "kernel of another dtype": (
+        "kernel_is_lowering",
+        broken("sum", kernel=lambda x, axis, keepdims: np.sum(x, axis=axis, keepdims=keepdims)),
+        "against i32",
+    ),
+    "lowering that ignores a sign of zero": (
+        "kernel_is_lowering",
+        broken("sign", kernel=np.sign),
+        "kernel and lowering differ",
+    ),
+    "inaccurate accumulation": (
+        "kernel_is_lowering",
+        broken("sum", lower=lambda x, axis, keepdims: lax.reduce_sum(x.astype("bfloat16"), axis).astype(x.dtype)),
+        "off the float64 result",
+    ),
+    "wrong infer": (
+        "infer_is_real",
+        broken("permute_dims", infer=lambda x, *, axes: make_spec(x.shape, x.dtype)),
+        "infer says",
+    ),
+    "infer of another dtype": (
+        "infer_is_real",
+        broken("equal", infer=lambda a, b: make_spec(np.broadcast_shapes(a.shape, b.shape), a.dtype)),
+        "infer says",
+    ),
+    "infer right for integers, wrong for symbols": (
+        "infer_is_real",
+        broken(
+            "square",
+            infer=lambda x: make_spec(tuple([s if isinstance(s, int) else s + 1 for s in x.shape]), x.dtype),
+        ),
+        "infer with symbolic sizes",
+    ),
+    "lowering that needs 64 bits": (
+        "infer_is_real",
+        broken("argmax", lower=lambda x, axis: lax.argmax(x, axis, np.int32).astype(float).astype(np.int32) + 0.0),
+        "infer",
+    ),
+    "negative flops": ("flops_are_valid", broken("exp", flops=lambda y, *xs: -1), "not a number from 0 on"),
+    "flops that are no number": ("flops_are_valid", broken("exp", flops=lambda y, *xs: None), "not a number"),
+    "false commutative": (
+        "traits_hold",
+        broken("subtract", traits=frozenset({"pointwise", "commutative"})),
+        "trait commutative does not hold",
+    ),
+    "false pointwise": (
+        "traits_hold",
+        broken("flip", traits=frozenset({"pointwise"})),
+        "trait pointwise does not hold",
+    ),
+    "false layout": ("traits_hold", broken("exp", traits=frozenset({"layout"})), "trait layout does not hold"),
+    "false identity": ("traits_hold", broken("negative", traits=frozenset({"identity"})), "identity does not hold"),
+    "false involution": ("traits_hold", broken("exp", traits=frozenset({"involution"})), "involution does not hold"),
+    "false idempotent": ("traits_hold", broken("negative", traits=frozenset({"idempotent"})), "idempotent does not"),
+    "false unit_zero": ("traits_hold", broken("add", traits=frozenset({"unit_zero"})), "unit_zero does not hold"),
+    "false unit_one": ("traits_hold", broken("add", traits=frozenset({"unit_one"})), "unit_one does not hold"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_fault_is_caught(fault: str):
+    check, op, text = FAULTS[fault]
+    texts = caught_by(check, op)
+    assert texts, f"{check} sees nothing"
+    assert any(text in one for one in texts), texts[0]
+    assert all(f"  got: {op.name}(" in one for one in texts)
+
+
+@pytest.mark.parametrize("fault", sorted({(check, op.name) for check, op, _ in FAULTS.values()}))
+def test_the_sound_record_passes(fault: tuple[str, str]):
+    check, name = fault
+    assert caught_by(check, REGISTRY[name]) == []
+
+
+def test_every_check_has_a_planted_fault():
+    planted = {check for check, _, _ in FAULTS.values()}
+    assert set(CALL_CHECKS) - planted == {"symbolic_trace_is_real"}  # planted below, in a public function
+
+
+def test_a_public_function_that_fixes_sizes_is_caught():
+    record = REGISTRY["flip"]
+
+    def public(x: Any, *, axis: Any = None) -> Any:
+        del axis
+        if any(not isinstance(size, int) for size in x.shape):
+            return hf.negative(hf.flip(x))
+        return hf.flip(x)
+
+    op = replace(record, public=public, jitted={}, accepted=set())
+    (call, *_) = capture(op, Sample((np.ones((2, 3), np.float32),)))
+    with pytest.raises(CheckError, match="a trace with symbolic sizes gives another output 0"):
+        CALL_CHECKS["symbolic_trace_is_real"](call)
+
+
+def _bad(name: str, bad: Bad) -> Op:
+    return broken(name, samples=lambda rng: [bad])
+
+
+@pytest.mark.parametrize(
+    ("check", "op", "text"),
+    [
+        ("bad_samples_raise", _bad("exp", Bad((1.0,))), "raises nothing eagerly"),
+        ("bad_samples_raise", _bad("max", Bad((np.ones(2) > 0,), error=ValueError)), "raises DTypeError eagerly"),
+        ("bad_samples_raise", _bad("max", Bad((np.ones(2) > 0,), error=TypeError, text="xyz")), "raises another text"),
+        ("methods_are_installed", broken("exp", method=("no_such",)), "tensors have no method no_such"),
+        ("methods_are_installed", broken("exp", method=("log",)), "gives another result"),
+        ("samples_reach_the_op", broken("power", samples=lambda rng: [Sample((np.ones(2), 2))]), "none of its 1 good"),
+        ("dynamic_shapes_are_refused", broken("exp", traits=frozenset({"dynamic_shape"})), "it can be traced"),
+    ],
+)
+def test_faults_of_records_are_caught(check: str, op: Op, text: str):
+    with pytest.raises(CheckError, match=text):
+        OP_CHECKS[check](op, 0)
+
+
+def test_check_op_lists_what_failed():
+    op = broken("tanh", vjp=lambda F, g, y, x: (g * (1 - 1.001 * y * y),))
+    with pytest.raises(CheckError, match="vjp_is_finite_difference, sample 0") as caught:
+        hf.testing.check_op(op)
+    assert str(caught.value).startswith("tanh: ")
+
+
+def test_every_checkable_trait_is_checked():
+    unchecked = {"effect", "nested", "source", "tensor_rule", "conversion", "dynamic_shape"}
+    from hybridflow.core.op import TRAITS
+
+    assert set(TRAITS) - set(TRAIT_CHECKS) == unchecked
