@@ -132,7 +132,7 @@ def test_a_variable_made_while_tracing_is_an_error_that_names_the_line():
     def f(x):
         return hf.Variable(1.0) * x
 
-    with pytest.raises(TraceError, match=r"(?s)created inside .*'f' at .*test_variables_compiled.py:\d+.*Create it once"):
+    with pytest.raises(TraceError, match=r"(?s)created inside .*'f' at .*test_variab.*\.py:\d+.*Create it once"):
         f(1.0)
 
 
@@ -397,11 +397,12 @@ def test_buffers_are_donated_where_nobody_else_holds_them():
 
 
 def test_a_variable_is_freed_with_its_functions():
-    v = hf.Variable(numbers(BIG))
-    f = hf.compile(lambda x: (v.assign_add(x), None)[1])
+    def make():
+        v = hf.Variable(numbers(BIG))
+        return hf.compile(lambda x: (v.assign_add(x), None)[1]), weakref.ref(v)
+
+    f, reference = make()
     f(1.0)
-    reference = weakref.ref(v)
-    del v
     gc.collect()
     assert reference() is not None
     del f
