@@ -133,7 +133,8 @@ def _choice_samples(rng: np.random.Generator) -> Any:
     yield from binary_samples()(rng)
     nan = np.nan
     yield Sample((np.array([1, nan, nan, np.inf], np.float32), np.array([nan, 1, nan, 2], np.float32)), gradient=False)
-    yield Sample((np.array([0.0, -0.0], np.float32), np.array([-0.0, 0.0], np.float32)), gradient=False)
+    zeros = np.array([0.0, -0.0, 0.0, -0.0, 5.0, -5.0], np.float32)
+    yield Sample((zeros, np.array([-0.0, 0.0, 3.0, -3.0, 0.0, -0.0], np.float32)), gradient=False)
     yield Sample((integers(rng, -9, 9, 4), 3))
     yield Bad((np.array([True]), np.array([True])), error=DTypeError, text="does not take bool")
 
@@ -148,7 +149,8 @@ def _ordered(ufunc: Any, sign: float) -> Any:
         y = ufunc(a, b)
         if y.dtype.kind != "f" or np.count_nonzero(y) == y.size:
             return y
-        return np.where(y == 0, sign * (sign * a + sign * b), y)
+        zeros = (a == 0) & (b == 0)
+        return np.where(zeros, sign * (sign * a + sign * b), y) if zeros.any() else y
 
     return kernel
 
@@ -270,6 +272,7 @@ def _clip_samples(rng: np.random.Generator) -> Any:
     yield Sample((integers(rng, -9, 9, 5), -2, 3))
     yield Sample((np.array([np.nan, 1.0, -1.0], np.float32), -1.0, 1.0), gradient=False)
     yield Sample((np.array([-0.0, 0.0], np.float32), 0.0, -0.0), gradient=False)
+    yield Sample((np.array([-0.0, 0.0, 3.0, -3.0], np.float32), 0.0, 2.0), gradient=False)
     yield Sample((normals(rng, 3), 1.0, -1.0))
     yield Bad((normals(rng, 3), normals(rng, 4)), error=ShapeError, text="do not broadcast")
     yield Bad((np.array([True]), True), error=DTypeError, text="does not take bool")

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from hybridflow.core.device import use_device
+from hybridflow.core.device import device as on_device
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, check_fits, default_dtype, float32, float64, int32, int64, kind_of
@@ -37,7 +37,7 @@ _NO_INPUTS = Stops("it has no inputs")
 
 def _on(device: str | None) -> AbstractContextManager[Any]:
     """Make tensors on a device, or wherever they go by default."""
-    return nullcontext() if device is None else use_device(device)
+    return nullcontext() if device is None else on_device(device)
 
 
 # -- constants ----------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: str |
         return broadcast_to(tensor if dtype is None else cast_to(tensor, dtype), sizes)
 
 
-_EXACT = {"bool": bool, "int": int, "uint": int, "float": float, "complex": complex}
+_EXACT: dict[str, Any] = {"bool": bool, "int": int, "uint": int, "float": float, "complex": complex}
 
 
 def _canonical(value: Any, kind: str) -> Any:
@@ -465,7 +465,7 @@ def eye(
     rows, columns = normalize_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
     found = float32 if dtype is None else as_dtype(dtype)
     attrs = {"rows": rows, "columns": columns, "offset": int(k), "dtype": found}
-    _eye_infer(**attrs)
+    _eye_infer(rows=rows, columns=columns, offset=int(k), dtype=found)
     with _on(device):
         return bind(eye.op, (), attrs)
 

@@ -116,11 +116,11 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
             raise ArgumentTypeError(
                 message(f"getitem: {item} is not an index", got=f"x[{item}]", hint="Use an integer, or a mask tensor.")
             )
-        if item is None or item is Ellipsis or isinstance(item, slice | Dim) or _is_integer(item):
+        if item is None or item is Ellipsis or isinstance(item, slice | Dim):
             items.append(item)
-            continue
-        items.extend(_tensor_items(item, shape))
-    used = len([item for item in items if item is not None and item is not Ellipsis])
+        else:
+            items.append(item.__index__() if _is_integer(item) else _index_tensor(item))
+    used = sum(_width(item) for item in items)
     if used > len(shape):
         raise IndexRangeError(
             message(f"getitem: {used} indices for {len(shape)} dimensions", got=f"x[{key!r}]"[:80],
@@ -130,13 +130,29 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
     if len(dots) > 1:
         raise ArgumentTypeError(message("getitem: an index has one ... at most", got=f"x[{key!r}]"[:80]))
     rest = [slice(None)] * (len(shape) - used)
-    if dots:
-        return [*items[: dots[0]], *rest, *items[dots[0] + 1 :]]
-    return [*items, *rest]
+    place = dots[0] if dots else len(items)
+    return _without_masks([*items[:place], *rest, *items[place + len(dots) :]], shape)
 
 
-def _tensor_items(item: Any, shape: Shape) -> list[Tensor]:
-    """Return an index tensor as it is, a mask as the positions where it holds, one tensor per axis."""
+def _width(item: Any) -> int:
+    """Return how many axes an item of a key covers."""
+    if item is None or item is Ellipsis:
+        return 0
+    return item.ndim if isinstance(item, np.ndarray) else 1
+
+
+def _without_masks(items: list[Any], shape: Shape) -> list[Any]:
+    """Replace masks by the positions where they hold, one tensor per axis."""
+    result: list[Any] = []
+    axis = 0
+    for item in items:
+        result.extend(mask_positions(item, shape[axis:], axis) if isinstance(item, np.ndarray) else [item])
+        axis += _width(item)
+    return result
+
+
+def _index_tensor(item: Any) -> Tensor | np.ndarray[Any, Any]:
+    """Return an index tensor as a tensor, a mask as an array of bools."""
     if isinstance(item, list) and not item:
         item = np.zeros(0, np.int32)
     if isinstance(item, str | float | complex) or not (isinstance(item, list) or hasattr(item, "dtype")):
@@ -153,25 +169,30 @@ def _tensor_items(item: Any, shape: Shape) -> list[Tensor]:
                 message("getitem: the shape of x[mask] depends on values, which a trace does not have",
                         got=f"x[{tensor.spec}]", hint="Use hf.where(mask, x, other), which keeps the shape.")
             )  # fmt: skip
-        return mask_positions(np.asarray(item) if is_tracing() else host_array(tensor), shape)
+        return np.asarray(item) if is_tracing() else host_array(tensor)
     if kind not in "iu":
         raise ArgumentTypeError(
             message(f"getitem: an index tensor is {tensor.dtype}, not an integer or a mask", got=str(tensor.spec),
                     hint="Cast it with .astype(hf.int32).")
         )  # fmt: skip
-    return [tensor]
+    return tensor
 
 
-def mask_positions(mask: np.ndarray[Any, Any], shape: Shape) -> list[Tensor]:
+def mask_positions(mask: np.ndarray[Any, Any], shape: Shape, axis: int) -> list[Tensor]:
     """Return, per axis of a mask, where it holds.
+
+    Args:
+        mask: bools.
+        shape: the sizes of the axes from the mask's first one on.
+        axis: the mask's first axis, for the message.
 
     Raises:
         IndexRangeError: a mask unlike the axes that it covers.
     """
-    if mask.ndim == 0 or mask.ndim > len(shape) or any(a != b for a, b in zip(mask.shape, shape, strict=False)):
+    if mask.ndim == 0 or any(a != b for a, b in zip(mask.shape, shape, strict=False)):
         raise IndexRangeError(
-            message(f"getitem: a mask of shape {mask.shape} for a tensor of shape {shape}",
-                    hint="A mask covers the first axes, with their sizes.")
+            message(f"getitem: a mask of shape {mask.shape} for axes of sizes {shape[: mask.ndim]} from axis {axis} on",
+                    hint="A mask has the sizes of the axes that it covers.")
         )  # fmt: skip
     return [asarray(positions.astype(np.int32)) for positions in np.nonzero(mask)]
 
@@ -200,7 +221,7 @@ def parse_key(key: Any, shape: Shape) -> ParsedKey:
             axes.append(position)
             tensors.append(item)
         else:
-            number = check_position(item if isinstance(item, Dim) else item.__index__(), size, axis, "getitem")
+            number = check_position(item, size, axis, "getitem")
             if advanced:  # beside tensors an integer selects as a tensor of shape () does
                 index.append((0, size, 1))
                 axes.append(position)
