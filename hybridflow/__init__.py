@@ -12,9 +12,9 @@ from hybridflow.autodiff.functional import value_and_grad as value_and_grad
 from hybridflow.autodiff.functional import vjp as vjp
 from hybridflow.autodiff.tape import GradientTape as GradientTape
 from hybridflow.core.context import is_tracing as is_tracing
-from hybridflow.core.device import use_device as device
+from hybridflow.core.device import device as device
 from hybridflow.core.dtypes import bfloat16 as bfloat16
-from hybridflow.core.dtypes import bool_ as bool
+from hybridflow.core.dtypes import bool_ as bool_
 from hybridflow.core.dtypes import complex64 as complex64
 from hybridflow.core.dtypes import complex128 as complex128
 from hybridflow.core.dtypes import float16 as float16
@@ -56,3 +56,5 @@ from hybridflow.tracing.function import CompiledFunction as CompiledFunction
 from hybridflow.tracing.function import compile as compile
 
 from hybridflow import testing as testing
+
+bool = bool_

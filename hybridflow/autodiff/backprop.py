@@ -43,6 +43,7 @@ class Engine(Protocol):
 
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         """Return a gradient, a function computing it, or None, per input; `g` is a tuple for several outputs."""
+        ...
 
     def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
         """Run the loop over nodes in the surroundings that the engine needs."""

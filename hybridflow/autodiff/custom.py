@@ -199,10 +199,9 @@ def _eager(body: _Body, context: Context) -> list[Tensor]:
         return [make_tensor(tensor._value) for tensor in body.outputs]
     free = _Free(known, free.nodes)
     values = [tensor._value for tensor in body.arguments] + [None] * len(known)
-    raw = tuple([tensor._value for tensor in body.outputs])
-    made = record(
-        EAGER, (*connected, *known), {"rule": _rule(body, edges, free)}, values, raw if len(raw) > 1 else raw[0], "host"
-    )
+    raw = [tensor._value for tensor in body.outputs]
+    outputs = raw[0] if len(raw) == 1 else tuple(raw)
+    made = record(EAGER, (*connected, *known), {"rule": _rule(body, edges, free)}, values, outputs, "host")
     return list(made) if isinstance(made, tuple) else [made]
 
 

@@ -33,13 +33,11 @@ class HostNamespace(_Namespace):
     """NumPy kernels on bare arrays; an op without a kernel runs its jitted lowering."""
 
     def _resolve(self, op: Op) -> Callable[..., Any]:
-        if type(op.kernel) is not No and op.saves.hidden:
-            return _without_residuals(op, op.kernel)
-        if op.saves.hidden:
-            return _without_residuals(op, lambda *xs, **attrs: run_raw(op, [as_arrays(x) for x in xs], attrs))
-        if type(op.kernel) is No:
-            return lambda *xs, **attrs: run_raw(op, [as_arrays(x) for x in xs], attrs)
-        return op.kernel
+        def lowered(*xs: Any, **attrs: Any) -> Any:
+            return run_raw(op, [as_arrays(x) for x in xs], attrs)
+
+        run = lowered if isinstance(op.kernel, No) else op.kernel
+        return _without_residuals(op, run) if op.saves.hidden else run
 
 
 class XlaNamespace(_Namespace):

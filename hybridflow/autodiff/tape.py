@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, cast
 
@@ -106,7 +106,7 @@ class GradientTape:
         set_tapes(tapes[:-1] if tapes[-1] is self else tuple([tape for tape in tapes if tape is not self]))
 
     @contextmanager
-    def stop_recording(self) -> Iterator[None]:
+    def stop_recording(self) -> Generator[None, None, None]:
         """Stop recording inside a ``with`` block.
 
         Raises:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import version as installed_version
 
 import jax
-import jaxlib
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ EAGER_OPTIONS: tuple[XlaOption, ...] = (
 
 
 def _jaxlib_version() -> tuple[int, ...]:
-    return tuple(int(part) for part in jaxlib.__version__.split(".")[:3] if part.isdigit())
+    return tuple(int(part) for part in installed_version("jaxlib").split(".")[:3] if part.isdigit())
 
 
 def compiler_options(*, eager: bool = False, backend: str | None = None) -> dict[str, str | bool | int]:

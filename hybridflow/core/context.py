@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -91,7 +91,9 @@ def set_tapes(tapes: tuple[Recorder, ...]) -> None:
 
 
 @contextmanager
-def context_of(tracer: TracerProtocol | None, tapes: tuple[Recorder, ...] = (), device: Any = None) -> Iterator[None]:
+def context_of(
+    tracer: TracerProtocol | None, tapes: tuple[Recorder, ...] = (), device: Any = None
+) -> Generator[None, None, None]:
     """Run a block in a context of its own."""
     changed = Context(tracer, tapes, device)
     token = CONTEXT.set(None if changed.plain() else changed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -64,7 +64,7 @@ def place(value: Any, device: Any) -> Any:
 
 
 @contextmanager
-def use_device(name: str) -> Iterator[None]:
+def device(name: str) -> Generator[None, None, None]:
     """Create tensors, and compute from nothing, on a device inside a ``with`` block.
 
     Args:
@@ -79,7 +79,7 @@ def use_device(name: str) -> Iterator[None]:
         ...     hf.asarray([1.0]).device
         'cpu'
     """
-    device = find_device(name)
+    found = find_device(name)
     context = current()
-    with context_of(context.tracer, context.tapes, device):
+    with context_of(context.tracer, context.tapes, found):
         yield

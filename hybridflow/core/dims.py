@@ -85,7 +85,7 @@ class Dim:
             return terms[()]
         return Dim(terms, self.scope)
 
-    def __add__(self, other: Size) -> Size:
+    def __add__(self, other: object) -> Size:
         if not isinstance(other, int | Dim):
             return NotImplemented
         terms = dict(self.terms)
@@ -95,7 +95,7 @@ class Dim:
 
     __radd__ = __add__
 
-    def __mul__(self, other: Size) -> Size:
+    def __mul__(self, other: object) -> Size:
         if not isinstance(other, int | Dim):
             return NotImplemented
         terms: dict[Monomial, int] = {}
@@ -110,7 +110,7 @@ class Dim:
     def __neg__(self) -> Size:
         return self * -1
 
-    def __sub__(self, other: Size) -> Size:
+    def __sub__(self, other: object) -> Size:
         if not isinstance(other, int | Dim):
             return NotImplemented
         return self + other * -1

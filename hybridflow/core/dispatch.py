@@ -226,7 +226,7 @@ def _run_lowered(op: Op, inputs: tuple[Tensor, ...], values: list[Any], attrs: d
             values = [jax.device_put(value, cpu) for value in values]
         outputs = jitted(op, attrs)(*values)
     if isinstance(outputs, list | tuple):
-        items = cast("tuple[Any, ...]", tuple(cast(Any, outputs)))
+        items = tuple(cast("list[Any]", outputs))
         return tuple([np.asarray(y) for y in items]) if on_host else items
     return np.asarray(outputs) if on_host else outputs
 

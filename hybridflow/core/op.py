@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class Saves:
             the visible ones.
     """
 
-    x: tuple[int, ...] | str = ()
+    x: tuple[int, ...] | Literal["all"] = ()
     y: bool = False
     hidden: int | Callable[[dict[str, Any]], int] = 0
 
