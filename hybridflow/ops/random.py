@@ -24,7 +24,7 @@ from hybridflow.ops.common import TensorLike, as_tensor, asarray, broadcast_shap
 from hybridflow.ops.sizes import normalize_shape
 
 
-def _initial_state(seed: int | None) -> np.ndarray[Any, Any]:
+def _initial_state(seed: Any) -> np.ndarray[Any, Any]:
     """Return the state a seed stands for; without one, the operating system's entropy decides."""
     if seed is not None:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):

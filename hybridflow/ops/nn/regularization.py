@@ -20,7 +20,7 @@ from hybridflow.ops.common import (
     make_spec,
     normals,
 )
-from hybridflow.ops.nn.common import keep_where
+from hybridflow.ops.nn.common import kept
 from hybridflow.ops.random import Generator, default_generator
 
 
@@ -37,7 +37,7 @@ def _scaled_lower(x: Any, mask: Any, *, scale: float) -> Any:
 
 @op(
     name="dropout",
-    kernel=lambda x, mask, *, scale: keep_where.op.kernel(x * x.dtype.type(scale), mask),
+    kernel=lambda x, mask, *, scale: kept(x * x.dtype.type(scale), mask),
     lower=_scaled_lower,
     infer=lambda x, mask, *, scale: make_spec(x.shape, x.dtype),
     vjp=lambda F, g, y, x, mask, *, scale: (lambda: F.dropout(g, mask, scale=scale), None),
