@@ -12,7 +12,7 @@ import pytest
 from modes import both, close, tensor
 
 import hybridflow as hf
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, TapeError, TapeStateError
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, TapeError, TapeStateError
 
 
 def number(gradient: Any) -> Any:
@@ -250,7 +250,7 @@ def test_a_refused_question_does_not_use_the_tape_up():
         tape.watch(x)
         y = x * x
     for bad in ({"unconnected_gradients": "?"}, {"output_gradients": tensor(1, 2, 3)}):
-        with pytest.raises(ValueError):
+        with pytest.raises((ArgumentError, ShapeError)):
             tape.gradient(y, x, **bad)
     with pytest.raises(TypeError):
         tape.gradient(y, 3.0)
@@ -287,7 +287,7 @@ def test_the_refusal_to_enter_leaves_the_tape_recording():
     x = hf.asarray(3.0)
     with hf.GradientTape() as tape:
         tape.watch(x)
-        with pytest.raises(ValueError), tape:
+        with pytest.raises(TapeStateError), tape:
             pass
         y = x * x
     assert number(tape.gradient(y, x)) == 6.0
@@ -534,14 +534,19 @@ def test_sgd_with_a_used_tape_is_the_same_in_both_modes():
 def test_an_exception_inside_leaves_the_tape_usable():
     x = hf.asarray(3.0)
     tape = hf.GradientTape()
-    with pytest.raises(ZeroDivisionError), tape:
-        tape.watch(x)
-        y = x * x
-        raise ZeroDivisionError
-    z = y * x  # not recorded any more
-    assert tape.gradient(z, x) is None
-    with pytest.raises(RuntimeError):
-        tape.gradient(y, x)
+    found: list[hf.Tensor] = []
+
+    def fail():
+        with tape:
+            tape.watch(x)
+            found.append(x * x)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert tape.gradient(found[0] * x, x) is None  # the product is not recorded
+    with pytest.raises(TapeError):
+        tape.gradient(found[0], x)
 
 
 def test_after_an_exception_a_tape_can_go_on():
@@ -565,7 +570,7 @@ def test_a_failed_operation_leaves_the_tape_recording():
     x = tensor(1, 2)
     with hf.GradientTape() as tape:
         tape.watch(x)
-        with pytest.raises(ValueError):
+        with pytest.raises(ShapeError):
             _ = x + tensor(1, 2, 3)
         y = x * x
     close(tape.gradient(y, x), np.array([2.0, 4.0]))

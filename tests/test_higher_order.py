@@ -1,0 +1,257 @@
+"""Gradients of gradients: nested tapes, a persistent tape asked inside its own block, and tapes under functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from modes import both, close, tensor
+
+import hybridflow as hf
+
+Program = Callable[[Any, Any], Any]
+
+
+def nested(program: Program, order: int) -> Callable[[hf.Tensor], hf.Tensor]:
+    """Return the order-th derivative of the sum of a program by nested tapes, one inside the other."""
+    if order == 0:
+        return lambda x: program(hf, x)
+
+    def derivative(x: hf.Tensor) -> hf.Tensor:
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = nested(program, order - 1)(x)
+        return tape.gradient(y, x, unconnected_gradients="zero")
+
+    return derivative
+
+
+def by_jax(program: Program, order: int) -> Callable[[Any], Any]:
+    def gradient_of(function: Any) -> Any:
+        return jax.grad(lambda x: jnp.sum(function(x)))
+
+    derivative: Any = lambda x: program(jnp, x)  # noqa: E731
+    for _ in range(order):
+        derivative = gradient_of(derivative)
+    return jax.jit(derivative)
+
+
+PROGRAMS: list[Program] = [
+    lambda n, x: n.tanh(x) * x,
+    lambda n, x: n.exp(n.sin(x)) / (1.0 + x * x),
+    lambda n, x: n.sum(x * x) * x + n.log(1.0 + n.exp(x)),
+    lambda n, x: n.sqrt(n.abs(x) + 0.5) ** 3,
+    lambda n, x: n.matmul(n.reshape(x, (1, -1)) * x, n.reshape(x, (-1, 1))),
+    lambda n, x: n.max(x * x) * n.mean(x) + x[1] ** 3 * x[0],
+    lambda n, x: n.where(x > 0, x**3, n.cos(x)),
+    lambda n, x: n.concat([x * x, x[::-1] ** 3]) if n is hf else jnp.concatenate([x * x, x[::-1] ** 3]),
+    lambda n, x: n.var(x) * n.cumulative_sum(x**2),
+]
+
+
+@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_nested_tapes_give_what_jax_gives(program: Program, order: int):
+    x = np.array([0.4, -1.3, 0.9])
+    found = both(nested(program, order), hf.asarray(x), rtol=1e-9)
+    with jax.enable_x64(True):
+        expected = np.asarray(by_jax(program, order)(jnp.asarray(x)))
+    close(found, expected, rtol=1e-8, atol=1e-9)
+
+
+def test_gradient_in_the_block_of_a_persistent_tape_is_recorded():
+    def f(x: hf.Tensor):
+        with hf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = x**4
+            first = tape.gradient(y, x)
+            second = tape.gradient(first, x)
+            third = tape.gradient(second, x)
+        return first, second, third, tape.gradient(third, x)
+
+    assert [g.item() for g in both(f, hf.asarray(2.0))] == [32.0, 48.0, 48.0, 24.0]
+
+
+def test_gradient_in_the_block_of_a_tape_that_is_not_persistent_is_not_recorded():
+    def f(x: hf.Tensor):
+        with hf.GradientTape() as outer:
+            outer.watch(x)
+            with hf.GradientTape() as tape:
+                tape.watch(x)
+                first = tape.gradient(x**3, x)
+        return first, outer.gradient(first, x)
+
+    first, second = both(f, hf.asarray(2.0))
+    assert (first.item(), second.item()) == (12.0, 12.0)  # the outer tape recorded it
+
+
+def test_variables_in_higher_orders():
+    v = hf.Variable(2.0)
+
+    def f():
+        with hf.GradientTape() as outer:
+            with hf.GradientTape() as inner:
+                y = v * v * v
+            first = inner.gradient(y, v)
+        return first, outer.gradient(first, v)
+
+    assert [g.item() for g in both(f)] == [12.0, 12.0]
+
+
+def test_a_gradient_joins_the_outer_loss():
+    # A gradient penalty: the loss contains the norm of an inner gradient.
+    w = np.array([[0.5, -0.2], [0.1, 0.8]])
+    x = np.array([1.0, -2.0])
+
+    def f(w: hf.Tensor, x: hf.Tensor):
+        with hf.GradientTape() as outer:
+            outer.watch(w)
+            with hf.GradientTape() as inner:
+                inner.watch(x)
+                y = hf.sum(hf.tanh(w @ x))
+            penalty = hf.sum(inner.gradient(y, x) ** 2)
+            loss = y + 0.1 * penalty
+        return outer.gradient(loss, w)
+
+    def of_jax(w: Any):
+        def y(x: Any):
+            return jnp.sum(jnp.tanh(w @ x))
+
+        return y(x) + 0.1 * jnp.sum(jax.grad(y)(x) ** 2)
+
+    found = both(f, hf.asarray(w), hf.asarray(x), rtol=1e-10)
+    with jax.enable_x64(True):
+        close(found, np.asarray(jax.jit(jax.grad(of_jax))(w)), rtol=1e-10)
+
+
+def test_mixed_second_derivatives():
+    def f(x: hf.Tensor, y: hf.Tensor):
+        with hf.GradientTape(persistent=True) as outer:
+            outer.watch([x, y])
+            with hf.GradientTape() as inner:
+                inner.watch([x, y])
+                z = x * x * y * y * y
+            gx, gy = inner.gradient(z, [x, y])
+        return outer.gradient(gx, [x, y]), outer.gradient(gy, [x, y])
+
+    (xx, xy), (yx, yy) = both(f, hf.asarray(2.0), hf.asarray(3.0))
+    assert (xx.item(), xy.item(), yx.item(), yy.item()) == (54.0, 108.0, 108.0, 72.0)
+
+
+def test_a_second_order_that_is_zero_is_none():
+    def f(x: hf.Tensor):
+        with hf.GradientTape() as outer:
+            outer.watch(x)
+            with hf.GradientTape() as inner:
+                inner.watch(x)
+                y = x * 3.0
+            first = inner.gradient(y, x)
+        return first, outer.gradient(first, x)
+
+    first, second = both(f, hf.asarray(2.0))
+    assert first.item() == 3.0
+    assert second is None
+
+
+def test_an_inner_gradient_outside_every_block_is_a_constant():
+    def f(x: hf.Tensor):
+        with hf.GradientTape() as outer:
+            outer.watch(x)
+            with hf.GradientTape() as inner:
+                inner.watch(x)
+                y = x * x
+        first = inner.gradient(y, x)
+        return outer.gradient(first, x)
+
+    assert both(f, hf.asarray(2.0)) is None
+
+
+def test_a_step_of_gradient_descent_can_be_differentiated():
+    # MAML: the outer gradient goes through the inner update.
+    def f(w: hf.Tensor, x: hf.Tensor):
+        with hf.GradientTape() as outer:
+            outer.watch(w)
+            fast = w
+            for _ in range(3):
+                with hf.GradientTape() as inner:
+                    inner.watch(fast)
+                    loss = hf.sum((fast * x - 1.0) ** 2)
+                fast = fast - 0.1 * inner.gradient(loss, fast)
+            final = hf.sum((fast * x - 1.0) ** 2)
+        return outer.gradient(final, w)
+
+    x = np.array([0.5, -1.2, 0.3])
+
+    def of_jax(w: Any):
+        def loss(w: Any):
+            return jnp.sum((w * x - 1.0) ** 2)
+
+        for _ in range(3):
+            w = w - 0.1 * jax.grad(loss)(w)
+        return loss(w)
+
+    w = np.array([1.0, 2.0, 3.0])
+    found = both(f, hf.asarray(w), hf.asarray(x), rtol=1e-10)
+    with jax.enable_x64(True):
+        close(found, np.asarray(jax.jit(jax.grad(of_jax))(w)), rtol=1e-10)
+
+
+@pytest.mark.parametrize("where", ["outside", "inside", "between"])
+def test_second_order_across_a_compiled_function(where: str):
+    """The compiled function is under both tapes, holds both, or holds the inner one."""
+
+    def program(x: hf.Tensor):
+        return hf.sum(hf.tanh(x) * x * x)
+
+    def inner(x: hf.Tensor):
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = (hf.compile(program) if where == "outside" else program)(x)
+        return tape.gradient(y, x)
+
+    def outer(x: hf.Tensor):
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            g = (hf.compile(inner) if where == "between" else inner)(x)
+        return g, tape.gradient(g, x)
+
+    x = np.array([0.4, -1.3, 0.9])
+    first, second = (hf.compile(outer) if where == "inside" else outer)(hf.asarray(x))
+    with jax.enable_x64(True):
+        by = jax.grad(lambda x: jnp.sum(jnp.tanh(x) * x * x))
+        close(first, np.asarray(jax.jit(by)(x)), rtol=1e-10)
+        close(second, np.asarray(jax.jit(jax.grad(lambda x: jnp.sum(by(x))))(x)), rtol=1e-10)
+
+
+def test_third_order_across_a_compiled_function():
+    cube = hf.compile(lambda x: x**4)
+
+    def derivative(f: Any):
+        def g(x: hf.Tensor):
+            with hf.GradientTape() as tape:
+                tape.watch(x)
+                y = f(x)
+            return tape.gradient(y, x)
+
+        return g
+
+    assert derivative(derivative(derivative(cube)))(hf.asarray(2.0)).item() == 48.0
+
+
+def test_low_precision_second_order():
+    def f(x: hf.Tensor):
+        with hf.GradientTape() as outer:
+            outer.watch(x)
+            with hf.GradientTape() as inner:
+                inner.watch(x)
+                y = hf.sum(x * x * x)
+            first = inner.gradient(y, x)
+        return first, outer.gradient(first, x)
+
+    first, second = both(f, tensor(1, 2, dtype=np.float16))
+    assert first.dtype == second.dtype == np.float16
+    close([first, second], [np.array([3.0, 12.0]), np.array([6.0, 12.0])])
