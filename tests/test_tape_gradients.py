@@ -318,7 +318,7 @@ def test_mixed_dtypes_each_get_their_own():
 
 @pytest.mark.parametrize(
     ("a_shape", "b_shape"),
-    [((), (2, 3)), ((3,), (2, 3)), ((2, 1), (2, 3)), ((1, 1, 1), (2, 3)), ((1, 3), (4, 1)), ((0, 3), (1,)), ((1,), (0,))],
+    [((), (2, 3)), ((3,), (2, 3)), ((2, 1), (2, 3)), ((1, 3), (4, 1)), ((0, 3), (1,)), ((1,), (0,))],
 )
 @pytest.mark.parametrize("name", ["add", "multiply", "subtract", "divide", "where", "maximum"])
 def test_a_gradient_has_its_sources_shape_through_broadcasting(name: str, a_shape: Any, b_shape: Any, rng: Any):

@@ -7,6 +7,7 @@ dtype of what they meet, and one that does not fit is an error, never a wrap.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -162,21 +163,61 @@ def default_dtype(number: bool | int | float | complex) -> DType:
     return float32 if isinstance(number, float) else complex64
 
 
+_ALWAYS_FITS = 1 << 7
+"""Integers smaller than this fit every signed dtype."""
+
+
 def check_fits(number: object, dtype: DType) -> None:
     """Raise if a Python number cannot become `dtype` without changing what it is.
 
+    A float may round, to infinity too, and loses its fraction in an integer dtype.
+
     Raises:
-        NumberRangeError: an integer outside the dtype's range.
+        NumberRangeError: an integer outside the dtype's range; a float that no integer of the dtype is near.
+        DTypeError: a complex number where a real one is wanted.
     """
-    if isinstance(number, int) and not isinstance(number, bool) and is_integer(dtype):
-        info = np.iinfo(dtype)
-        if not info.min <= number <= info.max:
-            raise NumberRangeError(
-                message(
-                    f"asarray: {number} does not fit {dtype}, which holds {info.min} to {info.max}",
-                    hint="Choose a wider dtype, for example dtype=hf.int64.",
-                )
+    if isinstance(number, bool) or (isinstance(number, int) and 0 <= number < _ALWAYS_FITS):
+        return
+    if isinstance(number, int):
+        _check_int(number, number, dtype)
+    elif isinstance(number, float):
+        if is_integer(dtype):
+            _check_int(int(number) if math.isfinite(number) else None, number, dtype)
+    elif isinstance(number, complex) and _KIND[dtype] != "complex":
+        raise DTypeError(
+            message(f"asarray: {number} to {dtype} would drop the imaginary part", hint="Pass number.real.")
+        )
+
+
+def _check_int(whole: int | None, number: float, dtype: DType) -> None:
+    """Raise unless an integer (None: none at all) lies in the range of a dtype."""
+    if dtype == bool_:
+        return
+    low, high = _range_of(dtype)
+    if whole is None or not low <= whole <= high:
+        raise NumberRangeError(
+            message(
+                f"asarray: {_short(number)} does not fit {dtype}, which holds {_short(low)} to {_short(high)}",
+                hint=f"Choose a wider dtype, for example dtype=hf.{'int64' if is_integer(dtype) else 'float64'}.",
             )
+        )
+
+
+@cache
+def _range_of(dtype: DType) -> tuple[int, int]:
+    """Return the smallest and the largest integer that a dtype holds."""
+    if is_integer(dtype):
+        info = np.iinfo(dtype)
+        return int(info.min), int(info.max)
+    largest = int(ml_dtypes.finfo(np.dtype("float32") if dtype == complex64 else dtype).max)
+    return -largest, largest
+
+
+def _short(number: float) -> str:
+    """Format a number that may be too long to print."""
+    if isinstance(number, float) or abs(number) < 1 << 64:
+        return str(number)
+    return f"{float(number):g}" if abs(number) < 1 << 1000 else f"an integer of {number.bit_length()} bits"
 
 
 def as_differentiable(dtype: DType) -> DType:

@@ -8,22 +8,20 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Self, cast
 
-import jax
 import numpy as np
 
 from hybridflow.core.context import CONTEXT, current
+from hybridflow.core.convert import NUMBERS, common_dtype, is_number
+from hybridflow.core.convert import to_numpy as to_numpy
 from hybridflow.core.device import device_of, device_string, find_device, place
 from hybridflow.core.dtypes import (
     DType,
     as_dtype,
-    check_fits,
-    default_dtype,
     is_differentiable,
-    promote_types,
     short_name,
-    weak_dtype,
 )
 from hybridflow.core.errors import (
+    ArgumentError,
     ArgumentTypeError,
     DTypeError,
     LeakError,
@@ -34,7 +32,7 @@ from hybridflow.core.errors import (
 )
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node, next_sequence
-from hybridflow.core.op import No, Op, register
+from hybridflow.core.op import REGISTRY, No, Op, register
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 
 _new = object.__new__
@@ -155,7 +153,9 @@ class Tensor(TensorMethods):
 
     def tolist(self) -> Any:
         """Return the value as nested Python lists."""
-        return host_array(self).tolist()
+        array = host_array(self)
+        self._note_left()
+        return array.tolist()
 
     def to(self, device: str) -> Tensor:
         """Return the tensor on another device; its gradient comes back to this one."""
@@ -167,12 +167,16 @@ class Tensor(TensorMethods):
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
-                raise ArgumentTypeError(f"numpy.asarray: {array.dtype} to {dtype} needs a copy")
+                raise ArgumentError(
+                    message(f"numpy.asarray: {array.dtype} to {dtype} needs a copy, and copy=False", got=str(self.spec),
+                            hint="Leave copy=None.")
+                )  # fmt: skip
             return array.astype(dtype)
         return array.copy() if copy else array
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         _concrete(self, "__dlpack__")
+        self._note_left()
         value = self._value
         if isinstance(value, np.ndarray):
             # An exporter cannot mark memory read-only for every consumer, so what leaves is a copy.
@@ -327,7 +331,8 @@ def host_array(tensor: Tensor) -> np.ndarray[Any, Any]:
 def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None) -> Tensor:
     """Return a tensor of a number, nested sequence, array, tensor or Variable.
 
-    Arrays keep their dtype; Python floats become float32 and integers int32. A user's array is copied.
+    Arrays keep their dtype; Python floats become float32 and integers int32. A user's array is copied. Tensors in a
+    nested sequence are stacked, and gradients flow through that.
 
     Args:
         obj: the value.
@@ -339,9 +344,11 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
         The tensor.
 
     Raises:
-        NumberRangeError: a Python integer that the dtype cannot hold.
+        NumberRangeError: a Python number that the dtype cannot hold.
         ShapeError: nested sequences of different lengths.
-        DTypeError: objects, strings, or other things that are no numbers.
+        DTypeError: an array of objects or strings, or complex numbers where real ones are wanted.
+        ArgumentTypeError: other things that are no numbers.
+        ArgumentError: a copy is needed and `copy` is False.
 
     Example:
         >>> import hybridflow as hf
@@ -353,11 +360,15 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
         tensor = as_tensor(obj)
         if wanted is not None and tensor.dtype != wanted:
             if copy is False:
-                raise ArgumentTypeError(message(f"asarray: {tensor.dtype} to {wanted} needs a copy, and copy=False"))
+                text = f"asarray: {tensor.dtype} to {wanted} needs a copy, and copy=False"
+                raise ArgumentError(message(text, hint="Leave copy=None."))
             tensor = cast(Tensor, cast(Any, tensor).astype(wanted))
         return tensor if device is None else tensor.to(device)
     if copy is False:
-        raise ArgumentTypeError(message("asarray: a user's array is always copied", hint="Leave copy=None."))
+        raise ArgumentError(message("asarray: a user's value is always copied", hint="Leave copy=None."))
+    if isinstance(obj, list | tuple) and _tensors_in(obj):
+        tensor = _stacked(obj, wanted)
+        return tensor if device is None else tensor.to(device)
     context = CONTEXT.get()
     array = to_numpy(obj, wanted)
     if context is not None and context.tracer is not None:
@@ -367,77 +378,33 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     return make_tensor(place(array, None if context is None else context.device))
 
 
-def to_numpy(obj: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
-    """Return a NumPy array of the user's value that nobody else can write to."""
-    if isinstance(obj, bool | int | float | complex) and not isinstance(obj, np.generic):
-        target = dtype or default_dtype(obj)
-        check_fits(obj, target)
-        return np.asarray(obj, dtype=target)
-    if isinstance(obj, np.ndarray | np.generic | jax.Array):
-        source = np.asarray(cast(Any, obj))
-        return np.array(source, dtype=dtype or as_dtype(source.dtype), order="C")
-    if hasattr(obj, "__dlpack__") or hasattr(obj, "__array__"):
-        source = np.from_dlpack(obj) if hasattr(obj, "__dlpack__") else np.asarray(obj)
-        return np.array(source, dtype=dtype or as_dtype(source.dtype), order="C")
-    if isinstance(obj, list | tuple):
-        return _nested(cast("list[Any]", obj), dtype)
-    raise ArgumentTypeError(
-        message(f"asarray: cannot make a tensor of a {type(obj).__name__}", got=repr(obj)[:80],
-                hint="Pass a number, a nested list of numbers, an array or a tensor.")
-    )  # fmt: skip
+def _tensors_in(obj: Any) -> bool:
+    """Whether a nested sequence has tensors or Variables in it."""
+    if not isinstance(obj, list | tuple):
+        return isinstance(obj, Tensor | Variable)
+    return not NUMBERS.issuperset(map(type, cast("list[Any]", obj))) and any(map(_tensors_in, cast("list[Any]", obj)))
 
 
-def _nested(obj: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
+def _stacked(obj: Any, dtype: DType | None) -> Tensor:
+    """Return a nested sequence of tensors (and numbers and arrays) as one tensor, through which gradients flow."""
     leaves: list[Any] = []
 
-    def walk(item: Any, depth: int) -> Any:
+    def walk(item: Any) -> Any:
         if isinstance(item, list | tuple):
-            return [walk(child, depth + 1) for child in cast("list[Any]", item)]
-        array = np.asarray(host_array(as_tensor(item)) if isinstance(item, Tensor | Variable) else item)
-        leaves.append(item)
-        return array
+            return [walk(child) for child in cast("list[Any]", item)]
+        leaf = item if is_number(item) else as_tensor(item)
+        leaves.append(leaf)
+        return leaf
 
-    nested = walk(obj, 0)
-    try:
-        array = np.array(nested)
-    except ValueError:
-        raise ShapeError(
-            message("asarray: a nested list must be rectangular", got=repr(obj)[:80],
-                    hint="Pad the rows to one length.")
-        ) from None  # fmt: skip
-    target = dtype or _common_dtype(leaves)
-    if array.dtype == object and all(isinstance(leaf, int) for leaf in leaves):
-        for leaf in leaves:
-            check_fits(leaf, target)
-    for leaf in leaves:
-        check_fits(leaf, target)
-    try:
-        return np.asarray(array, dtype=target)
-    except (TypeError, ValueError):
-        raise DTypeError(
-            message(f"asarray: cannot make {target} of {array.dtype}", got=repr(obj)[:80], hint="Pass numbers.")
-        ) from None
+    nested = walk(obj)
+    target = dtype or common_dtype(leaves)
 
+    stack = cast(Any, REGISTRY["stack"].public)
 
-def _common_dtype(leaves: list[Any]) -> DType:
-    weak: list[Any] = []
-    strong: DType | None = None
-    for leaf in leaves:
-        if isinstance(leaf, bool | int | float | complex) and not isinstance(leaf, np.generic):
-            weak.append(leaf)
-        else:
-            found = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
-            strong = as_dtype(found) if strong is None else promote_types(strong, as_dtype(found))
-    if strong is None:
-        if not weak:
-            return default_dtype(0.0)
-        result = default_dtype(weak[0])
-        for leaf in weak[1:]:
-            result = promote_types(result, default_dtype(leaf))
-        return result
-    for leaf in weak:
-        strong = weak_dtype(leaf, strong)
-    return strong
+    def join(item: Any) -> Tensor:
+        return stack([join(child) for child in item]) if isinstance(item, list) else asarray(item, dtype=target)
+
+    return join(nested)
 
 
 def as_tensor(value: Any) -> Tensor:

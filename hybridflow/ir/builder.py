@@ -73,6 +73,7 @@ class GraphBuilder:
         self.nodes: list[Node] = []
         self.captures: dict[Any, tuple[Tensor, Node]] = {}
         self.variables: dict[Node, VariableState] = {}
+        self.readings: dict[Edge, dict[int, Edge]] = {}
         self.checks: list[Check] = []
         self.place: Where | None = None
         self.dims = self.outer.dims if self.outer is not None else DimScope()
@@ -127,10 +128,21 @@ class GraphBuilder:
                 value = variable.read()
             finally:
                 CONTEXT.reset(token)
-            return make_tensor(None, self.edge_of(value))
+            return make_tensor(None, self._reading(self.edge_of(value)))
         state = self._state(variable)
         state.was_read = True
-        return make_tensor(None, state.edge)
+        return make_tensor(None, self._reading(state.edge))
+
+    def _reading(self, value: Edge) -> Edge:
+        """Return the edge of a Variable's value for the present tapes: a tape must not know others' readings."""
+        context = current()
+        epoch = context.epoch if context.tapes else 0
+        known = self.readings.setdefault(value, {})
+        if epoch not in known:
+            known[epoch] = (
+                cast(Edge, self.bind(REGISTRY["identity"], (make_tensor(None, value),), {})._edge) if known else value
+            )
+        return known[epoch]
 
     def _state(self, variable: Variable) -> VariableState:
         state = self.variables.get(variable._leaf)

@@ -1,0 +1,151 @@
+"""Users' values as NumPy arrays: numbers, nested lists and arrays, each checked against what its dtype can hold."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from hybridflow.backend.host import run_quietly
+from hybridflow.core.dtypes import (
+    DType,
+    as_dtype,
+    check_fits,
+    default_dtype,
+    is_integer,
+    kind_of,
+    promote_types,
+    weak_dtype,
+)
+from hybridflow.core.errors import ArgumentTypeError, DTypeError, ShapeError, message
+from hybridflow.core.op import REGISTRY
+
+NUMBERS = frozenset({bool, int, float, complex})
+Sequences = (list, tuple, range)
+
+
+def to_numpy(obj: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
+    """Return a NumPy array of the user's value that nobody else can write to.
+
+    Args:
+        obj: a number, an array, or a nested sequence of them.
+        dtype: the dtype to convert to.
+
+    Raises:
+        ArgumentTypeError: something that is no number.
+        NumberRangeError: a Python number that the dtype cannot hold.
+        DTypeError: an array of objects or strings, or complex numbers where real ones are wanted.
+        ShapeError: nested sequences of different lengths.
+    """
+    if is_number(obj):
+        target = dtype or default_dtype(obj)
+        check_fits(obj, target)
+        return cast(Any, run_quietly(np.asarray, obj, dtype=target))
+    if isinstance(obj, Sequences):
+        return _nested(obj, dtype)
+    array = _array(obj)
+    found = as_dtype(array.dtype)
+    if dtype is None or dtype == found:
+        return np.array(array, dtype=found, order="C")
+    if kind_of(found) == "complex" and kind_of(dtype) != "complex":
+        raise DTypeError(
+            message(f"asarray: {found} to {dtype} would drop the imaginary part", hint="Take .real or .imag first.")
+        )
+    return np.array(run_quietly(cast(Any, REGISTRY["astype"].kernel), array, dtype=dtype), order="C")
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a Python number (NumPy's scalars are arrays)."""
+    return isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic)
+
+
+def _array(obj: Any) -> np.ndarray[Any, Any]:
+    """Return an array-like object as NumPy sees it."""
+    if isinstance(obj, np.ma.MaskedArray):
+        raise ArgumentTypeError(
+            message("asarray: a tensor has no mask, a masked array does", hint="Use array.filled(value).")
+        )
+    if isinstance(obj, np.ndarray | np.generic | jax.Array):
+        return np.asarray(cast(Any, obj))
+    if hasattr(obj, "__dlpack__"):
+        return np.from_dlpack(obj)
+    if hasattr(obj, "__array__"):
+        return np.asarray(obj)
+    if not isinstance(obj, bytes | bytearray):
+        try:
+            return np.asarray(memoryview(obj))
+        except TypeError:
+            pass
+    raise ArgumentTypeError(
+        message(f"asarray: cannot make a tensor of a {type(obj).__name__}", got=repr(obj)[:80],
+                hint="Pass a number, a nested list of numbers, an array or a tensor.")
+    )  # fmt: skip
+
+
+def _nested(obj: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
+    """Return a nested sequence as one array."""
+    numbers: list[Any] = []
+    arrays: list[np.ndarray[Any, Any]] = []
+
+    def walk(item: Any) -> Any:
+        if isinstance(item, Sequences):
+            if NUMBERS.issuperset(map(type, item)):
+                numbers.extend(item)
+                return item
+            return [walk(child) for child in cast("list[Any]", item)]
+        if is_number(item):
+            numbers.append(item)
+            return item
+        arrays.append(to_numpy(item))
+        return arrays[-1]
+
+    nested = walk(obj)
+    by_type = dict(zip(map(type, numbers), numbers, strict=True))
+    target = dtype or common_dtype([*by_type.values(), *arrays])
+    _check_all_fit(numbers, set(by_type), target)
+    for array in arrays:
+        if array.dtype.kind == "c" and kind_of(target) != "complex":
+            raise DTypeError(
+                message(f"asarray: {array.dtype} to {target} would drop the imaginary part", hint="Take .real first.")
+            )
+    try:
+        return cast(Any, run_quietly(np.array, nested, dtype=target))
+    except ValueError:
+        raise ShapeError(
+            message("asarray: a nested list must be rectangular", got=repr(obj)[:80],
+                    hint="Pad the rows to one length.")
+        ) from None  # fmt: skip
+
+
+def _check_all_fit(numbers: list[Any], types: set[type], target: DType) -> None:
+    """Raise if one of many Python numbers does not fit a dtype."""
+    if int in types:
+        ints = numbers if len(types) == 1 else [number for number in numbers if isinstance(number, int)]
+        check_fits(min(ints), target)
+        check_fits(max(ints), target)
+    if types - {bool, int} and kind_of(target) != "complex" and (types - {bool, int, float} or is_integer(target)):
+        for number in numbers:
+            check_fits(number, target)
+
+
+def common_dtype(leaves: list[Any]) -> DType:
+    """Return the dtype in which Python numbers and arrays (or tensors) meet; float32 if there are none."""
+    weak: list[Any] = []
+    strong: DType | None = None
+    for leaf in leaves:
+        if is_number(leaf):
+            weak.append(leaf)
+        else:
+            found = as_dtype(leaf.dtype)
+            strong = found if strong is None else promote_types(strong, found)
+    if strong is None:
+        if not weak:
+            return default_dtype(0.0)
+        result = default_dtype(weak[0])
+        for leaf in weak[1:]:
+            result = promote_types(result, default_dtype(leaf))
+        return result
+    for leaf in weak:
+        strong = weak_dtype(leaf, strong)
+    return strong
