@@ -98,12 +98,18 @@ class Model:
 
 @dataclass
 class Run:
-    """What one training run did."""
+    """What one training run did; `first` is its first step, in which a compiled one is compiled."""
 
     name: str
     losses: list[float] = field(default_factory=list[float])
     seconds: float = 0.0
+    first: float = 0.0
     accuracy: float = 0.0
+
+    def rate(self) -> float:
+        """Return the examples per second after the first step."""
+        steady = self.seconds - self.first
+        return (len(self.losses) - 1) * BATCH / steady if steady else 0.0
 
 
 def batches(data: Digits, epochs: int, seed: int) -> Iterator[tuple[hf.Tensor, hf.Tensor]]:
@@ -119,7 +125,7 @@ def batches(data: Digits, epochs: int, seed: int) -> Iterator[tuple[hf.Tensor, h
 def train(
     name: str, model: Model, step: Callable[..., hf.Tensor], data: Digits, epochs: int, seed: int, console: Console
 ) -> Run:
-    """Train a model, showing the loss and the examples per second."""
+    """Train a model, showing the loss and the examples per second after the first step."""
     run = Run(name)
     steps = epochs * (len(data.train_labels) // BATCH)
     columns = (
@@ -137,7 +143,8 @@ def train(
             loss = step(images, labels).item()
             run.losses.append(loss)
             run.seconds = time.perf_counter() - start
-            progress.update(task, advance=1, loss=loss, rate=len(run.losses) * BATCH / run.seconds)
+            run.first = run.first or run.seconds
+            progress.update(task, advance=1, loss=loss, rate=run.rate())
     run.accuracy = model.accuracy(data.test_images, data.test_labels)
     return run
 
@@ -161,7 +168,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     for one in (eager, compiled):
         console.print(
             f"{one.name:>8}: {one.accuracy:.2%} of the test images right, last loss {one.losses[-1]:.4f}, "
-            f"{one.seconds:.1f} s for {len(one.losses)} steps",
+            f"{one.seconds:.1f} s for {len(one.losses)} steps, the first {one.first * 1e3:.0f} ms",
             highlight=False,
             soft_wrap=True,
         )
