@@ -173,6 +173,37 @@ def _widened_dtype(value: Any) -> Any:
     return float64 if isinstance(value, np.dtype) and kind_of(as_dtype(value)) == "float" else value
 
 
+# -- comparing ----------------------------------------------------------------------------------------------------
+
+
+def difference(found: Array, expected: Array, allowed: Any, *, signs: bool = True) -> str | None:
+    """Describe the first element that differs by more than is allowed, or return None.
+
+    NaN equals NaN, infinities equal themselves, and with `signs` zeros must have the same sign.
+    """
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return f"{spec_of(found)} against {spec_of(expected)}"
+    if kind_of(as_dtype(found.dtype)) == "complex":
+        return difference(found.real, expected.real, allowed, signs=signs) or difference(
+            found.imag, expected.imag, allowed, signs=signs
+        )
+    same = (found == expected) | ((found != found) & (expected != expected))
+    if signs and kind_of(as_dtype(found.dtype)) == "float":
+        same &= (found != 0) | (np.signbit(found) == np.signbit(expected))
+    if np.all(same):
+        return None
+    with np.errstate(all="ignore"):
+        distance = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+        wrong = ~same & ~(distance <= allowed)
+    if signs:
+        wrong |= ~same & (found == 0) & (expected == 0)
+    if not wrong.any():
+        return None
+    index = tuple([int(i) for i in np.argwhere(wrong)[0]])
+    bound = np.broadcast_to(np.asarray(allowed, np.float64), found.shape)[index]
+    return f"at {list(index)}: {found[index]!s} against {expected[index]!s}, allowed difference {bound:.3g}"
+
+
 # -- capturing ----------------------------------------------------------------------------------------------------
 
 

@@ -22,11 +22,12 @@ from hybridflow.core.dispatch import bind, run_raw
 from hybridflow.core.dtypes import WIDE, as_dtype, is_differentiable, kind_of
 from hybridflow.core.errors import CheckError, TraceError
 from hybridflow.core.op import REGISTRY, Bad, No, Op, Sample, Stops
-from hybridflow.core.spec import TensorSpec, make_spec, spec_of
+from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, asarray
 from hybridflow.ir.evaluate import evaluate as evaluate_graph
 from hybridflow.ir.graph import Graph
-from hybridflow.op_calls import Array, Attrs, Call, as_tuple, capture, trace_sample
+from hybridflow.op_calls import Array, Attrs, Call, as_tuple, capture, difference, trace_sample
+from hybridflow.op_traits import TRAIT_CHECKS
 
 CallCheck = Callable[[Call], None]
 CALL_CHECKS: dict[str, CallCheck] = {}
@@ -45,34 +46,6 @@ def fail(call: Call, what: str) -> None:
 
 
 # -- comparing ----------------------------------------------------------------------------------------------------
-
-
-def difference(found: Array, expected: Array, allowed: Any, *, signs: bool = True) -> str | None:
-    """Describe the first element that differs by more than is allowed, or return None.
-
-    NaN equals NaN, infinities equal themselves, and with `signs` zeros must have the same sign.
-    """
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        return f"{spec_of(found)} against {spec_of(expected)}"
-    if kind_of(as_dtype(found.dtype)) == "complex":
-        return difference(found.real, expected.real, allowed, signs=signs) or difference(
-            found.imag, expected.imag, allowed, signs=signs
-        )
-    same = (found == expected) | ((found != found) & (expected != expected))
-    if signs and kind_of(as_dtype(found.dtype)) == "float":
-        same &= (found != 0) | (np.signbit(found) == np.signbit(expected))
-    if np.all(same):
-        return None
-    with np.errstate(all="ignore"):
-        distance = np.abs(found.astype(np.float64) - expected.astype(np.float64))
-        wrong = ~same & ~(distance <= allowed)
-    if signs:
-        wrong |= ~same & (found == 0) & (expected == 0)
-    if not wrong.any():
-        return None
-    index = tuple([int(i) for i in np.argwhere(wrong)[0]])
-    bound = np.broadcast_to(np.asarray(allowed, np.float64), found.shape)[index]
-    return f"at {list(index)}: {found[index]!s} against {expected[index]!s}, allowed difference {bound:.3g}"
 
 
 def allowance(call: Call, reference: Array, index: int, dtype: Any, attrs: Attrs) -> Array:
@@ -399,20 +372,6 @@ def _second_order(
 
 # -- traits -------------------------------------------------------------------------------------------------------
 
-TraitCheck = Callable[[Call, tuple[Array, ...]], "str | None"]
-TRAIT_CHECKS: dict[str, TraitCheck] = {}
-"""What a trait claims, as a function of a call and its outputs that describes what is wrong."""
-
-
-def claims(trait: str) -> Callable[[TraitCheck], TraitCheck]:
-    """Make a function the check of a trait."""
-
-    def decorate(function: TraitCheck) -> TraitCheck:
-        TRAIT_CHECKS[trait] = function
-        return function
-
-    return decorate
-
 
 @call_check
 def traits_hold(call: Call) -> None:
@@ -422,111 +381,6 @@ def traits_hold(call: Call) -> None:
         text = TRAIT_CHECKS[trait](call, outputs) if trait in TRAIT_CHECKS else None
         if text is not None:
             fail(call, f"trait {trait} does not hold: {text}")
-
-
-def _again(call: Call, *inputs: Array) -> Array:
-    return call.run(call.with_residuals()[0], inputs)[0]
-
-
-def _ulps(call: Call, y: Array) -> Any:
-    if kind_of(as_dtype(y.dtype)) not in ("float", "complex"):
-        return 0
-    magnitude = np.abs(y.astype(np.complex128 if y.dtype.kind == "c" else np.float64))
-    return 2 * call.op.ulp * float(jnp.finfo(y.dtype).eps) * np.where(np.isfinite(magnitude), magnitude, 0)
-
-
-@claims("pointwise")
-def _pointwise(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    shape = np.broadcast_shapes(*[x.shape for x in call.inputs])
-    order = np.random.default_rng(0).permutation(int(np.prod(shape)))
-    try:
-        moved = call.run(call.with_residuals()[0], [np.broadcast_to(x, shape).ravel()[order] for x in call.inputs])
-    except (ValueError, IndexError) as error:
-        return f"it does not run on its elements in a row: {error}"
-    for y, other in zip(outputs, moved, strict=True):
-        if y.shape != shape:
-            return f"the result has shape {y.shape}, the operands broadcast to {shape}"
-        expected = y.ravel()[order]
-        text = difference(other, expected, _ulps(call, expected))
-        if text is not None:
-            return f"elements change when they are reordered: {text}"
-    return None
-
-
-@claims("commutative")
-def _commutative(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    swapped = _again(call, call.inputs[1], call.inputs[0], *call.inputs[2:])
-    return difference(swapped, outputs[0], 0)
-
-
-@claims("identity")
-def _identity(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    return difference(outputs[0], call.inputs[0], 0)
-
-
-@claims("layout")
-def _layout(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    """Elements are told apart by what they are: every element of the result is one of the inputs', or zero."""
-    if any(x.dtype != outputs[0].dtype for x in call.inputs[:1]) and not call.op.has("select"):
-        return None
-    allowed = np.concatenate([np.zeros(1), *[x.ravel().astype(np.complex128) for x in call.inputs]])
-    found = outputs[0].ravel().astype(np.complex128)
-    new = found[~np.isin(found, allowed) & (found == found)]
-    return f"{new[0]} is no element of the inputs" if new.size else None
-
-
-@claims("reshape")
-def _reshape(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    return difference(outputs[0], call.inputs[0].reshape(call.attrs["shape"]), 0)
-
-
-@claims("permute")
-def _permute(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    return difference(outputs[0], call.inputs[0].transpose(call.attrs["axes"]), 0)
-
-
-@claims("uniform")
-def _uniform(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    expected = np.full(call.attrs["shape"], call.attrs["fill_value"], outputs[0].dtype)
-    return difference(outputs[0], expected, 0)
-
-
-@claims("select")
-def _select(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    return difference(outputs[0], np.where(*call.inputs), 0)
-
-
-@claims("involution")
-def _involution(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    return difference(_again(call, outputs[0]), call.inputs[0], 0)
-
-
-@claims("idempotent")
-def _idempotent(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    return difference(_again(call, outputs[0]), outputs[0], 0)
-
-
-def _unit(number: float) -> TraitCheck:
-    def check(call: Call, outputs: tuple[Array, ...]) -> str | None:
-        first = call.inputs[0].ravel()
-        if outputs[0].dtype != first.dtype:
-            return None
-        if kind_of(as_dtype(first.dtype)) == "float":
-            first = np.concatenate([first, np.array([0.0, -0.0, np.inf, np.nan], first.dtype)])
-        return difference(_again(call, first, np.full_like(first, number)), first, 0)
-
-    return check
-
-
-claims("unit_one")(_unit(1.0))
-claims("unit_zero")(_unit(0.0))
-claims("unit_minus_zero")(_unit(-0.0))
-
-
-@claims("random")
-def _random(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    again = call.run(call.with_residuals()[0])
-    return next((text for a, b in zip(again, outputs, strict=True) if (text := difference(a, b, 0))), None)
 
 
 # -- the record ---------------------------------------------------------------------------------------------------

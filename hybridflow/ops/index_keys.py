@@ -24,13 +24,13 @@ class ParsedKey(NamedTuple):
     """A key in parts: first the static index is applied, then the tensors select on `axes` of what it gave.
 
     Attributes:
-        index: the static index, or None if it would change nothing.
+        static: the static index, or None if it would change nothing.
         axes: the axes, counted after the static index, that tensors select from.
         tensors: the integer tensors, one per axis.
         adjacent: whether NumPy leaves the selected axes where they were (True) or puts them first.
     """
 
-    index: StaticIndex | None
+    static: StaticIndex | None
     axes: tuple[int, ...]
     tensors: tuple[Tensor, ...]
     adjacent: bool

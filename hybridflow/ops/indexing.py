@@ -119,8 +119,8 @@ def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None)
     if index is not None:
         return bind(getitem.op, (tensor,), {"index": index})
     parsed = parse_key(key, tensor.shape)
-    if parsed.index is not None:
-        tensor = bind(getitem.op, (tensor,), {"index": parsed.index})
+    if parsed.static is not None:
+        tensor = bind(getitem.op, (tensor,), {"index": parsed.static})
     return gather(tensor, *parsed.tensors, axes=parsed.axes) if parsed.tensors else tensor
 
 

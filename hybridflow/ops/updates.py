@@ -188,7 +188,7 @@ def index_winners(*indices: TensorLike, sizes: Shape) -> Tensor:
     return bind(index_winners.op, tuple([as_tensor(value) for value in indices]), {"sizes": sizes})
 
 
-_AT = {"set": None, "add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}
+_AT: dict[str, Any] = {"set": None, "add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 def _update_infer(x: TensorSpec, value: TensorSpec, *indices: TensorSpec, axes: Axes, how: str) -> TensorSpec:
@@ -388,17 +388,17 @@ class IndexUpdate:
         x = self._x
         value = _in_dtype(value, x)
         parsed = parse_key(self._key, x.shape)
-        index = parsed.index if parsed.index is not None else tuple([(0, size, 1) for size in x.shape])
+        index = parsed.static if parsed.static is not None else tuple([(0, size, 1) for size in x.shape])
         if not parsed.tensors:
             if how != "set":
                 value = _COMBINE[how](bind(getitem.op, (x,), {"index": index}), value)
             return slice_set(x, _to_shape(value, static_shape(index), how), index=index)
-        part = x if parsed.index is None else bind(getitem.op, (x,), {"index": index})
+        part = x if parsed.static is None else bind(getitem.op, (x,), {"index": index})
         indices = checked_indices("index_update", parsed.tensors, part.shape, parsed.axes)
         shape = gathered_shape("index_update", part.shape, [tensor.spec for tensor in indices], parsed.axes)
         attrs = {"axes": parsed.axes, "how": how}
         part = bind(index_update.op, (part, _to_shape(value, shape, how), *indices), attrs)
-        return part if parsed.index is None else slice_set(x, part, index=index)
+        return part if parsed.static is None else slice_set(x, part, index=index)
 
 
 _COMBINE = {"add": add, "multiply": multiply, "min": minimum, "max": maximum}

@@ -1,0 +1,131 @@
+"""What the traits of an op claim, each as a function of one call of it; found by their decorator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from hybridflow.core.dtypes import as_dtype, kind_of
+from hybridflow.op_calls import Array, Call, difference
+
+TraitCheck = Callable[[Call, tuple[Array, ...]], "str | None"]
+TRAIT_CHECKS: dict[str, TraitCheck] = {}
+"""What a trait claims, as a function of a call and its outputs that describes what is wrong."""
+
+
+def claims(trait: str) -> Callable[[TraitCheck], TraitCheck]:
+    """Make a function the check of a trait."""
+
+    def decorate(function: TraitCheck) -> TraitCheck:
+        TRAIT_CHECKS[trait] = function
+        return function
+
+    return decorate
+
+
+def _again(call: Call, *inputs: Array) -> Array:
+    return call.run(call.with_residuals()[0], inputs)[0]
+
+
+def _ulps(call: Call, y: Array) -> Any:
+    if kind_of(as_dtype(y.dtype)) not in ("float", "complex"):
+        return 0
+    magnitude = np.abs(y.astype(np.complex128 if y.dtype.kind == "c" else np.float64))
+    return 2 * call.op.ulp * float(jnp.finfo(y.dtype).eps) * np.where(np.isfinite(magnitude), magnitude, 0)
+
+
+@claims("pointwise")
+def _pointwise(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    shape = np.broadcast_shapes(*[x.shape for x in call.inputs])
+    order = np.random.default_rng(0).permutation(int(np.prod(shape)))
+    try:
+        moved = call.run(call.with_residuals()[0], [np.broadcast_to(x, shape).ravel()[order] for x in call.inputs])
+    except (ValueError, IndexError) as error:
+        return f"it does not run on its elements in a row: {error}"
+    for y, other in zip(outputs, moved, strict=True):
+        if y.shape != shape:
+            return f"the result has shape {y.shape}, the operands broadcast to {shape}"
+        expected = y.ravel()[order]
+        text = difference(other, expected, _ulps(call, expected))
+        if text is not None:
+            return f"elements change when they are reordered: {text}"
+    return None
+
+
+@claims("commutative")
+def _commutative(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    swapped = _again(call, call.inputs[1], call.inputs[0], *call.inputs[2:])
+    return difference(swapped, outputs[0], 0)
+
+
+@claims("identity")
+def _identity(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(outputs[0], call.inputs[0], 0)
+
+
+@claims("layout")
+def _layout(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    """Elements are told apart by what they are: every element of the result is one of the inputs', or zero."""
+    if any(x.dtype != outputs[0].dtype for x in call.inputs[:1]) and not call.op.has("select"):
+        return None
+    allowed = np.concatenate([np.zeros(1), *[x.ravel().astype(np.complex128) for x in call.inputs]])
+    found = outputs[0].ravel().astype(np.complex128)
+    new = found[~np.isin(found, allowed) & (found == found)]
+    return f"{new[0]} is no element of the inputs" if new.size else None
+
+
+@claims("reshape")
+def _reshape(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(outputs[0], call.inputs[0].reshape(call.attrs["shape"]), 0)
+
+
+@claims("permute")
+def _permute(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(outputs[0], call.inputs[0].transpose(call.attrs["axes"]), 0)
+
+
+@claims("uniform")
+def _uniform(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    expected = np.full(call.attrs["shape"], call.attrs["fill_value"], outputs[0].dtype)
+    return difference(outputs[0], expected, 0)
+
+
+@claims("select")
+def _select(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(outputs[0], np.where(*call.inputs), 0)
+
+
+@claims("involution")
+def _involution(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(_again(call, outputs[0]), call.inputs[0], 0)
+
+
+@claims("idempotent")
+def _idempotent(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(_again(call, outputs[0]), outputs[0], 0)
+
+
+def _unit(number: float) -> TraitCheck:
+    def check(call: Call, outputs: tuple[Array, ...]) -> str | None:
+        first = call.inputs[0].ravel()
+        if outputs[0].dtype != first.dtype:
+            return None
+        if kind_of(as_dtype(first.dtype)) == "float":
+            first = np.concatenate([first, np.array([0.0, -0.0, np.inf, np.nan], first.dtype)])
+        return difference(_again(call, first, np.full_like(first, number)), first, 0)
+
+    return check
+
+
+claims("unit_one")(_unit(1.0))
+claims("unit_zero")(_unit(0.0))
+claims("unit_minus_zero")(_unit(-0.0))
+
+
+@claims("random")
+def _random(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    again = call.run(call.with_residuals()[0])
+    return next((text for a, b in zip(again, outputs, strict=True) if (text := difference(a, b, 0))), None)
