@@ -21,7 +21,7 @@ from hybridflow.backend.options import compiler_options
 from hybridflow.core.attrs import attrs_key
 from hybridflow.core.context import current
 from hybridflow.core.device import place
-from hybridflow.core.dispatch import as_arrays, run_raw
+from hybridflow.core.dispatch import as_arrays, quick_to_compile, run_raw
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import GradientError, message
 from hybridflow.core.node import Edge, Node
@@ -354,7 +354,9 @@ class RawEngine:
         for value in attrs.values():
             if hasattr(value, "executables"):
                 cache = value.executables
-        key = ("vjp", op.name, attrs_key(attrs), wanted, fixed, tree)
+        arrays = [leaf for leaf in leaves if not isinstance(leaf, TensorSpec)]
+        quick = quick_to_compile(op, arrays)
+        key = ("vjp", op.name, quick, attrs_key(attrs), wanted, fixed, tree)
         found = cache.get(key)
         if found is None:
 
@@ -364,8 +366,7 @@ class RawEngine:
                 cotangent, rest = jax.tree_util.tree_unflatten(tree, full)
                 return apply_rule(rule, XLA, cotangent, rest, attrs, wanted)
 
-            found = cache[key] = jax.jit(run, compiler_options=compiler_options(eager=not op.has("nested")))
-        arrays = [leaf for leaf in leaves if not isinstance(leaf, TensorSpec)]
+            found = cache[key] = jax.jit(run, compiler_options=compiler_options(eager=quick))
         with enable_x64():
             return found(arrays)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
 
@@ -200,17 +200,29 @@ def _explain(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], error: E
         raise better from error
 
 
-def jitted(op: Op, attrs: dict[str, Any]) -> Callable[..., Any]:
+_LARGE = 1 << 14
+
+
+def quick_to_compile(op: Op, values: Iterable[Any]) -> bool:
+    """Whether an op alone is compiled with the options that save compile time at the cost of its run time.
+
+    Not on many elements: those options run `gelu` of 65536 ten times slower, a convolution twice. Not graphs, and
+    not draws, which must be compiled as they would be in a graph: other optimisations contract other products.
+    """
+    return not (op.has("nested") or op.has("random") or any(value.size >= _LARGE for value in values))
+
+
+def jitted(op: Op, attrs: dict[str, Any], values: Iterable[Any]) -> Callable[..., Any]:
     """Return the op's lowering, compiled on its own; cached by attributes (and on a graph attribute itself)."""
     cache = op.jitted
     for value in attrs.values():
         if hasattr(value, "executables"):
             cache = value.executables
-    key = (op.name, attrs_key(attrs))
+    quick = quick_to_compile(op, values)
+    key = (op.name, quick, attrs_key(attrs))
     found = cache.get(key)
     if found is None:
-        # A draw is compiled as it would be in a graph: other optimisations contract other products.
-        options = compiler_options(eager=not (op.has("nested") or op.has("random")))
+        options = compiler_options(eager=quick)
         found = cache[key] = jax.jit(partial(op.lower, **attrs), compiler_options=options)
     return found
 
@@ -224,7 +236,7 @@ def _run_lowered(op: Op, inputs: tuple[Tensor, ...], values: list[Any], attrs: d
         if on_host and not default_is_host():
             cpu = jax.devices("cpu")[0]
             values = [jax.device_put(value, cpu) for value in values]
-        outputs = jitted(op, attrs)(*values)
+        outputs = jitted(op, attrs, values)(*values)
     if isinstance(outputs, list | tuple):
         items = tuple(cast("list[Any]", outputs))
         return tuple([np.asarray(y) for y in items]) if on_host else items
