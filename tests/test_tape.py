@@ -528,6 +528,92 @@ def test_sgd_with_a_used_tape_is_the_same_in_both_modes():
     assert fast.trace_count == 1
 
 
+# -- readings of a Variable ----------------------------------------------------------------------------------------
+
+
+def test_what_another_tape_read_is_a_constant():
+    # A penalty on the distance from an earlier value, which a tape had watched at the time.
+    def f(v: hf.Variable):
+        with hf.GradientTape() as tape:
+            old = v.read()
+            y = old * old
+        first = tape.gradient(y, v)
+        v.assign_add(1.0)
+        with hf.GradientTape() as tape:
+            y = (v - old) ** 2 + (old - v) ** 2
+        return first, tape.gradient(y, v)
+
+    for run in (f, hf.compile(f)):
+        assert [number(g) for g in run(hf.Variable(3.0))] == [6.0, 4.0]
+
+
+def test_what_was_read_outside_every_tape_is_a_constant():
+    def f(v: hf.Variable):
+        old = v.read()
+        with hf.GradientTape() as tape:
+            y = v * old * old
+            y = y + old * old
+        later = v.read()
+        return tape.gradient(y, v), later * old
+
+    for run in (f, hf.compile(f)):
+        assert [number(g) for g in run(hf.Variable(3.0))] == [9.0, 9.0]
+
+
+def test_what_was_read_while_recording_was_stopped_is_a_constant():
+    def f(v: hf.Variable):
+        with hf.GradientTape() as tape:
+            y = v * v
+            with tape.stop_recording():
+                old = v.read()
+            y = y + old * v
+        return tape.gradient(y, v)
+
+    for run in (f, hf.compile(f)):
+        assert number(run(hf.Variable(3.0))) == 9.0
+
+
+def test_what_the_outer_tape_read_is_a_constant_to_the_inner_one():
+    def f(v: hf.Variable):
+        with hf.GradientTape(persistent=True) as outer:
+            old = v.read()
+            with hf.GradientTape() as inner:
+                y = v * v * old
+            g = inner.gradient(y, v)
+            again = v * g
+        return g, outer.gradient(y, v), outer.gradient(again, v)
+
+    for run in (f, hf.compile(f)):
+        # g = 2 v old, and the outer tape knows both: y' = 3 v^2, (v g)' = (2 v^3)' = 6 v^2.
+        assert [number(g) for g in run(hf.Variable(2.0))] == [8.0, 12.0, 24.0]
+
+
+def test_readings_inside_branches_and_loops_are_told_apart_too():
+    def f(v: hf.Variable, x: hf.Tensor):
+        old = v.read()
+
+        def inner_gradient(x: hf.Tensor):
+            with hf.GradientTape() as tape:
+                y = v * v * old * x
+            return tape.gradient(y, v)
+
+        return hf.cond(x > 0, inner_gradient, lambda x: x, x), hf.scan(
+            lambda c, _: (c + inner_gradient(x), None), hf.asarray(0.0), hf.asarray([1.0, 2.0])
+        )[0]
+
+    for run in (f, hf.compile(f)):
+        assert [number(g) for g in run(hf.Variable(3.0), hf.asarray(1.0))] == [18.0, 36.0]
+
+
+def test_reading_in_a_device_block_is_reading_outside_every_tape():
+    v = hf.Variable(3.0)
+    with hf.device("cpu"):
+        old = v.read()
+    with hf.GradientTape() as tape:
+        y = v * old
+    assert number(tape.gradient(y, v)) == 3.0
+
+
 # -- exceptions, threads and tasks --------------------------------------------------------------------------------
 
 

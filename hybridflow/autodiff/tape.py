@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
+from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self, cast
+from types import FunctionType
+from typing import Any, NamedTuple, Self, cast
 
 import jax
 import numpy as np
@@ -74,8 +75,7 @@ class GradientTape:
         self._began = self.first_sequence
         self._watched: dict[Edge, int] = {}
         self._variables: dict[Node, tuple[Variable, dict[Edge, None]]] = {}
-        self._left: list[tuple[weakref.ref[Node], Where | None]] = []
-        self._assigned: list[tuple[Variable, weakref.ref[Node], Where | None]] = []
+        self._exits: deque[_Exit] = deque(maxlen=_REMEMBERED)
         self._used = False
 
     # -- recording --------------------------------------------------------------------------------------------
@@ -171,11 +171,11 @@ class GradientTape:
 
     def value_left(self, edge: Edge) -> None:
         """Remember where a recorded value became NumPy or a Python number, for `why_none`."""
-        self._left.append((weakref.ref(edge[0]), user_place(3)))
+        self._exits.append(_Exit(None, edge[0], user_place(3)))
 
     def value_assigned(self, variable: Variable, edge: Edge) -> None:
         """Remember which recorded value was assigned to a Variable, for `why_none`."""
-        self._assigned.append((variable, weakref.ref(edge[0]), user_place(3)))
+        self._exits.append(_Exit(variable, edge[0], user_place(3)))
 
     def watched_variables(self) -> tuple[Variable, ...]:
         """Return the watched Variables, in the order in which they were first read."""
@@ -221,16 +221,19 @@ class GradientTape:
             self._pop()
         self._used = True
         found = self._backprop(targets, seeds, leaves)
+        if not self._persistent and None not in found:
+            self._exits.clear()  # nobody will ask why; the nodes need not live on
         if tree is _LEAF:
             return found[0] if found[0] is not None or unconnected_gradients == "none" else _zeros(leaves[0])
         if unconnected_gradients == "zero":
             found = [_zeros(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
         return jax.tree_util.tree_unflatten(tree, found)
 
-    def _backprop(self, targets: list[Tensor], seeds: list[Tensor | None], leaves: list[Any]) -> list[Tensor | None]:
-        context = current()
-        bound = context.tracer is not None or bool(context.tapes)
-        engine: Engine = BOUND if bound else RAW
+    def _backprop(
+        self, targets: list[Tensor], seeds: list[Tensor | None], leaves: list[Any], engine: Engine | None = None
+    ) -> list[Tensor | None]:
+        bound = _is_bound()
+        engine = engine or (BOUND if bound else RAW)
         starts: list[tuple[Edge, Any]] = []
         for tensor, seed in zip(targets, seeds, strict=True):
             edge = _known_edge(tensor)
@@ -241,7 +244,8 @@ class GradientTape:
         watched = self._watched_edges()
         wanted = [self._source_edges(leaf) for leaf in leaves]
         live: Mapping[Node, Wanted] | None = None
-        if nodes and any(since > nodes[0].sequence for since in self._watched.values()):
+        first = next((node.sequence for node in nodes if node.inputs), _FOREVER)
+        if any(since > first for since in self._watched.values()):
             live = self._connected(nodes)
             engine = _Recorded(engine, live)
         elif any(edge not in watched for edges in wanted for edge in edges):
@@ -304,47 +308,96 @@ class GradientTape:
         for what, value in (("target", tensor), ("source", source)):
             if not is_differentiable(value.dtype):
                 return f"The {what} is {value.dtype}: integers and bools have no gradient."
-        edges = self._source_edges(source)
         if isinstance(source, Variable) and source._leaf not in self._variables:
-            reason = "it is not trainable" if not source.trainable else "it was not read while the tape recorded"
-            return f"The Variable {source.name!r} was not watched: {reason}; call tape.watch(variable)."
-        if not edges:
-            return "The source was not watched: call tape.watch(source) before computing the target from it."
+            return f"The Variable {source.name!r} was not watched: {self._why_unwatched(source)}."
+        noting = _Noting(BOUND if _is_bound() else RAW)
+        (found,) = self._backprop([tensor], [None], [source], noting)
+        if found is not None:
+            return "It is not None: the target depends on the source."
+        edges = self._source_edges(source)
         target_edge = _known_edge(tensor)
-        intervals = self._recorded()
-        nodes = reachable([target_edge], intervals) if target_edge is not None else []
-        watched = self._watched_edges()
-        live = connected([*nodes, *reachable(edges, intervals)], watched)
-        if isinstance(source, Tensor) and not any(edge in watched or live.get(edge[0]) for edge in edges):
+        nodes = [] if target_edge is None else reachable([target_edge], self._recorded())
+        if isinstance(source, Tensor) and not self._is_watched(edges, nodes):
             return "The source was not watched: call tape.watch(source) before computing the target from it."
         path = connected(nodes, edges)
-        if target_edge is not None and (target_edge in edges or path.get(target_edge[0])):
-            return "It is not None: the target depends on the source."
+        if target_edge is not None and path.get(target_edge[0]):
+            return noting.why() or "The source was watched too late: the target was computed from it before that."
         for node in reversed(nodes):
             if isinstance(node.op.vjp, Stops) and any(edge is not None and edge[0] in path for edge in node.inputs):
                 return f"The path goes through {node.op.name} at {node.location}: {node.op.vjp.why}."
-        return self._why_no_path(nodes, set(edges))
+        return self._why_no_path(set(edges))
 
-    def _why_no_path(self, nodes: list[Node], sources: set[Edge]) -> str:
+    def _why_unwatched(self, variable: Variable) -> str:
+        if not variable.trainable:
+            return "it is not trainable; call tape.watch(variable)"
+        if not self._accessed:
+            return "the tape has watch_accessed_variables=False; call tape.watch(variable)"
+        return "it was not read while the tape recorded (a branch that is not taken reads nothing)"
+
+    def _is_watched(self, edges: Sequence[Edge], nodes: Sequence[Node]) -> bool:
+        """Whether a source is watched, or was computed from something that is."""
+        watched = self._watched_edges()
+        if any(edge in watched for edge in edges):
+            return True
+        live = connected([*nodes, *reachable(edges, self._recorded())], watched)
+        return any(live.get(node) for node, _ in edges)
+
+    def _why_no_path(self, sources: set[Edge]) -> str:
         intervals = self._recorded()
-
-        def depends(reference: weakref.ref[Node]) -> bool:
-            node = reference()
-            if node is None:
-                return False
-            return node in connected(reachable([(node, 0)], intervals), sources)
-
-        for variable, reference, where in self._assigned:
-            if depends(reference):
-                return (
-                    f"The path was cut where a value was assigned to Variable {variable.name!r} at "
-                    f"{format_where(where)}: no gradient flows through an assignment."
-                )
-        for reference, where in self._left:
-            if depends(reference):
+        for variable, node, where in self._exits:
+            if node not in connected(reachable([(node, 0)], intervals), sources):
+                continue
+            if variable is None:
                 return f"The path left through NumPy at {format_where(where)}: only hybridflow operations are recorded."
-        del nodes
+            return (
+                f"The path was cut where a value was assigned to Variable {variable.name!r} at "
+                f"{format_where(where)}: no gradient flows through an assignment."
+            )
         return "There is no path: the target was not computed from the source while the tape recorded."
+
+
+class _Exit(NamedTuple):
+    """Where a recorded value went out of the recording: to NumPy, or into a Variable."""
+
+    variable: Variable | None
+    node: Node
+    where: Where | None
+
+
+_REMEMBERED = 100
+"""How many exits a tape remembers, with what they were computed from."""
+
+
+class _Noting:
+    """An engine that takes note of the first node whose rule passes nothing back."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._found: tuple[Node, int] | None = None
+        self.add = engine.add
+        self.walk = engine.walk
+
+    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        """Return what the rule gives."""
+        found = [one() if isinstance(one, FunctionType) else one for one in self._engine.run(node, g, wanted)]
+        for index, want in enumerate(wanted):
+            if want and found[index] is None and self._found is None:
+                self._found = node, index
+        return found
+
+    def why(self) -> str | None:
+        """Say which operation cut the path."""
+        if self._found is None:
+            return None
+        node, index = self._found
+        edge = node.inputs[index]
+        if edge is not None and not is_differentiable(edge[0].spec(edge[1]).dtype):
+            made, dtype = edge[0], edge[0].spec(edge[1]).dtype
+            return (
+                f"The path goes through {made.op.name} at {made.location}, whose result is {dtype}: "
+                "integers and bools have no gradient."
+            )
+        return f"The path goes through {node.op.name} at {node.location}: its gradient rule passes nothing back."
 
 
 class _Recorded:
@@ -365,6 +418,12 @@ class _Recorded:
 
 
 # -- helpers ------------------------------------------------------------------------------------------------------
+
+
+def _is_bound() -> bool:
+    """Whether a gradient that is asked now must be traced, or recorded for a higher order."""
+    context = current()
+    return context.tracer is not None or bool(context.tapes)
 
 
 def _tracked_edge(tensor: Tensor) -> Edge:

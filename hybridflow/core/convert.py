@@ -41,7 +41,7 @@ def to_numpy(obj: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     if is_number(obj):
         target = dtype or default_dtype(obj)
         check_fits(obj, target)
-        return cast(Any, run_quietly(np.asarray, obj, dtype=target))
+        return run_quietly(np.asarray, obj, dtype=target)
     if isinstance(obj, Sequences):
         return _nested(obj, dtype)
     array = _array(obj)
@@ -110,7 +110,7 @@ def _nested(obj: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
                 message(f"asarray: {array.dtype} to {target} would drop the imaginary part", hint="Take .real first.")
             )
     try:
-        return cast(Any, run_quietly(np.array, nested, dtype=target))
+        return run_quietly(np.array, nested, dtype=target)
     except ValueError:
         raise ShapeError(
             message("asarray: a nested list must be rectangular", got=repr(obj)[:80],

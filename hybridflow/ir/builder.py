@@ -43,6 +43,16 @@ def _same(x: Any) -> Any:
     return x
 
 
+READ = register(
+    Op(
+        "read",
+        _same,
+        _same,
+        lambda x: x,  # pyright: ignore[reportUnknownLambdaType]
+        lambda F, g, y, x: (g,),  # pyright: ignore[reportUnknownLambdaType]
+        traits=frozenset({"identity", "layout"}),
+    )
+)
 ASSIGN = register(
     Op(
         "assign",
@@ -73,7 +83,7 @@ class GraphBuilder:
         self.nodes: list[Node] = []
         self.captures: dict[Any, tuple[Tensor, Node]] = {}
         self.variables: dict[Node, VariableState] = {}
-        self.readings: dict[Edge, dict[int, Edge]] = {}
+        self.readings: dict[tuple[Edge, int], Edge] = {}
         self.checks: list[Check] = []
         self.place: Where | None = None
         self.dims = self.outer.dims if self.outer is not None else DimScope()
@@ -134,15 +144,15 @@ class GraphBuilder:
         return make_tensor(None, self._reading(state.edge))
 
     def _reading(self, value: Edge) -> Edge:
-        """Return the edge of a Variable's value for the present tapes: a tape must not know others' readings."""
+        """Return the edge of a Variable's value for the present tapes: they must not know what others read."""
         context = current()
-        epoch = context.epoch if context.tapes else 0
-        known = self.readings.setdefault(value, {})
-        if epoch not in known:
-            known[epoch] = (
-                cast(Edge, self.bind(REGISTRY["identity"], (make_tensor(None, value),), {})._edge) if known else value
-            )
-        return known[epoch]
+        if not context.tapes:
+            return value
+        found = self.readings.get((value, context.epoch))
+        if found is None:
+            found = cast(Edge, self.bind(READ, (make_tensor(None, value),), {})._edge)
+            self.readings[value, context.epoch] = found
+        return found
 
     def _state(self, variable: Variable) -> VariableState:
         state = self.variables.get(variable._leaf)
