@@ -61,17 +61,23 @@ def relu(x: TensorLike, /) -> Tensor:
     return bind(relu.op, promote(x))
 
 
+# Where both sides of a kink are computed and added, one of them is exactly 0: much faster than np.where.
+
+
 def _leaky_kernel(x: Any, *, slope: float) -> Any:
-    return np.where(x > 0, x, x * x.dtype.type(slope))
+    zero = x.dtype.type(0)
+    return np.maximum(x, zero) + np.minimum(x, zero) * x.dtype.type(slope)
 
 
 def _leaky_lower(x: Any, *, slope: float) -> Any:
-    return lax.select(lax.gt(x, lax.full_like(x, 0)), x, lax.mul(x, lax.full_like(x, slope)))
+    zero = lax.full_like(x, 0)
+    return lax.add(lax.max(x, zero), lax.mul(lax.min(x, zero), lax.full_like(x, slope)))
 
 
 def _leaky_vjp(F: Any, g: Any, y: Any, x: Any, *, slope: float) -> Any:
     del y
-    return (F.where(x > 0, g, g * slope),)
+    positive = x > 0
+    return (F.keep_where(g, positive) + F.keep_where(g * slope, F.logical_not(positive)),)
 
 
 @op(
@@ -105,18 +111,20 @@ def leaky_relu(x: TensorLike, /, slope: float = 0.01) -> Tensor:
 
 def _elu_kernel(x: Any, *, alpha: float) -> Any:
     zero = x.dtype.type(0)
-    return np.where(x > 0, x, np.expm1(np.minimum(x, zero)) * x.dtype.type(alpha))
+    return np.maximum(x, zero) + np.expm1(np.minimum(x, zero)) * x.dtype.type(alpha)
 
 
 def _elu_lower(x: Any, *, alpha: float) -> Any:
     zero = lax.full_like(x, 0)
-    return lax.select(lax.gt(x, zero), x, lax.mul(lax.expm1(lax.min(x, zero)), lax.full_like(x, alpha)))
+    return lax.add(lax.max(x, zero), lax.mul(lax.expm1(lax.min(x, zero)), lax.full_like(x, alpha)))
 
 
 def _elu_vjp(F: Any, g: Any, y: Any, x: Any, *, alpha: float) -> Any:
     # Written with x, so that the second order does not pass through y.
     del y
-    return (F.where(x > 0, g, g * (F.exp(-F.relu(-x)) * alpha)),)
+    positive = x > 0
+    left = g * (F.exp(-F.relu(-x)) * alpha)
+    return (F.keep_where(g, positive) + F.keep_where(left, F.logical_not(positive)),)
 
 
 @op(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from hybridflow.core.context import current
+from hybridflow.core.context import is_tracing
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, int32, kind_of
 from hybridflow.core.errors import DTypeError, IndexRangeError, message
@@ -48,19 +48,19 @@ def integer_labels(name: str, ids: TensorLike) -> Tensor:
 
 
 def check_labels(name: str, labels: Tensor, classes: Any) -> None:
-    """Make labels outside 0 to classes - 1 an error: at once in eager code, with the call's result in compiled code.
+    """Make labels outside 0 to classes - 1 an error: at once where their values are known, else when the call is made.
 
     Raises:
         IndexRangeError: naming the first label out of range and its position.
     """
-    if current().tracer is not None:
+    array = _known_value(labels)
+    if array is None or not isinstance(classes, int):
         wide = labels if labels.dtype.itemsize == 8 else cast_to(labels, int32)
         inside = logical_and(greater_equal(wide, 0), less(wide, full((), classes, dtype=wide.dtype)))
-        text = message(f"{name}: a label is not in 0 to {classes - 1}", hint="Labels count from 0.")
+        text = message(f"{name}: a label is not in 0 to {classes - 1}", got=str(labels.spec),
+                       hint="Labels count from 0; mask out the examples that have none.")  # fmt: skip
         add_check(all_of(inside), IndexRangeError, text)
-        return
-    array = host_array(labels)
-    if array.size and not (array.min() >= 0 and array.max() < classes):
+    elif array.size and not 0 <= array.min() <= array.max() < classes:
         position = tuple([int(i) for i in np.argwhere((array < 0) | (array >= classes))[0]])
         raise IndexRangeError(
             message(
@@ -69,6 +69,14 @@ def check_labels(name: str, labels: Tensor, classes: Any) -> None:
                 hint="Labels count from 0; mask out the examples that have none.",
             )
         )
+
+
+def _known_value(tensor: Tensor) -> Any:
+    """Return the value of a tensor, or None if it is yet to come; a trace knows its constants."""
+    if not is_tracing():
+        return host_array(tensor)
+    node = tensor._edge[0] if tensor._edge is not None else None
+    return node.attrs["value"].array if node is not None and node.op.name == "constant" else None
 
 
 # -- one_hot ------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from hybridflow.ops.common import (
     normals,
     require_kind,
 )
-from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow, lower_wide
+from hybridflow.ops.nn.common import REAL_FLOAT, kept, lower_narrow, lower_wide
 from hybridflow.ops.nn.windows import (
     Sizes,
     kernel_padded,
@@ -133,8 +133,10 @@ def _first_maximum(
     for index, value in enumerate(values[1:], 1):
         better = value > best
         np.maximum(best, value, out=best)
-        candidate = index * weight if earlier[index] is None else earlier[index] + dtype.type(index * weight)
-        np.copyto(number, candidate, where=better, casting="unsafe")
+        # Wrapping arithmetic selects faster than a masked copy.
+        here = dtype.type(index * weight)
+        candidate = here if earlier[index] is None else earlier[index] + here
+        number += np.multiply(candidate - number, better)
     return best, number
 
 
@@ -235,17 +237,16 @@ def _max_gradient_kernel(
     g: Any, place: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
 ) -> Any:
     axes = spatial_axes("max_pool", g.ndim, channels_last)
-    if _is_tiled(shape, window, stride, padding, axes):
-        _, narrow, alone = _tile_shapes(g.shape, window, axes)
-        numbers = np.arange(int(np.prod(window)), dtype=place.dtype).reshape(alone)
-        hit = place.reshape(narrow) == numbers
-        bits = g.reshape(narrow).view(f"i{g.dtype.itemsize}")
-        return np.multiply(bits, hit).view(g.dtype).reshape(shape)
     padded = np.zeros(_padded_shape(shape, axes, padding), g.dtype)
     counts = [g.shape[axis] for axis in axes]
+    apart = all(step >= size for size, step in zip(window, stride, strict=True))
     for number, offset in enumerate(_offsets(window)):
         index = window_slice(g.ndim, axes, offset, counts, stride)
-        padded[index] += np.where(place == number, g, g.dtype.type(0))
+        part = kept(g, place == number)
+        if apart:
+            padded[index] = part
+        else:
+            padded[index] += part
     return padded[_inside(shape, axes, padding)]
 
 
