@@ -37,8 +37,17 @@ from hybridflow.ops.jax_rule import rule_from_lowering
 # -- casts --------------------------------------------------------------------------------------------------------
 
 
+def _drops_imaginary(x: Any, dtype: Any) -> bool:
+    """Whether a cast keeps the real part only; NumPy and jax warn unless that is spelled out."""
+    return x.dtype.kind == "c" and dtype.kind not in "cb"
+
+
 def _astype_kernel(x: Any, *, dtype: Any) -> Any:
-    return x.astype(dtype)
+    return (x.real if _drops_imaginary(x, dtype) else x).astype(dtype)
+
+
+def _astype_lower(x: Any, *, dtype: Any) -> Any:
+    return lax.convert_element_type(lax.real(x) if _drops_imaginary(x, dtype) else x, dtype)
 
 
 def _astype_vjp(F: Any, g: Any, y: Any, x: Any, *, dtype: Any) -> Any:
@@ -52,12 +61,13 @@ def _astype_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 3), "bfloat16"), gradient=False)
     yield Sample((normals(rng, 3), "int32"), gradient=False)
     yield Sample((integers(rng, 0, 2, 3), "bool"))
+    yield Sample((normals(rng, 3) + np.complex64(2j), "float64"), gradient=False)
     yield Bad((normals(rng, 3), "float7"), error=TypeError, text="is not a hybridflow dtype")
 
 
 @op(
     kernel=_astype_kernel,
-    lower=lambda x, *, dtype: lax.convert_element_type(x, dtype),
+    lower=_astype_lower,
     infer=lambda x, *, dtype: make_spec(x.shape, dtype),
     vjp=_astype_vjp,
     flops=no_flops,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import threading
 import weakref
 from collections import deque
@@ -123,6 +124,13 @@ class CompiledFunction(Generic[P, R]):
         if not callable(function):
             raise ArgumentTypeError(
                 message(f"compile: a {type(function).__name__} is not callable", hint="Pass a function.")
+            )
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise ArgumentTypeError(
+                message(
+                    f"compile: {getattr(function, '__qualname__', function)} is an async function",
+                    hint="Compile what computes, and call that from the async function.",
+                )
             )
         if max_traces < 1:
             raise ArgumentError(message(f"compile: max_traces={max_traces}, which is less than 1"))

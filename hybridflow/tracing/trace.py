@@ -23,7 +23,7 @@ from hybridflow.core.op import Op
 from hybridflow.core.tensor import WRITES, Tensor, Variable, leak_text, make_tensor
 from hybridflow.ir.builder import Check, GraphBuilder
 from hybridflow.ir.evaluate import bind_sizes
-from hybridflow.ir.graph import Graph
+from hybridflow.ir.graph import CONSTANT, Graph
 from hybridflow.ir.variables import ArgumentVariable, VariableState
 from hybridflow.passes import run_passes
 from hybridflow.tracing.calls import check_unchanged, output_tensor
@@ -360,7 +360,7 @@ def _annotate(error: Exception, builder: GraphBuilder, name: str) -> None:
     from hybridflow.ir.printer import format_node
 
     place = where_file_line(user_place(2))
-    tail = builder.nodes[-3:]
+    tail = [node for node in builder.nodes if node.op is not CONSTANT][-3:]
     lines = [f"while compiling {name!r}" + (f", called at {place[0]}:{place[1]}" if place else "")]
     if tail:
         lines.append("the last operations traced:")
