@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError,
 from hybridflow.core.node import Edge, Node, next_sequence
 from hybridflow.core.op import No, Op, Saves, register
 from hybridflow.core.tensor import Tensor, Variable, as_tensor, make_tensor
-from hybridflow.ir.builder import GraphBuilder, trace_body
+from hybridflow.ir.builder import READ, GraphBuilder, trace_body
 from hybridflow.ir.graph import Graph
 
 Rule = Callable[[Sequence[Any]], list[Any]]
@@ -49,17 +50,20 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         Tensor(1., dtype=float32)
     """
 
+    order = _parameter_order(function)
+
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         context = current()
-        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        names = sorted(kwargs, key=lambda name: order.get(name, len(order)))
+        leaves, tree = jax.tree_util.tree_flatten((args, [kwargs[name] for name in names]))
         positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor | Variable | np.ndarray)]
         start = next_sequence()
         arguments = [fresh(as_tensor(leaves[i])) for i in positions]
         for position, argument in zip(positions, arguments, strict=True):
             leaves[position] = argument
         fresh_args, fresh_kwargs = jax.tree_util.tree_unflatten(tree, leaves)
-        answer = function(*fresh_args, **fresh_kwargs)
+        answer = function(*fresh_args, **dict(zip(names, fresh_kwargs, strict=True)))
         if not isinstance(answer, tuple) or len(answer) != 2 or not callable(answer[1]):
             raise ArgumentTypeError(
                 message(f"custom_gradient: {function.__qualname__} must return (result, grad_fn)",
@@ -74,6 +78,15 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.tree_util.tree_unflatten(result_tree, replaced)
 
     return wrapped
+
+
+def _parameter_order(function: Callable[..., Any]) -> dict[str, int]:
+    """Return the position of every parameter; of none if the function does not tell."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: position for position, name in enumerate(parameters)}
 
 
 class _Body(NamedTuple):
@@ -102,6 +115,7 @@ def _free_edges(body: _Body, outputs: Sequence[Edge | None], arguments: set[Edge
         return (
             node.sequence > body.start
             and node not in argument_nodes
+            and node.op is not READ
             and "source" not in node.op.traits
             and node.scope is scope
         )
