@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import pdb
-import subprocess
 import sys
-import textwrap
 import traceback
 
 import jax
@@ -14,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from modes import both, same
+from processes import run_python
 
 import hybridflow as hf
 from hybridflow.core.errors import (
@@ -24,18 +23,6 @@ from hybridflow.core.errors import (
     ShapeError,
     TracedValueError,
 )
-
-
-def run_python(code: str, *, timeout: float = 100.0, **environment: str) -> str:
-    """Run code in a fresh interpreter and return what it printed."""
-    import os
-
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=timeout,
-        env={**os.environ, **environment}, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
-    return done.stdout
 
 
 # -- results ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,190 @@
+"""The table of XLA options: every row's reason, and the versions it is for; the shim of jax's versions."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from processes import run_python
+
+import hybridflow as hf
+from hybridflow.backend import jax_shim, options
+from hybridflow.backend.options import EAGER_OPTIONS, OPTIONS, XlaOption, compiler_options, jaxlib_version
+
+CPU_ONLY = pytest.mark.skipif(jax.default_backend() != "cpu", reason="an option of the CPU backend")
+
+CRASH = """
+    import numpy as np
+    import hybridflow as hf
+
+    shape = (3, 1, 2, 2, 8, 8, 8)
+    a, b = hf.asarray(np.full(shape, 2, np.float32)), hf.asarray(np.full(shape, 3, np.float32))
+
+    def f(a, b):
+        return hf.sum(a * b, axis=3)
+
+    def check(result, value=12.0):
+        assert result.shape == (3, 1, 2, 8, 8, 8)
+        assert (result.numpy() == value).all()
+
+    for _ in range(3):
+        check(f(a, b))
+        check(hf.compile(f)(a, b))
+        low = a.astype(hf.bfloat16), b.astype(hf.bfloat16)
+        check(f(*low))
+        check(hf.compile(f)(*low))
+    with hf.GradientTape() as tape:
+        tape.watch([a, b])
+        y = hf.compile(f)(a, b)
+    check(y)
+    da, db = tape.gradient(y, [a, b])
+    assert (da.numpy() == 3).all() and (db.numpy() == 2).all()
+    # the product and the sum in one operation's own executable: a loop that runs eagerly, and a gradient
+    def step(carry, x):
+        return carry, f(*x)
+    _, ys = hf.compile(lambda a, b: hf.scan(step, 0.0, (a[None], b[None])))(a, b)
+    check(ys[0])
+    def inner(a, b):
+        with hf.GradientTape() as tape:
+            tape.watch(a)
+            y = hf.sum(f(a, b) * f(b, a))
+        return tape.gradient(y, a)
+    assert (hf.compile(inner)(a, b).numpy() == inner(a, b).numpy()).all()
+    print("survived")
+"""
+
+
+@CPU_ONLY
+def test_a_program_that_crashes_jaxlib():
+    """jaxlib 0.10.2 dies of `jit(lambda a, b: jnp.sum(a * b, axis=3))` on these shapes."""
+    assert run_python(CRASH).strip() == "survived"
+
+
+def test_excess_precision_is_off():
+    rng = np.random.default_rng(0)
+    a, b = (hf.asarray(rng.standard_normal((64, 64)).astype(np.float32)).astype(hf.bfloat16) for _ in range(2))
+
+    def f(a, b):
+        return hf.matmul(a, b).astype(hf.float32), ((a * b) * b + a).astype(hf.float32)
+
+    for eager, compiled in zip(f(a, b), hf.compile(f)(a, b), strict=True):
+        np.testing.assert_array_equal(eager.numpy(), compiled.numpy())
+        rounded = eager.astype(hf.bfloat16).astype(hf.float32)
+        np.testing.assert_array_equal(eager.numpy(), rounded.numpy())
+    loose = jax.jit(lambda a, b: jnp.matmul(a, b).astype(jnp.float32))(*[np.asarray(t) for t in (a, b)])
+    assert (np.asarray(loose) != f(a, b)[0].numpy()).any(), "XLA keeps to bfloat16 by itself: the option can go"
+
+
+@CPU_ONLY
+def test_eager_operations_are_compiled_quickly():
+    quick, full = compiler_options(eager=True), compiler_options()
+    present = [row for row in EAGER_OPTIONS if row.until is None or jaxlib_version() < row.until]
+    assert quick == {**full, **{row.name: row.value for row in present}}
+    times = {True: [], False: []}
+    x = np.ones((37, 53), np.float32)
+    for n in range(4):
+        for eager in (True, False):
+            lowered = jax.jit(
+                lambda x, n=n: jax.nn.log_softmax(jnp.sin(x) + n), compiler_options=compiler_options(eager=eager)
+            ).lower(x)
+            start = time.perf_counter()
+            compiled = lowered.compile()
+            times[eager].append(time.perf_counter() - start)
+            np.testing.assert_allclose(compiled(x), jax.nn.log_softmax(np.sin(x) + n), rtol=1e-5)
+    assert min(times[True]) < min(times[False])
+
+
+def test_every_row_has_a_reason_and_a_test():
+    rows = OPTIONS + EAGER_OPTIONS
+    assert len({row.name for row in rows}) == len(rows)
+    for row in rows:
+        assert row.why
+        file, _, test = row.test.partition("::")
+        assert f"def {test}(" in (Path(__file__).parent.parent / file).read_text()
+        assert row.until is None or row.since < row.until
+
+
+def test_rows_apply_to_their_backend_and_versions(monkeypatch):
+    def row(name, backend="cpu", since=(0, 10), until=None):
+        return XlaOption(name, True, backend, since, until, "", "")
+
+    rows = (row("always"), row("gpu", "gpu"), row("any", "*"), row("later", since=(0, 11)), row("gone", until=(0, 11)))
+    monkeypatch.setattr(options, "OPTIONS", rows)
+    monkeypatch.setattr(options, "EAGER_OPTIONS", (row("eager"),))
+    monkeypatch.setattr(options, "jaxlib_version", lambda: (0, 10, 2))
+    assert list(compiler_options(backend="cpu")) == ["always", "any", "gone"]
+    assert list(compiler_options(backend="gpu")) == ["gpu", "any"]
+    assert list(compiler_options(backend="cpu", eager=True)) == ["always", "any", "gone", "eager"]
+    monkeypatch.setattr(options, "jaxlib_version", lambda: (0, 11, 0))
+    assert list(compiler_options(backend="cpu")) == ["always", "any", "later"]
+
+
+def test_a_jaxlib_newer_than_the_table_is_asked(monkeypatch):
+    def row(name, value):
+        return XlaOption(name, value, "*", (0, 10), None, "of a reason", "")
+
+    rows = (row("xla_allow_excess_precision", False), row("xla_no_such_option", True))
+    monkeypatch.setattr(options, "OPTIONS", rows)
+    monkeypatch.setattr(options, "jaxlib_version", lambda: (99, 0))
+    with pytest.warns(UserWarning, match=r"xla_no_such_option, which is left out .* because of a reason"):
+        assert compiler_options() == {"xla_allow_excess_precision": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert compiler_options() == {"xla_allow_excess_precision": False}  # it was said once
+
+
+def test_the_options_are_those_of_every_executable(monkeypatch):
+    seen = []
+    jit = jax.jit
+
+    def spying(function, **keywords):
+        seen.append(keywords.get("compiler_options"))
+        return jit(function, **keywords)
+
+    monkeypatch.setattr(jax, "jit", spying)
+    x = hf.asarray([1.0, 2.0])
+    f = hf.compile(lambda x: hf.sum(hf.tanh(x)))
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x)
+    tape.gradient(y, x)
+    f(x)
+    x.astype(hf.bfloat16) * 1.5
+    assert len(seen) >= 3
+    for one in seen:
+        assert {**one, **compiler_options()} == one
+
+
+# -- jax's versions -----------------------------------------------------------------------------------------------
+
+
+def test_the_version_is_read_as_numbers():
+    assert jax.__version__.startswith(".".join(map(str, jax_shim.JAX_VERSION)))
+    assert jax_shim.JAX_VERSION >= (0, 10)
+    assert jaxlib_version() >= (0, 10)
+
+
+def test_64_bits_are_on_inside_the_context_only():
+    assert not jax.config.jax_enable_x64
+    with jax_shim.enable_x64():
+        assert jnp.asarray(np.float64(1)).dtype == np.float64
+        with jax_shim.enable_x64(False):
+            assert jnp.asarray(np.float64(1)).dtype == np.float32
+        assert jnp.asarray(np.int64(1)).dtype == np.int64
+    assert jnp.asarray(np.float64(1)).dtype == np.float32
+
+
+def test_only_the_shim_imports_what_is_semi_public():
+    package = Path(hf.__file__).parent
+    for path in package.rglob("*.py"):
+        text = path.read_text()
+        if path.name != "jax_shim.py":
+            assert "jax.extend" not in text, path
+            assert "jax.experimental" not in text, path
+            assert "jax.enable_x64" not in text, path
+        assert "jax._src" not in text, path
