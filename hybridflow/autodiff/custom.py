@@ -49,7 +49,6 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         >>> hf.grad(clipped)(3.0)
         Tensor(1., dtype=float32)
     """
-
     order = _parameter_order(function)
 
     @functools.wraps(function)

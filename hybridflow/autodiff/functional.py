@@ -130,7 +130,7 @@ def value_and_grad(
         with tape:
             tape.watch([arguments[number] for number in numbers])
             result = fn(*arguments, **kwargs)
-        value, aux = result if has_aux else (result, None)
+        value, aux = _with_aux(result) if has_aux else (result, None)
         _require_scalar(value)
         gradients = tape.gradient(value, [arguments[number] for number in numbers], unconnected_gradients="zero")
         gradient = gradients[0] if isinstance(argnums, int) else tuple(gradients)
@@ -163,6 +163,15 @@ def grad(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bo
         return (gradient, value[1]) if has_aux else gradient
 
     return differentiated
+
+
+def _with_aux(result: Any) -> tuple[Any, Any]:
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ArgumentTypeError(
+            message("grad: with has_aux the function must return (result, aux)", got=f"a {type(result).__name__}",
+                    hint="Return a tuple of two, or leave has_aux out.")
+        )  # fmt: skip
+    return result
 
 
 def _require_scalar(value: Any) -> None:
