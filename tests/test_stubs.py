@@ -3,6 +3,9 @@
 import ast
 import inspect
 
+import pytest
+
+import hybridflow as hf
 from hybridflow.core.methods import TensorMethods
 from hybridflow.ops import stubs
 
@@ -21,6 +24,15 @@ def test_stub_lists_every_installed_method():
     }
     assert listed == installed
     assert {"__add__", "__rsub__", "__getitem__", "sum", "T", "at"} <= listed
+
+
+def test_methods_that_take_more_than_their_functions():
+    x = hf.arange(6)
+    assert x.reshape(2, 3).shape == x.reshape((2, 3)).shape == x.reshape(2, -1).shape == (2, 3)
+    assert x.reshape(-1).shape == (6,)
+    assert x.reshape(3, 2).T.shape == x.reshape(3, 2).mT.shape == (2, 3)
+    with pytest.raises(ValueError, match=r"\.T: needs exactly 2 dimensions, there are 1"):
+        x.T  # noqa: B018
 
 
 def test_stale_stub_fails_the_check(tmp_path, monkeypatch, capsys):

@@ -102,7 +102,7 @@ def _take_along_samples(rng: np.random.Generator) -> Any:
     traits=("layout",),
     ulp=0,
 )
-def take_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int = -1) -> Tensor:
+def take_along_axis(x: TensorLike, indices: TensorLike, /, axis: int = -1) -> Tensor:
     """Take, at every position of an index tensor, the element it names along an axis.
 
     Args:

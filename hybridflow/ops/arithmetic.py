@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32, is_integer
 from hybridflow.core.errors import ArgumentError, message
-from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
+from hybridflow.core.op import Bad, Each, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.common import (
     FLOATING,
     NUMERIC,
@@ -40,7 +40,7 @@ from hybridflow.ops.common import (
     kernel=np.divide,
     lower=broadcasting(lax.div),
     infer=pointwise("divide", FLOATING),
-    vjp=lambda F, g, y, a, b: (lambda: unbroadcast(F, g / b, a), lambda: unbroadcast(F, -g * y / b, b)),
+    vjp=Each(lambda F, g, y, a, b: unbroadcast(F, g / b, a), lambda F, g, y, a, b: unbroadcast(F, -g * y / b, b)),
     saves=Saves(x=(1,), y=True),
     flops=elements,
     samples=binary_samples(positives),
@@ -197,7 +197,10 @@ def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     kernel=np.remainder,
     lower=_divmod_lower(1),
     infer=pointwise("remainder", REAL),
-    vjp=lambda F, g, y, a, b: (unbroadcast(F, g, a), lambda: unbroadcast(F, -g * F.floor_divide(a, b), b)),
+    vjp=Each(
+        lambda F, g, y, a, b: unbroadcast(F, g, a),
+        lambda F, g, y, a, b: unbroadcast(F, -g * F.floor_divide(a, b), b),
+    ),
     saves=Saves(x=(0, 1)),
     flops=elements,
     samples=_divmod_samples,
@@ -372,18 +375,17 @@ def _power_lower(a: Any, b: Any) -> Any:
     return _integer_power_lower(a, b) if is_integer(a.dtype) else lax.pow(a, b)
 
 
-def _power_vjp(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
-    def of_base() -> Any:
-        constant = b == 0
-        slope = b * F.power(a, F.where(constant, 1, b - 1))
-        return unbroadcast(F, g * F.where(constant, 0, slope), a)
+def _power_of_base(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
+    del y
+    constant = b == 0
+    slope = b * F.power(a, F.where(constant, 1, b - 1))
+    return unbroadcast(F, g * F.where(constant, 0, slope), a)
 
-    def of_exponent() -> Any:
-        at_zero = a == 0
-        slope = y * F.log(F.where(at_zero, 1, a))
-        return unbroadcast(F, g * F.where(at_zero, 0, slope), b)
 
-    return of_base, of_exponent
+def _power_of_exponent(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
+    at_zero = a == 0
+    slope = y * F.log(F.where(at_zero, 1, a))
+    return unbroadcast(F, g * F.where(at_zero, 0, slope), b)
 
 
 def _power_samples(rng: np.random.Generator) -> Any:
@@ -403,7 +405,7 @@ def _power_samples(rng: np.random.Generator) -> Any:
     kernel=_power_kernel,
     lower=_power_lower,
     infer=pointwise("power", NUMERIC),
-    vjp=_power_vjp,
+    vjp=Each(_power_of_base, _power_of_exponent),
     saves=Saves(x=(0, 1), y=True),
     flops=elements,
     samples=_power_samples,

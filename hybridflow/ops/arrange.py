@@ -33,7 +33,7 @@ from hybridflow.ops.sizes import normalize_shape
 # -- cutting ------------------------------------------------------------------------------------------------------
 
 
-def unstack(x: TensorLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: TensorLike, /, axis: int = 0) -> tuple[Tensor, ...]:
     """Take a tensor apart along an axis.
 
     Args:
@@ -133,7 +133,7 @@ def _flip_samples(rng: np.random.Generator) -> Any:
     method="flip",
     ulp=0,
 )
-def flip(x: TensorLike, /, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
+def flip(x: TensorLike, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
     """Reverse the order of the elements along axes.
 
     Args:

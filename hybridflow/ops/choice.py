@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import bool_
 from hybridflow.core.errors import DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Each, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     REAL,
     Tensor,
@@ -54,13 +54,11 @@ def _where_lower(condition: Any, a: Any, b: Any) -> Any:
     return lax.select(*[broadcast_lowered(value, shape) for value in (condition, a, b)])
 
 
-def _where_vjp(F: Any, g: Any, y: Any, condition: Any, a: Any, b: Any) -> Any:
-    del y
-    return (
-        None,
-        lambda: unbroadcast(F, F.where(condition, g, 0), a),
-        lambda: unbroadcast(F, F.where(condition, 0, g), b),
-    )
+_where_vjp = Each(
+    lambda F, g, y, condition, a, b: None,
+    lambda F, g, y, condition, a, b: unbroadcast(F, F.where(condition, g, 0), a),
+    lambda F, g, y, condition, a, b: unbroadcast(F, F.where(condition, 0, g), b),
+)
 
 
 def _where_samples(rng: np.random.Generator) -> Any:
@@ -117,16 +115,11 @@ def where(condition: TensorLike, x1: TensorLike, x2: TensorLike, /) -> Tensor:
 def _choice_vjp(first: str) -> Any:
     """Return the rule of `maximum` and `minimum`: the winner takes the cotangent, a tie halves it."""
 
-    def rule(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
-        del y
-        wins = getattr(F, first)
+    def share(F: Any, g: Any, one: Any, other: Any) -> Any:
+        wins = getattr(F, first)(one, other)
+        return unbroadcast(F, F.where(wins, g, F.where(F.equal(one, other), g * 0.5, 0)), one)
 
-        def share(one: Any, other: Any) -> Any:
-            return unbroadcast(F, F.where(wins(one, other), g, F.where(F.equal(one, other), g * 0.5, 0)), one)
-
-        return lambda: share(a, b), lambda: share(b, a)
-
-    return rule
+    return Each(lambda F, g, y, a, b: share(F, g, a, b), lambda F, g, y, a, b: share(F, g, b, a))
 
 
 def _choice_samples(rng: np.random.Generator) -> Any:

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from hybridflow.backend.host import run_quietly
+from hybridflow.core.context import CONTEXT
+from hybridflow.core.device import default_is_host
 from hybridflow.core.dims import Size, same_size
 from hybridflow.core.dtypes import (
     DIFFERENTIABLE,
@@ -22,7 +25,7 @@ from hybridflow.core.dtypes import (
 from hybridflow.core.errors import DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
-from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray
+from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray, make_tensor
 
 TensorLike = Any
 """Anything `hf.asarray` takes: tensors, Variables, arrays, numbers, nested lists."""
@@ -37,6 +40,21 @@ def is_number(value: object) -> bool:
     return isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic)
 
 
+_NUMBERS = (float, int, bool)
+
+
+def number_tensor(number: Any, dtype: DType) -> Tensor:
+    """Return a Python number as a tensor of a dtype that can hold it.
+
+    Raises:
+        NumberRangeError: an integer outside the dtype's range.
+    """
+    check_fits(number, dtype)
+    if CONTEXT.get() is None and default_is_host():
+        return make_tensor(run_quietly(np.array, number, dtype))
+    return asarray(number, dtype=dtype)
+
+
 def promote(*values: TensorLike) -> tuple[Tensor, ...]:
     """Return the operands as tensors of one dtype; Python numbers take the dtype of what they meet."""
     first = values[0]
@@ -46,6 +64,8 @@ def promote(*values: TensorLike) -> tuple[Tensor, ...]:
         other = values[1]
         if len(values) == 2 and type(other) is Tensor and first.dtype is other.dtype:
             return values
+        if len(values) == 2 and type(other) in _NUMBERS and weak_dtype(other, first.dtype) is first.dtype:
+            return first, number_tensor(other, first.dtype)
     tensors = [None if is_number(value) else as_tensor(value) for value in values]
     dtype: DType | None = None
     for tensor in tensors:
@@ -107,6 +127,8 @@ def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(ndim))
+    if type(axis) is int:
+        return (axis if 0 <= axis < ndim else normalize_axis(op, axis, ndim),)
     axes = axis if isinstance(axis, list | tuple) else (axis,)
     found = [normalize_axis(op, one, ndim) for one in axes]
     if len(set(found)) != len(found):

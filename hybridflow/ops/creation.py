@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, check_fits, default_dtype, float32, float64, int32, int64, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Stops, op, public_names
+from hybridflow.core.op import Bad, Op, Sample, Stops, op, public_names
 from hybridflow.ops.common import (
     Shape,
     Tensor,
@@ -33,11 +32,6 @@ from hybridflow.ops.shape import broadcast_to
 from hybridflow.ops.sizes import normalize_shape
 
 _NO_INPUTS = Stops("it has no inputs")
-
-
-def _on(device: str | None) -> AbstractContextManager[Any]:
-    """Make tensors on a device, or wherever they go by default."""
-    return nullcontext() if device is None else on_device(device)
 
 
 # -- constants ----------------------------------------------------------------------------------------------------
@@ -95,33 +89,26 @@ def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: str |
         >>> hf.full((2,), 3.0)
         Tensor([3., 3.], dtype=float32)
     """
+    if device is not None:
+        with on_device(device):
+            return full(shape, fill_value, dtype=dtype)
     sizes = normalize_shape("full", shape)
-    with _on(device):
-        if isinstance(fill_value, Dim):
-            attrs = {"shape": sizes, "fill_value": fill_value, "dtype": int32 if dtype is None else as_dtype(dtype)}
-            return bind(full.op, (), attrs)
-        if is_number(fill_value):
-            found = default_dtype(fill_value) if dtype is None else as_dtype(dtype)
-            check_fits(fill_value, found)
-            value = _canonical(fill_value, kind_of(found))
-            if value is not None:
-                _full_infer(shape=sizes, fill_value=value, dtype=found)
-                return bind(full.op, (), {"shape": sizes, "fill_value": value, "dtype": found})
+    found = None if dtype is None else as_dtype(dtype)
+    if isinstance(fill_value, Dim):
+        return bind(full.op, (), {"shape": sizes, "fill_value": fill_value, "dtype": found or int32})
+    if not is_number(fill_value):
         tensor = as_tensor(fill_value)
-        return broadcast_to(tensor if dtype is None else cast_to(tensor, dtype), sizes)
+        return broadcast_to(tensor if found is None else cast_to(tensor, found), sizes)
+    if found is None:
+        found = default_dtype(fill_value)
+    check_fits(fill_value, found)
+    attrs: dict[str, Any] = {"shape": sizes, "fill_value": _EXACT[kind_of(found)](fill_value), "dtype": found}
+    _full_infer(**attrs)
+    return bind(full.op, (), attrs)
 
 
 _EXACT: dict[str, Any] = {"bool": bool, "int": int, "uint": int, "float": float, "complex": complex}
-
-
-def _canonical(value: Any, kind: str) -> Any:
-    """Return a number as an attribute, or None where equality of numbers would confuse it (-0.0, NaN, 1.5 as int)."""
-    if isinstance(value, complex) and kind != "complex":
-        return None
-    if value != value or (value == 0 and str(value) not in ("0", "0.0", "False")):
-        return None
-    exact = _EXACT[kind](value) if abs(value) != float("inf") or kind in ("float", "complex") else None
-    return exact if exact == value or kind == "bool" else None
+"""What a number is as an attribute, by the kind of the dtype."""
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
@@ -315,8 +302,15 @@ def arange(
     if isinstance(size, int) and size and whole:
         check_fits(first, found)
         check_fits(first + (size - 1) * step, found)
-    with _on(device):
-        return bind(arange.op, (), {"start": first, "step": step, "size": size, "dtype": found})
+    return _bind_on(device, arange.op, {"start": first, "step": step, "size": size, "dtype": found})
+
+
+def _bind_on(device: str | None, op: Op, attrs: dict[str, Any]) -> Tensor:
+    """Bind an op without inputs on a device, or wherever its result goes by default."""
+    if device is None:
+        return bind(op, (), attrs)
+    with on_device(device):
+        return bind(op, (), attrs)
 
 
 def _whole_steps(first: Any, end: Any, step: Any) -> Any:
@@ -393,8 +387,7 @@ def linspace(
     if count < 0:
         raise ShapeError(message(f"linspace: {count} is not a number of points", hint="Ask for 0 or more."))
     attrs = {"start": float(start) + 0.0, "stop": float(stop) + 0.0, "num": count, "endpoint": bool(endpoint)}
-    with _on(device):
-        return bind(linspace.op, (), {**attrs, "dtype": found})
+    return _bind_on(device, linspace.op, {**attrs, "dtype": found})
 
 
 # -- matrices -----------------------------------------------------------------------------------------------------
@@ -466,8 +459,7 @@ def eye(
     found = float32 if dtype is None else as_dtype(dtype)
     attrs = {"rows": rows, "columns": columns, "offset": int(k), "dtype": found}
     _eye_infer(rows=rows, columns=columns, offset=int(k), dtype=found)
-    with _on(device):
-        return bind(eye.op, (), attrs)
+    return _bind_on(device, eye.op, attrs)
 
 
 def _triangle_infer(name: str) -> Any:

@@ -67,6 +67,15 @@ def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
     Raises:
         ArgumentTypeError: a step that is no non-zero integer, or an end that is no integer.
     """
+    if type(size) is int and type(item.start) is not Dim and type(item.stop) is not Dim and item.step != 0:
+        try:
+            start, stop, step = item.indices(size)
+        except TypeError:
+            raise ArgumentTypeError(
+                message("getitem: a slice takes integers", got=repr(item), hint="Use hf.take for other positions.")
+            ) from None
+        count = len(range(start, stop, step))
+        return (start, count, step) if count else (0, 0, 1)
     try:
         step = 1 if item.step is None else item.step.__index__()
         if step == 0:
@@ -81,7 +90,7 @@ def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
             count = start - stop if step == -1 else (start - stop + (-step - 1)) // -step
     except AttributeError:
         raise ArgumentTypeError(
-            message("getitem: a slice takes integers", got=repr(item), hint="Use hf.take for positions in a tensor.")
+            message("getitem: a slice takes integers", got=repr(item), hint="Use hf.take for other positions.")
         ) from None
     if count <= 0:
         return (0, 0, 1)

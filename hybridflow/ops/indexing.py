@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from hybridflow.core.context import CONTEXT
 from hybridflow.core.dims import same_size
-from hybridflow.core.dispatch import bind
+from hybridflow.core.dispatch import as_arrays, bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.core.errors import IndexRangeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.core.operators import add_method
+from hybridflow.core.tensor import make_tensor
 from hybridflow.ops.common import (
     Shape,
     Tensor,
@@ -82,6 +84,19 @@ def _getitem_samples(rng: np.random.Generator) -> Any:
     yield Bad((x, slice(None, None, 0)), error=TypeError, text="step is 0")
 
 
+_BASIC = frozenset({int, slice, type(None), type(...)})
+
+
+def _is_basic(key: Any) -> bool:
+    """Whether a key means to NumPy, with no doubt, what it means here."""
+    if type(key) is not tuple:
+        return type(key) in _BASIC
+    for item in key:  # noqa: SIM110  (a generator costs more than the loop)
+        if type(item) not in _BASIC:
+            return False
+    return True
+
+
 @op(
     kernel=lambda x, index: x[numpy_index(index)],
     lower=_getitem_lower,
@@ -115,9 +130,18 @@ def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None)
         >>> x[1, ::-1]
         Tensor([6, 5, 4], dtype=int32)
     """
-    tensor = as_tensor(x)
+    tensor = x if type(x) is Tensor else as_tensor(x)
     if index is not None:
         return bind(getitem.op, (tensor,), {"index": index})
+    value = tensor._value
+    if type(value) is np.ndarray and CONTEXT.get() is None and _is_basic(key):
+        try:
+            return make_tensor(as_arrays(value[key]))
+        except (IndexError, TypeError, ValueError):
+            parse_key(key, tensor.shape)  # which says what is wrong
+            raise
+    if type(key) is Tensor and key.dtype.kind in "iu" and tensor.ndim:
+        return gather(tensor, key, axes=(0,))
     parsed = parse_key(key, tensor.shape)
     if parsed.static is not None:
         tensor = bind(getitem.op, (tensor,), {"index": parsed.static})
@@ -342,7 +366,7 @@ def index_add(x: TensorLike, /, *indices: TensorLike, axes: Axes, shape: Shape) 
     return bind(index_add.op, (tensor, *places), attrs)
 
 
-def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> Tensor:
+def take(x: TensorLike, indices: TensorLike, /, axis: int | None = None) -> Tensor:
     """Take elements along one axis.
 
     Args:

@@ -116,7 +116,7 @@ def _sum_samples(rng: np.random.Generator) -> Any:
     samples=_sum_samples,
     method="sum",
 )
-def sum(x: TensorLike, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
+def sum(x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """Add up the elements along axes.
 
     float16 and bfloat16 accumulate in float32. Integers below 32 bits and bools are summed as int32 or uint32.
@@ -147,9 +147,10 @@ def sum(x: TensorLike, /, *, axis: Axis = None, dtype: Any = None, keepdims: boo
 
 def _mean_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
     dtype = x.dtype
-    wide = float32 if dtype.num in LOW_PRECISION else dtype
-    total = np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=wide)
-    return (total / wide.type(count_along(x.shape, axis))).astype(dtype)
+    if dtype.num in LOW_PRECISION:
+        total = np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=float32)
+        return (total / count_along(x.shape, axis)).astype(dtype)
+    return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype) / count_along(x.shape, axis)
 
 
 def _mean_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
@@ -180,7 +181,7 @@ def _mean_samples(rng: np.random.Generator) -> Any:
     samples=_mean_samples,
     method="mean",
 )
-def mean(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def mean(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Average the elements along axes.
 
     float16 and bfloat16 accumulate in float32.
@@ -253,7 +254,7 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
     method="max",
     ulp=0,
 )
-def max(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Find the largest element along axes.
 
     NaN wins over every number, 0.0 is larger than -0.0. Elements that tie share the gradient evenly.
@@ -290,7 +291,7 @@ def max(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tenso
     method="min",
     ulp=0,
 )
-def min(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def min(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Find the smallest element along axes.
 
     NaN wins over every number, 0.0 is larger than -0.0. Elements that tie share the gradient evenly.
@@ -350,7 +351,7 @@ def _prod_samples(rng: np.random.Generator) -> Any:
     method="prod",
     ulp=16,
 )
-def prod(x: TensorLike, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
+def prod(x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """Multiply the elements along axes.
 
     float16 and bfloat16 accumulate in float32. Integers below 32 bits and bools give int32 or uint32. The gradient
@@ -402,7 +403,7 @@ def _truth_samples(rng: np.random.Generator) -> Any:
     method="all",
     ulp=0,
 )
-def all(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def all(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Say whether all elements along axes are true.
 
     Args:
@@ -435,7 +436,7 @@ def all(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tenso
     method="any",
     ulp=0,
 )
-def any(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def any(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Say whether any element along axes is true.
 
     Args:

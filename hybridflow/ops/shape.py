@@ -90,7 +90,6 @@ def _reshape_samples(rng: np.random.Generator) -> Any:
     flops=no_flops,
     samples=_reshape_samples,
     traits=("layout", "conversion", "reshape"),
-    method="reshape",
     ulp=0,
 )
 def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor:
@@ -117,6 +116,14 @@ def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor
     tensor = as_tensor(x)
     new = _fill_unknown(tensor, normalize_shape("reshape", shape))
     return bind(reshape.op, (tensor,), {"shape": new})
+
+
+def _reshape_method(x: TensorLike, /, *shape: Any, copy: bool | None = None) -> Tensor:
+    """Give the elements another shape, as one tuple or as several sizes; see `hf.reshape`."""
+    return reshape(x, shape[0] if len(shape) == 1 else shape, copy=copy)
+
+
+add_method("reshape", _reshape_method)
 
 
 # -- permute ------------------------------------------------------------------------------------------------------
@@ -274,7 +281,7 @@ def _expand_samples(rng: np.random.Generator) -> Any:
     method="expand_dims",
     ulp=0,
 )
-def expand_dims(x: TensorLike, /, *, axis: int | tuple[int, ...] = 0) -> Tensor:
+def expand_dims(x: TensorLike, /, axis: int | tuple[int, ...] = 0) -> Tensor:
     """Insert axes of size 1.
 
     Args:
@@ -460,7 +467,7 @@ def _concat_samples(rng: np.random.Generator) -> Any:
     traits=("layout",),
     ulp=0,
 )
-def concat(arrays: Sequence[TensorLike], /, *, axis: int | None = 0) -> Tensor:
+def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0) -> Tensor:
     """Join tensors along an axis that they all have.
 
     Args:
@@ -522,7 +529,7 @@ def _stack_samples(rng: np.random.Generator) -> Any:
     traits=("layout",),
     ulp=0,
 )
-def stack(arrays: Sequence[TensorLike], /, *, axis: int = 0) -> Tensor:
+def stack(arrays: Sequence[TensorLike], /, axis: int = 0) -> Tensor:
     """Join tensors along a new axis.
 
     Args:

@@ -118,7 +118,7 @@ def _var_samples(rng: np.random.Generator) -> Any:
     method="var",
     ulp=16,
 )
-def var(x: TensorLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+def var(x: TensorLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """Compute the variance along axes: the mean squared distance from the mean.
 
     float16 and bfloat16 accumulate in float32.
@@ -178,7 +178,7 @@ def _std_samples(rng: np.random.Generator) -> Any:
     method="std",
     ulp=16,
 )
-def std(x: TensorLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+def std(x: TensorLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """Compute the standard deviation along axes: the square root of `var`.
 
     float16 and bfloat16 accumulate in float32. The gradient at a deviation of 0 is 0.
@@ -256,7 +256,7 @@ _POSITION = Stops("a position has no gradient")
     method="argmax",
     ulp=0,
 )
-def argmax(x: TensorLike, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Find the position of the largest element: the first one of equals, and NaN counts as largest.
 
     Args:
@@ -289,7 +289,7 @@ def argmax(x: TensorLike, /, *, axis: int | None = None, keepdims: bool = False)
     method="argmin",
     ulp=0,
 )
-def argmin(x: TensorLike, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Find the position of the smallest element: the first one of equals, and NaN counts as smallest.
 
     Args:
@@ -375,7 +375,7 @@ def _logsumexp_samples(rng: np.random.Generator) -> Any:
     method="logsumexp",
     ulp=8,
 )
-def logsumexp(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def logsumexp(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Compute ``log(sum(exp(x)))`` along axes without overflow.
 
     float16 and bfloat16 accumulate in float32.
@@ -448,8 +448,8 @@ def _cumulative_sum_samples(rng: np.random.Generator) -> Any:
 def cumulative_sum(
     x: TensorLike,
     /,
-    *,
     axis: int | None = None,
+    *,
     dtype: Any = None,
     include_initial: bool = False,
     reverse: bool = False,

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.op import No, Sample, Saves, op, public_names
+from hybridflow.core.op import Each, No, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     FLOATING,
     Tensor,
@@ -223,11 +223,8 @@ def _logaddexp_lower(a: Any, b: Any) -> Any:
     return lax.select(difference != difference, a + b, unequal)
 
 
-def _logaddexp_vjp(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
-    def share(x: Any) -> Any:
-        return unbroadcast(F, g * F.exp(F.where(F.equal(x, y), 0, x - y)), x)
-
-    return lambda: share(a), lambda: share(b)
+def _logaddexp_share(F: Any, g: Any, y: Any, x: Any) -> Any:
+    return unbroadcast(F, g * F.exp(F.where(F.equal(x, y), 0, x - y)), x)
 
 
 def _logaddexp_samples(rng: np.random.Generator) -> Any:
@@ -241,7 +238,10 @@ def _logaddexp_samples(rng: np.random.Generator) -> Any:
     kernel=np.logaddexp,
     lower=broadcasting(_logaddexp_lower),
     infer=pointwise("logaddexp", ("float",)),
-    vjp=_logaddexp_vjp,
+    vjp=Each(
+        lambda F, g, y, a, b: _logaddexp_share(F, g, y, a),
+        lambda F, g, y, a, b: _logaddexp_share(F, g, y, b),
+    ),
     saves=Saves(x=(0, 1), y=True),
     flops=elements,
     samples=_logaddexp_samples,

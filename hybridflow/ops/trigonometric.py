@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype
-from hybridflow.core.op import Saves, op, public_names
+from hybridflow.core.op import Each, Saves, op, public_names
 from hybridflow.ops.common import (
     FLOATING,
     Tensor,
@@ -381,9 +381,9 @@ def atanh(x: TensorLike, /) -> Tensor:
     kernel=np.arctan2,
     lower=broadcasting(lax.atan2),
     infer=pointwise("atan2", ("float",)),
-    vjp=lambda F, g, y, a, b: (
-        lambda: unbroadcast(F, g * b / (a * a + b * b), a),
-        lambda: unbroadcast(F, -g * a / (a * a + b * b), b),
+    vjp=Each(
+        lambda F, g, y, a, b: unbroadcast(F, g * b / (a * a + b * b), a),
+        lambda F, g, y, a, b: unbroadcast(F, -g * a / (a * a + b * b), b),
     ),
     saves=Saves(x=(0, 1)),
     flops=elements,
