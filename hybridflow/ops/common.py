@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jax import lax
@@ -64,7 +64,7 @@ def promote(*values: TensorLike) -> tuple[Tensor, ...]:
         other = values[1]
         if len(values) == 2 and type(other) is Tensor and first.dtype is other.dtype:
             return values
-        if len(values) == 2 and type(other) in _NUMBERS and weak_dtype(other, first.dtype) is first.dtype:
+        if len(values) == 2 and type(other) in _NUMBERS and weak_dtype(cast(Any, other), first.dtype) is first.dtype:
             return first, number_tensor(other, first.dtype)
     tensors = [None if is_number(value) else as_tensor(value) for value in values]
     dtype: DType | None = None
