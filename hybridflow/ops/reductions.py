@@ -32,6 +32,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.jax_rule import rule_from_lowering
 from hybridflow.ops.sizes import Axes, Axis, accumulator, count_along, reduced_shape, restore_axes, size_value
+from hybridflow.ops.summation import add_up
 
 
 def _reduction(name: str, kinds: tuple[str, ...], *, empty: bool = True) -> Any:
@@ -81,10 +82,8 @@ def _bad_axes(rng: np.random.Generator) -> Any:
 
 
 def _sum_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
-    dtype = x.dtype
-    if dtype.num in LOW_PRECISION:
-        return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=float32).astype(dtype)
-    return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
+    total = add_up(x, axis, keepdims)
+    return total if total.dtype is x.dtype else total.astype(x.dtype)
 
 
 def _sum_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
@@ -117,7 +116,7 @@ def _sum_samples(rng: np.random.Generator) -> Any:
     method="sum",
 )
 def sum(x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
-    """Add up the elements along axes.
+    """Add up the elements along axes, as precisely as pairwise summation does.
 
     float16 and bfloat16 accumulate in float32. Integers below 32 bits and bools are summed as int32 or uint32.
 
@@ -146,11 +145,8 @@ def sum(x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: boo
 
 
 def _mean_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
-    dtype = x.dtype
-    if dtype.num in LOW_PRECISION:
-        total = np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=float32)
-        return (total / count_along(x.shape, axis)).astype(dtype)
-    return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype) / count_along(x.shape, axis)
+    average = add_up(x, axis, keepdims) / count_along(x.shape, axis)
+    return average if average.dtype is x.dtype else average.astype(x.dtype)
 
 
 def _mean_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:

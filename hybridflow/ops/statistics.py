@@ -30,6 +30,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.shape import expand_dims, reshape
 from hybridflow.ops.sizes import Axes, Axis, accumulator, count_along, reduced_shape, restore_axes, size_value
+from hybridflow.ops.summation import add_up
 
 _FLOAT = ("float",)
 
@@ -65,8 +66,8 @@ def _spread_infer(name: str) -> Any:
 def _var_host(x: Any, axis: Axes, correction: float, keepdims: bool) -> Any:
     count = count_along(x.shape, axis)
     number = x.dtype.type
-    distance = x - np.add.reduce(x, axis=axis, keepdims=True) / number(count)
-    total = np.add.reduce(np.square(distance), axis=axis, keepdims=keepdims)
+    distance = x - add_up(x, axis, True) / number(count)
+    total = add_up(np.square(distance), axis, keepdims)
     return total / number(max(count - correction, 0))
 
 

@@ -1,0 +1,108 @@
+"""Reductions beyond what every op is checked for: long sums, accumulation, empty axes, ties."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hybridflow as hf
+
+LONG = [
+    ((100_000,), 0),
+    ((100_000, 3), 0),
+    ((3, 100_000), 1),
+    ((3, 40_000, 3), (0, 1)),
+    ((4_000, 3, 300), (0, 2)),
+    ((500, 600), None),
+]
+
+
+@pytest.mark.parametrize(("shape", "axis"), LONG)
+@pytest.mark.parametrize("reduce", [hf.sum, hf.mean])
+def test_long_sums_are_as_precise_as_pairwise(reduce: Any, shape: Any, axis: Any, rng: np.random.Generator):
+    x = rng.uniform(0, 1, shape).astype(np.float32)
+    exact = np.asarray(getattr(np, reduce.__name__)(x.astype(np.float64), axis=axis))
+    bound = np.log2(x.size) * np.finfo(np.float32).eps * exact
+    for run in (reduce, hf.compile(reduce)):
+        assert np.all(np.abs(run(hf.asarray(x), axis=axis).numpy() - exact) <= bound)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_low_precision_accumulates_in_float32(dtype: str):
+    x = hf.full((4096,), 1.0, dtype=dtype)
+    running = hf.cumulative_sum
+    for run in (hf.sum, hf.compile(hf.sum), lambda x: running(x)[-1], hf.compile(lambda x: running(x)[-1])):
+        assert run(x).item() == 4096.0
+    index = hf.zeros((4096,), dtype="int32")
+    for run in (hf.index_add, hf.compile(hf.index_add)):
+        assert run(x, index, axes=(0,), shape=(1,)).numpy().tolist() == [4096.0]
+
+
+def test_long_running_sums(rng: np.random.Generator):
+    x = rng.uniform(0, 1, 300_000).astype(np.float32)
+    exact = np.cumsum(x.astype(np.float64))
+    for run in (hf.cumulative_sum, hf.compile(hf.cumulative_sum)):
+        assert np.max(np.abs(run(hf.asarray(x)).numpy() - exact) / exact) <= 20 * np.finfo(np.float32).eps
+
+
+@pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])
+def test_nothing_to_choose_from(name: str):
+    reduce = getattr(hf, name)
+    for run in (reduce, hf.compile(reduce)):
+        with pytest.raises(ValueError, match=f"{name}: axis 0 has size 0, so there is nothing to choose from"):
+            run(hf.zeros((0, 2)), axis=0)
+    assert reduce(hf.zeros((0, 2)), axis=1).shape == (0,)
+
+
+def test_ties_share_the_gradient_evenly():
+    grad = hf.grad(lambda x: hf.max(x))
+    assert grad(hf.asarray([1.0, 3.0, 3.0])).numpy().tolist() == [0.0, 0.5, 0.5]
+    share = hf.grad(lambda x: hf.sum(hf.maximum(x, 1.0)))
+    assert share(hf.asarray([0.0, 1.0, 2.0])).numpy().tolist() == [0.0, 0.5, 1.0]
+    inside = hf.grad(lambda x: hf.sum(hf.clip(x, 0.0, 1.0)))
+    assert inside(hf.asarray([-1.0, 0.0, 0.5, 1.0, 2.0])).numpy().tolist() == [0.0, 1.0, 1.0, 1.0, 0.0]
+
+
+def test_prod_at_zeros():
+    grad = hf.grad(lambda x: hf.prod(x))
+    assert grad(hf.asarray([2.0, 0.0, 3.0])).numpy().tolist() == [0.0, 6.0, 0.0]
+    assert grad(hf.asarray([0.0, 0.0, 3.0])).numpy().tolist() == [0.0, 0.0, 0.0]
+
+
+def test_power_gradients_are_safe():
+    def grads(x: float, y: float) -> list[float]:
+        return [g.item() for g in hf.grad(lambda x, y: hf.power(x, y), argnums=(0, 1))(hf.asarray(x), hf.asarray(y))]
+
+    assert grads(0.0, 2.0) == [0.0, 0.0]
+    assert grads(0.0, 0.0) == [0.0, 0.0]
+    assert grads(2.0, 0.0)[0] == 0.0
+
+
+INT_EDGES = [
+    (lambda a, b: a // b, [7, -7, 0, -128], [0, 0, 0, -1], [0, 0, 0, -128]),
+    (lambda a, b: a % b, [7, -7, 0, -128], [0, 0, 0, -1], [0, 0, 0, 0]),
+    (lambda a, b: a**b, [0, 1, -1, 2], [-1, -3, -3, -1], [0, 1, -1, 0]),
+    (lambda a, b: a << b, [1, 1, 1, 1], [7, 8, 9, -1], [-128, 0, 0, 0]),
+    (lambda a, b: a >> b, [-1, -1, 64, -64], [8, -1, 8, 3], [-1, -1, 0, -8]),
+    (lambda a, b: abs(a) + 0 * b, [-128, -1], [0, 0], [-128, 1]),
+    (lambda a, b: a * b, [100, -128], [3, -1], [44, -128]),
+]
+
+
+@pytest.mark.parametrize(("fn", "a", "b", "expected"), INT_EDGES)
+def test_integer_edges_are_one_result_in_both_modes(fn: Any, a: Any, b: Any, expected: Any):
+    a, b = hf.asarray(a, dtype="int8"), hf.asarray(b, dtype="int8")
+    for run in (fn, hf.compile(fn)):
+        found = run(a, b)
+        assert found.dtype == np.int8
+        assert found.numpy().tolist() == expected
+
+
+def test_full_keeps_the_sign_of_zero_and_nan():
+    for run in (lambda: hf.full((2,), -0.0), hf.compile(lambda: hf.full((2,), -0.0))):
+        assert np.signbit(run().numpy()).all()
+    for run in (lambda: hf.full((), 0.0), hf.compile(lambda: hf.full((), 0.0))):
+        assert not np.signbit(run().numpy())
+    assert np.isnan(hf.full((2,), float("nan")).numpy()).all()
