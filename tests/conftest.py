@@ -1,4 +1,4 @@
-"""Fixed seeds, and the `gpu` mark."""
+"""Fixed seeds, how many examples hypothesis takes, and the `gpu` mark."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import hybridflow as hf
 from hybridflow.core.context import CONTEXT
+
+settings.register_profile("ci", max_examples=60, derandomize=True, deadline=None)
+settings.register_profile("thorough", max_examples=3000, deadline=None)
+settings.load_profile("ci")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
