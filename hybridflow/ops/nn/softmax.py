@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ShapeError
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -85,14 +85,14 @@ def _softmax_lower(x: Any, *, axis: tuple[int, ...]) -> Any:
     return lower_narrow(lax.div(y, lower_spread(lax.reduce_sum(y, axes=axis), y.shape, axis)), x.dtype)
 
 
-def softmax_gradient(F: Any, g: Any, y: Any, axis: tuple[int, ...]) -> Any:
+def _softmax_gradient(F: Any, g: Any, y: Any, axis: tuple[int, ...]) -> Any:
     """Return the gradient of the logits from the probabilities `y` and their cotangent."""
     product = g * y
     return product - y * F.sum(product, axis=axis, keepdims=True)
 
 
 def _softmax_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
-    return (narrow(F, softmax_gradient(F, wide(F, g), wide(F, y), axis), x.dtype),)
+    return (narrow(F, _softmax_gradient(F, wide(F, g), wide(F, y), axis), x.dtype),)
 
 
 @op(
@@ -182,4 +182,4 @@ def log_softmax(x: TensorLike, /, axis: Any = -1) -> Tensor:
     return bind(log_softmax.op, tensors, {"axis": normalize_axes("log_softmax", axis, tensors[0].ndim)})
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["log_softmax", "softmax"]
