@@ -14,7 +14,7 @@ from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.transform import SplitGradient, differentiate, split_gradient
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message, structure_text
 from hybridflow.core.op import No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -103,9 +103,11 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     """
     predicate = _predicate("cond", pred)
     tracer = current().tracer
-    if tracer is None:
-        return true_fn(*operands) if bool(predicate) else false_fn(*operands)
     leaves, tree = _leaves(operands)
+    if tracer is None:
+        chosen = true_fn if bool(predicate) else false_fn
+        found, found_tree = _leaves(chosen(*jax.tree_util.tree_unflatten(tree, leaves)))
+        return jax.tree_util.tree_unflatten(found_tree, found)
     specs = [leaf.spec for leaf in leaves]
 
     def build(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -136,7 +138,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
 def _require_same_results(true_tree: Any, true: list[TensorSpec], false_tree: Any, false: list[TensorSpec]) -> None:
     if true_tree != false_tree:
         raise ArgumentError(
-            message("cond: the branches return different structures", got=f"{true_tree} if true, {false_tree} if false",
+            message("cond: the branches return different structures",
+                    got=f"{structure_text(true_tree)} if true, {structure_text(false_tree)} if false",
                     hint="Return the same structure from both.")
         )  # fmt: skip
     for index, (a, b) in enumerate(zip(true, false, strict=True)):
@@ -352,7 +355,8 @@ def _require_same_carry(
 ) -> None:
     if tree != after_tree:
         raise ArgumentError(
-            message(f"{op}: the carried values change their structure", got=f"{tree} before, {after_tree} after",
+            message(f"{op}: the carried values change their structure",
+                    got=f"{structure_text(tree)} before, {structure_text(after_tree)} after",
                     hint="Return the structure that came in.")
         )  # fmt: skip
     paths = [
@@ -484,12 +488,14 @@ def while_loop(
 
     Raises:
         ArgumentError, ShapeError, DTypeError: a loop variable that changes its structure, shape or dtype.
+        ArgumentTypeError: `max_iterations` that is no integer.
 
     Example:
         >>> import hybridflow as hf
         >>> hf.while_loop(lambda i, s: i < 4, lambda i, s: (i + 1, s + i), (0, 0))
         (Tensor(4, dtype=int32), Tensor(6, dtype=int32))
     """
+    _require_count(max_iterations)
     leaves, tree = _leaves(tuple(loop_vars))
 
     def step(*state: Any) -> Any:
@@ -503,6 +509,15 @@ def while_loop(
     else:
         found = _while_traced(cond_fn, step, leaves, tree)
     return list(found) if isinstance(loop_vars, list) else found
+
+
+def _require_count(bound: Any) -> None:
+    if bound is None or (isinstance(bound, int) and not isinstance(bound, bool) and bound >= 0):
+        return
+    raise (ArgumentError if isinstance(bound, int) else ArgumentTypeError)(
+        message("while_loop: max_iterations must be a count of steps", got=f"max_iterations={bound!r}",
+                hint="Pass an integer from 0 on, or None for no bound.")
+    )  # fmt: skip
 
 
 def _while_eager(

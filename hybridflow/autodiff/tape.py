@@ -25,6 +25,7 @@ from hybridflow.core.errors import (
     TapeError,
     TapeStateError,
     message,
+    structure_text,
 )
 from hybridflow.core.node import Edge, Node, Where, format_where, next_sequence, user_place
 from hybridflow.core.op import Stops
@@ -468,8 +469,8 @@ def _seeds(targets: list[Tensor], output_gradients: Any, target: Any) -> list[Te
     _, expected = flatten(target)
     if tree != expected:
         raise ArgumentError(
-            message(f"gradient: output_gradients have structure {tree}, the target {expected}",
-                    hint="Give one output gradient per target, or None.")
+            message(f"gradient: output_gradients have structure {structure_text(tree)}, "
+                    f"the target {structure_text(expected)}", hint="Give one output gradient per target, or None.")
         )  # fmt: skip
     seeds: list[Tensor | None] = []
     for index, (leaf, tensor) in enumerate(zip(leaves, targets, strict=True)):

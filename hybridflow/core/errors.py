@@ -87,6 +87,11 @@ class TargetError(HybridflowError, ValueError):
     """A command-line target that cannot be loaded."""
 
 
+def structure_text(tree: object) -> str:
+    """Format the structure of a pytree, each leaf as ``*``."""
+    return str(tree).removeprefix("PyTreeDef(").removesuffix(")")
+
+
 def message(what: str, *, got: str | None = None, hint: str | None = None) -> str:
     """Compose an error text: what differs, the call as it was, and the next step."""
     lines = [what]
