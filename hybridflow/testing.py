@@ -1,4 +1,4 @@
-"""Tests of your own functions and ops: `check_gradients`, `check_op`, `assert_same`."""
+"""Tests of your own functions and ops: `check_gradients`, `check_op`, `assert_same`, `assert_max_traces`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hybridflow.core.op import No, Op, Sample
 from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray, describe
 from hybridflow.op_calls import capture
 from hybridflow.op_checks import CALL_CHECKS, OP_CHECKS, samples_of
+from hybridflow.tracing.function import CompiledFunction
 
 _STEP = 1e-5
 _ROWS = 5
@@ -217,4 +218,33 @@ def _moved(
     return weighted(*floats[:index], asarray(moved), *floats[index + 1 :])
 
 
-__all__ = ["assert_same", "check_gradients", "check_op"]
+# -- traces -------------------------------------------------------------------------------------------------------
+
+
+def assert_max_traces(fn: CompiledFunction, n: int) -> None:
+    """Raise if a compiled function was traced more often than it should have been.
+
+    Args:
+        fn: a function that `hf.compile` made, after the calls to be judged.
+        n: the largest number of traces allowed.
+
+    Raises:
+        CheckError: with what `fn.explain()` says of the traces.
+        ArgumentTypeError: a function that is not compiled.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> double = hf.compile(lambda x: 2 * x)
+        >>> for number in (1.0, 2.0, 3.0):
+        ...     y = double(hf.asarray(number))
+        >>> hf.testing.assert_max_traces(double, 1)
+    """
+    if not isinstance(fn, CompiledFunction):
+        raise ArgumentTypeError(
+            message(f"assert_max_traces: a {type(fn).__name__} is not compiled", hint="Pass what hf.compile returned.")
+        )
+    if fn.trace_count > n:
+        raise CheckError(f"assert_max_traces: {fn.trace_count} traces, at most {n} allowed\n{fn.explain()}")
+
+
+__all__ = ["assert_max_traces", "assert_same", "check_gradients", "check_op"]

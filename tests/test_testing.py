@@ -67,6 +67,17 @@ def test_no_float_result():
         hf.testing.check_gradients(lambda x: x > 0, [np.ones(2)])
 
 
+def test_traces_are_counted():
+    square = hf.compile(lambda x: x * x)
+    square(hf.asarray(1.0))
+    hf.testing.assert_max_traces(square, 1)
+    square(hf.asarray([1.0, 2.0]))
+    with pytest.raises(CheckError, match="2 traces, at most 1 allowed"):
+        hf.testing.assert_max_traces(square, 1)
+    with pytest.raises(TypeError, match="a function is not compiled"):
+        hf.testing.assert_max_traces(lambda x: x, 1)  # type: ignore[arg-type]
+
+
 def test_check_op_takes_functions_and_records():
     hf.testing.check_op(hf.square)
     hf.testing.check_op(hf.square.op, seed=1)

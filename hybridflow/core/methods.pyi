@@ -191,7 +191,7 @@ class TensorMethods:
     ) -> Tensor:
         """Compute the standard deviation along axes: the square root of `var`."""
     def sum(self, /, axis: int | tuple[int, ...] | None = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
-        """Add up the elements along axes."""
+        """Add up the elements along axes, as precisely as pairwise summation does."""
     def take(self, indices: Any, /, axis: int | None = None) -> Tensor:
         """Take elements along one axis."""
     def tan(self, /) -> Tensor:
