@@ -8,7 +8,16 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import as_dtype, complex64, complex128, float32, float64, is_differentiable, kind_of
+from hybridflow.core.dtypes import (
+    as_dtype,
+    complex64,
+    complex128,
+    float32,
+    float64,
+    is_differentiable,
+    is_floating,
+    kind_of,
+)
 from hybridflow.core.errors import DTypeError
 from hybridflow.core.op import Bad, Each, Sample, Saves, Stops, op, public_names
 from hybridflow.core.operators import add_method
@@ -43,7 +52,23 @@ def _drops_imaginary(x: Any, dtype: Any) -> bool:
 
 
 def _astype_kernel(x: Any, *, dtype: Any) -> Any:
-    return (x.real if _drops_imaginary(x, dtype) else x).astype(dtype)
+    x = x.real if _drops_imaginary(x, dtype) else x
+    return _saturated(x, dtype) if dtype.kind in "iu" and is_floating(x.dtype) else x.astype(dtype)
+
+
+def _saturated(x: Any, dtype: Any) -> Any:
+    """Cast floats to integers as XLA does: towards zero, to the nearest integer there is, NaN to 0.
+
+    What C, and so NumPy, makes of numbers outside the range differs from machine to machine.
+    """
+    wide = x if x.dtype.itemsize >= 4 else x.astype(np.float32)
+    info = np.iinfo(dtype)
+    low, high = wide.dtype.type(info.min - 1), wide.dtype.type(info.max + 1)
+    result = wide.astype(dtype)
+    inside = (wide > low) & (wide < high)
+    if inside.all():
+        return result
+    return np.where(inside, result, np.where(wide >= high, info.max, np.where(wide <= low, info.min, 0)).astype(dtype))
 
 
 def _astype_lower(x: Any, *, dtype: Any) -> Any:
@@ -60,6 +85,12 @@ def _astype_samples(rng: np.random.Generator) -> Any:
     yield Sample((integers(rng, -5, 5, 4), "float32"))
     yield Sample((normals(rng, 3), "bfloat16"), gradient=False)
     yield Sample((normals(rng, 3), "int32"), gradient=False)
+    extreme = np.array([0.9, -0.9, -1.5, 127.5, 128.5, 255.5, 300.0, -1e5, 3e9, -3e9, 1e19, 2e19])
+    extreme = np.append(extreme, [np.inf, -np.inf, np.nan])
+    for target in ("int8", "uint8", "int32", "uint32", "int64", "uint64"):
+        yield Sample((extreme.astype(np.float32), target), gradient=False)
+        yield Sample((extreme, target), gradient=False)
+    yield Sample((np.array([-0.5, -2.0, 300.0, np.inf, np.nan], np.float16), "uint8"), gradient=False)
     yield Sample((integers(rng, 0, 2, 3), "bool"))
     yield Sample((normals(rng, 3) + np.complex64(2j), "float64"), gradient=False)
     yield Bad((normals(rng, 3), "float7"), error=TypeError, text="is not a hybridflow dtype")
@@ -77,6 +108,9 @@ def _astype_samples(rng: np.random.Generator) -> Any:
 )
 def astype(x: TensorLike, dtype: Any) -> Tensor:
     """Convert to another dtype; the gradient is converted back.
+
+    Floats become integers towards zero; one outside the range becomes the nearest integer there is, and NaN becomes 0.
+    An integer that does not fit wraps, a complex number loses its imaginary part, and what is not 0 becomes True.
 
     Args:
         x: any shape and dtype.
