@@ -53,6 +53,12 @@ def test_inputs_may_be_returned_as_they_are():
         assert [t.tolist() for t in f(x, y)] == [3, [1.0, 2.0], 3]
 
 
+def test_a_result_may_be_used_twice_in_one_operation():
+    for use in (lambda y: y * y, lambda y: y @ y, lambda y: hf.concat([y, y]), lambda y: hf.where(y > 0, y, y)):
+        fresh = hf.compile(lambda x: x + 1)(hf.asarray([1.0, 2.0]))
+        assert use(fresh).tolist() == use(hf.asarray([2.0, 3.0])).tolist()
+
+
 def test_a_function_without_arguments():
     f = hf.compile(lambda: hf.ones((2,)))
     assert f().tolist() == [1.0, 1.0]

@@ -183,8 +183,10 @@ def as_arrays(outputs: Any) -> Any:
 
 
 def _raw(tensor: Tensor) -> Any:
-    """Return a concrete value that is not yet a NumPy array: on the CPU its view, elsewhere the device's array."""
+    """Return a concrete value: on the CPU a NumPy array, elsewhere the device's array."""
     value = tensor._value
+    if type(value) is _ndarray:
+        return value  # the same tensor may be an input twice
     if value is None:
         node = cast(Edge, tensor._edge)[0]
         if node.scope is not None:
