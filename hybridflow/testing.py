@@ -221,7 +221,7 @@ def _moved(
 # -- traces -------------------------------------------------------------------------------------------------------
 
 
-def assert_max_traces(fn: CompiledFunction, n: int) -> None:
+def assert_max_traces(fn: Any, n: int) -> None:
     """Raise if a compiled function was traced more often than it should have been.
 
     Args:

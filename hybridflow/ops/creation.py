@@ -298,7 +298,10 @@ def arange(
         size = _whole_steps(first, end, step)
     else:
         size = max(math.ceil((end - first) / step), 0)
-    first, step = (first, step) if whole else (float(first) + 0.0, float(step))
+    if whole:
+        first, step = [number if isinstance(number, Dim) else int(number) for number in (first, step)]
+    else:
+        first, step = float(first) + 0.0, float(step)
     if isinstance(size, int) and size and whole:
         check_fits(first, found)
         check_fits(first + (size - 1) * step, found)
