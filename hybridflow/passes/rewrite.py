@@ -83,12 +83,13 @@ def placed(new: Node, old: Node) -> Node:
 
 
 def map_nested(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
-    """Return a graph whose nested graphs went through a function."""
+    """Return a graph whose nested graphs went through a function, but for those that say what residuals there are."""
     if not any("nested" in node.op.traits for node in graph.nodes):
         return graph
 
     def visit(node: Node) -> Node | None:
-        if "nested" not in node.op.traits:
+        # Which hidden outputs a loop has follows from its body, so a body that keeps them stays as it is.
+        if "nested" not in node.op.traits or node.op.hidden_outputs(node.attrs):
             return None
         attrs = {name: _mapped(value, function) for name, value in node.attrs.items()}
         if all(attrs[name] is value for name, value in node.attrs.items()):
