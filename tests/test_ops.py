@@ -8,8 +8,8 @@ import pytest
 
 import hybridflow as hf  # noqa: F401  (fills the registry)
 from hybridflow.core.op import REGISTRY, No, Sample
-from hybridflow.op_calls import Call, capture
-from hybridflow.op_checks import CALL_CHECKS, OP_CHECKS, samples_of
+from hybridflow.testing.calls import Call, capture
+from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of
 
 OPS = sorted(name for name, op in REGISTRY.items() if not isinstance(op.samples, No))
 CASES = [

@@ -13,9 +13,9 @@ import hybridflow as hf
 from hybridflow.core.errors import CheckError
 from hybridflow.core.op import REGISTRY, Bad, Op, Sample, Saves
 from hybridflow.core.spec import make_spec
-from hybridflow.op_calls import capture
-from hybridflow.op_checks import CALL_CHECKS, OP_CHECKS, samples_of
-from hybridflow.op_traits import TRAIT_CHECKS
+from hybridflow.testing.calls import capture
+from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of
+from hybridflow.testing.traits import TRAIT_CHECKS
 
 
 def broken(name: str, **changes: Any) -> Op:

@@ -26,8 +26,8 @@ from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, asarray
 from hybridflow.ir.evaluate import evaluate as evaluate_graph
 from hybridflow.ir.graph import Graph
-from hybridflow.op_calls import Array, Attrs, Call, as_tuple, capture, difference, trace_sample
-from hybridflow.op_traits import TRAIT_CHECKS
+from hybridflow.testing.calls import Array, Attrs, Call, as_tuple, capture, difference, trace_sample
+from hybridflow.testing.traits import TRAIT_CHECKS
 
 CallCheck = Callable[[Call], None]
 CALL_CHECKS: dict[str, CallCheck] = {}

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.core.dtypes import as_dtype, kind_of
-from hybridflow.op_calls import Array, Call, difference
+from hybridflow.testing.calls import Array, Call, difference
 
 TraitCheck = Callable[[Call, tuple[Array, ...]], "str | None"]
 TRAIT_CHECKS: dict[str, TraitCheck] = {}
