@@ -27,12 +27,14 @@ JAX_DTYPES = ["float32", "float32", "float32", "int32", "bool"]
 
 # -- the operations -----------------------------------------------------------------------------------------------
 
+NAMES = [
+    "tanh", "sin", "cos", "exp", "expm1", "log1p", "sqrt", "square", "abs", "floor", "maximum", "minimum",
+    "where", "sum", "mean", "max", "min", "any", "all", "prod", "reshape", "permute_dims", "broadcast_to",
+    "expand_dims", "concat", "stack", "flip", "take", "matmul", "logical_and", "logical_not", "less", "equal",
+    "isnan", "zeros_like", "cumulative_sum", "tril",
+]  # fmt: skip
 JAX = SimpleNamespace(
-    **{name: getattr(jnp, name) for name in """
-        tanh sin cos exp expm1 log1p sqrt square negative abs floor sign maximum minimum add subtract multiply divide
-        where sum mean max min argmax any all prod reshape permute_dims broadcast_to expand_dims concat stack flip
-        take matmul logical_and logical_not less equal isnan zeros_like cumulative_sum tril
-    """.split()},
+    **{name: getattr(jnp, name) for name in NAMES},
     astype=lambda x, dtype: x.astype(dtype),
     relu=jax.nn.relu,
     sigmoid=jax.nn.sigmoid,
@@ -40,9 +42,9 @@ JAX = SimpleNamespace(
     logsumexp=lambda x: jax.nn.logsumexp(x, axis=-1),
     scan=jax.lax.scan,
     cond=lambda p, t, f: jax.lax.cond(p, t, f),
-)  # fmt: skip
+)
 HF = SimpleNamespace(
-    **{name: getattr(hf, name) for name in vars(JAX) if hasattr(hf, name)},
+    **{name: getattr(hf, name) for name in [*NAMES, "astype", "scan", "cond"]},
     relu=hf.nn.relu,
     sigmoid=hf.nn.sigmoid,
     softmax=hf.nn.softmax,

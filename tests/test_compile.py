@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import bdb
 import functools
-import pdb
 import sys
 import traceback
 
@@ -529,25 +529,27 @@ def test_run_eagerly_runs_methods_and_nested_functions():
 def test_a_debugger_stops_inside():
     stops = []
 
-    class Debugger(pdb.Pdb):
+    class Debugger(bdb.Bdb):
         def user_line(self, frame):
-            stops.append((frame.f_code.co_name, frame.f_lineno, frame.f_locals.get("y")))
+            if frame.f_code is model.__code__:
+                stops.append((frame.f_lineno, frame.f_locals["y"].item()))
             self.set_continue()
 
     def model(x):
         y = x * 2
-        debugger.set_trace()
         return y + 1
 
-    debugger = Debugger(stdout=None, nosigint=True)
+    compiled = hf.compile(model)
+    line = model.__code__.co_firstlineno + 2
+    debugger = Debugger()
+    debugger.set_break(__file__, line)
     before = sys.gettrace()
     try:
         with hf.config.run_eagerly():
-            assert hf.compile(model)(hf.asarray(1.0)).item() == 3.0
+            assert debugger.runcall(compiled, hf.asarray(1.0)).item() == 3.0
     finally:
         sys.settrace(before)
-    assert stops[0][:2] == ("model", model.__code__.co_firstlineno + 3)
-    assert stops[0][2].item() == 2.0
+    assert stops == [(line, 2.0)]
 
 
 def test_is_tracing():
