@@ -45,7 +45,7 @@ def to_numpy(obj: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     if isinstance(obj, Sequences):
         return _nested(obj, dtype)
     array = _array(obj)
-    found = as_dtype(array.dtype)
+    found = as_dtype(array.dtype if array.dtype.isnative else array.dtype.newbyteorder("="))
     if dtype is None or dtype == found:
         return np.array(array, dtype=found, order="C")
     if kind_of(found) == "complex" and kind_of(dtype) != "complex":

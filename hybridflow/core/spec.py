@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hybridflow.core.dims import Size
+import numpy as np
+
+from hybridflow.core.dims import Dim, Size
 from hybridflow.core.dtypes import DType, as_dtype, float32, short_name
 from hybridflow.core.errors import ArgumentTypeError, message
 
@@ -33,13 +35,7 @@ class TensorSpec:
     name: str | None
 
     def __init__(self, shape: Iterable[Size | None], dtype: Any = float32, name: str | None = None) -> None:
-        shape = tuple(shape)
-        for size in shape:
-            if isinstance(size, bool) or (isinstance(size, int) and size < 0):
-                raise ArgumentTypeError(
-                    message(f"TensorSpec: {size!r} is not a size", hint="Use integers from 0 on, or None for any size.")
-                )
-        self.shape = shape
+        self.shape = tuple([_size(size) for size in shape])
         self.dtype = as_dtype(dtype)
         self.name = name
 
@@ -78,6 +74,16 @@ class TensorSpec:
     def __repr__(self) -> str:
         name = f", name={self.name!r}" if self.name is not None else ""
         return f"TensorSpec({self}{name})"
+
+
+def _size(size: Any) -> Size | None:
+    if size is None or isinstance(size, Dim):
+        return size
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
+        raise ArgumentTypeError(
+            message(f"TensorSpec: {size!r} is not a size", hint="Use integers from 0 on, or None for any size.")
+        )
+    return int(size)
 
 
 def spec_of(value: Any) -> TensorSpec:

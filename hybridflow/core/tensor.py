@@ -18,6 +18,7 @@ from hybridflow.core.dtypes import (
     DType,
     as_dtype,
     is_differentiable,
+    is_integer,
     short_name,
 )
 from hybridflow.core.errors import (
@@ -203,12 +204,11 @@ class Tensor(TensorMethods):
         return complex(self._one_element("complex"))
 
     def __index__(self) -> int:
-        value = self._one_element("index")
-        if self.ndim or not isinstance(value, int):
+        if self.shape or not is_integer(self.dtype):
             raise ArgumentTypeError(
                 message("index: only an integer tensor of shape () is an index", got=str(self.spec), hint="Use int(t).")
             )
-        return value
+        return self._one_element("index")
 
     def _one_element(self, wanted: str) -> Any:
         _concrete(self, wanted)
