@@ -24,7 +24,6 @@ def make_row(build: Any) -> Row:
     return Row("planted", "tests", "planted", build, 1, "call", {}, 1e-4)
 
 
-@pytest.mark.bench
 @pytest.mark.parametrize("name", ROWS)
 def test_row_runs(name: str):
     result = run_row(ROWS[name], SMOKE)
