@@ -3,7 +3,7 @@
 A size is an `int` or a `Dim`. A `Dim` belongs to a `DimScope`, which knows the size each symbol had when the
 trace was made (its hint). Arithmetic builds new polynomials; a comparison answers with the hint and is recorded
 in the scope as a guard, so a later call with other sizes uses the trace only if every answer is still the same.
-Converting a `Dim` to an `int` guards on equality.
+Converting a `Dim` to an `int` guards on equality, and so does what is no polynomial: true division, large powers.
 """
 
 from __future__ import annotations
@@ -64,6 +64,10 @@ class DimScope:
         return all(guard.holds(sizes) for guard in self.guards)
 
 
+_UNROLLED_POWER = 8
+"""The largest exponent up to which a power stays a polynomial; others ask for the number."""
+
+
 def _order(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
     return len(monomial), tuple(map(str, monomial))
 
@@ -115,21 +119,48 @@ class Dim:
             return NotImplemented
         return self + other * -1
 
-    def __rsub__(self, other: int) -> Size:
-        return self * -1 + other
+    def __rsub__(self, other: Any) -> Size:
+        return NotImplemented if not isinstance(other, int) else self * -1 + other
 
-    def __floordiv__(self, other: Size) -> Size:
+    def __floordiv__(self, other: Any) -> Size:
+        if not isinstance(other, int | Dim):
+            return NotImplemented
         exact = self._divide(other)
         return exact if exact is not None else self._opaque("//", self, other)
 
-    def __rfloordiv__(self, other: int) -> Size:
-        return self._opaque("//", other, self)
+    def __rfloordiv__(self, other: Any) -> Size:
+        return NotImplemented if not isinstance(other, int) else self._opaque("//", other, self)
 
-    def __mod__(self, other: Size) -> Size:
+    def __mod__(self, other: Any) -> Size:
+        if not isinstance(other, int | Dim):
+            return NotImplemented
         return 0 if self._divide(other) is not None else self._opaque("%", self, other)
 
-    def __rmod__(self, other: int) -> Size:
-        return self._opaque("%", other, self)
+    def __rmod__(self, other: Any) -> Size:
+        return NotImplemented if not isinstance(other, int) else self._opaque("%", other, self)
+
+    def __divmod__(self, other: Size) -> tuple[Size, Size]:
+        return self // other, self % other
+
+    def __pow__(self, other: Any) -> Size:
+        if not isinstance(other, int) or not 0 <= other <= _UNROLLED_POWER:
+            return int(self) ** other
+        power: Size = 1
+        for _ in range(other):
+            power = self * power
+        return power
+
+    def __rpow__(self, other: float) -> Any:
+        return other ** int(self)
+
+    def __truediv__(self, other: float) -> Any:
+        return int(self) / other
+
+    def __rtruediv__(self, other: float) -> Any:
+        return other / int(self)
+
+    def __abs__(self) -> Size:
+        return self if self >= 0 else -self
 
     def _opaque(self, kind: str, left: Size, right: Size) -> Dim:
         def as_dim(size: Size) -> Dim:
