@@ -87,20 +87,26 @@ class Float64Run:
                     values = [disturb(value, amount, rng) for value in values]
             result = run_raw(node.op, values, attrs)
             several = result if isinstance(result, tuple) else (result,)
+            largest = _log_sum_scale(values) if node.op.has("log_sum") else 0.0
             found = [
-                self._leave(node, widen_array(np.asarray(value)), spec, rng)
+                self._leave(node, widen_array(np.asarray(value)), spec, rng, largest)
                 for value, spec in zip(cast("tuple[Any, ...]", several), node.specs, strict=True)
             ]
             return found[0] if len(node.outputs) == 1 else found
 
         return [np.asarray(value) for value in evaluate(self._graph, self._inputs, run)]
 
-    def _leave(self, node: Node, value: Array, spec: TensorSpec, rng: np.random.Generator | None) -> Array:
+    def _leave(
+        self, node: Node, value: Array, spec: TensorSpec, rng: np.random.Generator | None, largest: float
+    ) -> Array:
         """Return a result as its own dtype could hold it, with a rounding error if there is a generator."""
         if not is_wide_kind(spec.dtype):
             return value
         if rng is not None and rounds(node):
-            value = disturb(value, _error(node, spec.dtype), rng)
+            amount = _error(node, spec.dtype)
+            value = disturb(value, amount, rng)
+            if largest:
+                value = np.asarray(value + amount * largest * rng.uniform(-1, 1, value.shape))
         return into_range(value, spec.dtype, rng)
 
     def _widen(self, value: Any, *, noisy: bool) -> Any:
@@ -189,7 +195,11 @@ def _disturbed(node: Node, site: int) -> Op:
     def lower(*xs: Any, **attrs: Any) -> Any:
         if not op.has("pointwise"):
             xs = tuple([disturb_traced(x, amount, site) for x in xs])
-        return _each(lambda y: disturb_traced(y, amount, ~site), op.lower(*xs, **attrs))
+        result = _each(lambda y: disturb_traced(y, amount, ~site), op.lower(*xs, **attrs))
+        if not op.has("log_sum"):
+            return result
+        largest = jnp.maximum(1.0, jnp.max(jnp.abs(xs[0]), initial=0.0))
+        return _each(lambda y: y + largest * (disturb_traced(jnp.ones_like(y), amount, site + 7) - 1), result)
 
     return replace(op, lower=lower, jitted={})
 
@@ -203,6 +213,12 @@ def _each(function: Callable[[Any], Any], result: Any) -> Any:
 
 def _wide_spec(spec: TensorSpec) -> TensorSpec:
     return make_spec(spec.shape, widen_dtype(spec.dtype))
+
+
+def _log_sum_scale(values: Sequence[Any]) -> float:
+    """Return what the error of a log of a sum of exponentials is relative to: the largest input, and 1 at least."""
+    sizes = [np.abs(value[np.isfinite(value)]).max(initial=1.0) for value in values if value.dtype == float64]
+    return float(max(sizes, default=1.0))
 
 
 def _error(node: Node, dtype: DType) -> float:

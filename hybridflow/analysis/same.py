@@ -7,7 +7,8 @@ program, by Monte Carlo arithmetic.
 Let ``r`` be the graph's result in float64. In each of ``k`` sample runs, also in float64, the result ``z`` of every
 operation is replaced by ``z (1 + u eps xi)``, where ``u`` is the operation's error bound in ulp (`Op.ulp`), ``eps``
 the spacing of the dtype that the operation has in the program, and ``xi`` uniform in [-1, 1]; the inputs of
-operations that add many numbers, whose bound is relative to the sum of the magnitudes, are perturbed likewise.
+operations that add many numbers, whose bound is relative to the sum of the magnitudes, are perturbed likewise, and a
+log of a sum of exponentials has an error relative to its largest input besides (trait ``log_sum``).
 Values leave the dtype's range as they do in the program: above the largest number they become infinite, below the
 smallest normal one they may be flushed to zero. With ``s`` the largest deviation of a sample from ``r``, a mode's
 result ``m`` agrees, element by element, if

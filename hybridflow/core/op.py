@@ -116,6 +116,7 @@ TRAITS = {
     "unit_one": "leaves its first input as it is where the second is 1",
     "unit_zero": "leaves its first input as it is where the second is 0 (0.0, not -0.0)",
     "unit_minus_zero": "leaves its first input as it is where the second is -0.0 (or an integer 0)",
+    "log_sum": "takes the log of a sum of exponentials: its bound is in ulp of the largest of inputs, result and 1",
     "dynamic_shape": "its output shape depends on values, so it cannot be traced",
 }
 

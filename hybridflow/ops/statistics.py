@@ -373,6 +373,7 @@ def _logsumexp_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0,), y=True),
     flops=input_elements,
     samples=_logsumexp_samples,
+    traits=("log_sum",),
     method="logsumexp",
     ulp=8,
 )

@@ -14,6 +14,7 @@ from hybridflow.core.dtypes import as_dtype, is_differentiable, is_floating
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, CheckError, message
 from hybridflow.core.op import No, Op, Sample
 from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray, describe
+from hybridflow.testing import graphs as graphs
 from hybridflow.testing.calls import capture
 from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of
 from hybridflow.tracing.function import CompiledFunction

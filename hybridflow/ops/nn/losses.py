@@ -132,6 +132,7 @@ def _integer_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0, 1), hidden=1),
     flops=lambda y, logits, labels, **attrs: 5 * logits.size,
     samples=_integer_samples,
+    traits=("log_sum",),
     ulp=64,
 )
 def _with_integers(logits: TensorLike, labels: TensorLike) -> Tensor:
@@ -199,6 +200,7 @@ def _dense_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0, 1), hidden=1),
     flops=lambda y, logits, labels, **attrs: 7 * logits.size,
     samples=_dense_samples,
+    traits=("log_sum",),
     ulp=64,
 )
 def softmax_cross_entropy(logits: TensorLike, labels: TensorLike) -> Tensor:

@@ -158,6 +158,7 @@ def _log_softmax_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -
     saves=Saves(y=True),
     flops=lambda y, x, *, axis: 5 * x.size,
     samples=_samples,
+    traits=("log_sum",),
     ulp=64,
 )
 def log_softmax(x: TensorLike, /, axis: Any = -1) -> Tensor:
