@@ -40,7 +40,7 @@ _new = object.__new__
 
 
 def _source(*specs: Any, **attrs: Any) -> Any:
-    raise LeakError("a source has no value to compute")
+    raise LeakError(message("source: has no value to compute", hint="Ask for the tensor or Variable that it stands for."))
 
 
 VARIABLE = register(

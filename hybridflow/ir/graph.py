@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.dims import DimScope
-from hybridflow.core.errors import LeakError
+from hybridflow.core.errors import LeakError, message
 from hybridflow.core.node import Edge, Node, Where, make_node
 from hybridflow.core.op import No, Op, register
 from hybridflow.core.spec import TensorSpec, make_spec
@@ -40,7 +40,7 @@ class Constant:
 
 
 def _no_value(*_: Any, **__: Any) -> Any:
-    raise LeakError("an input has no value outside a call")
+    raise LeakError(message("input: has no value outside a call", hint="Pass one value per input of the graph."))
 
 
 def _constant_lower(*, value: Constant) -> Any:

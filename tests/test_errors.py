@@ -1,0 +1,102 @@
+"""Every error is one class per kind, also the builtin a user would catch, and says what to do next."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hybridflow as hf
+from hybridflow.core import errors
+from hybridflow.core.errors import HybridflowError, message, structure_text
+
+PACKAGE = Path(hf.__file__).parent
+CLASSES = [
+    one for _, one in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(one, HybridflowError) and one is not HybridflowError
+]  # fmt: skip
+BUILTINS = tuple(
+    one for one in vars(builtins).values()
+    if isinstance(one, type) and issubclass(one, Exception) and one not in (Exception, ArithmeticError, LookupError)
+)  # fmt: skip
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_every_error_is_a_builtin_too():
+    assert CLASSES
+    for one in CLASSES:
+        assert issubclass(one, BUILTINS), one
+        assert one.__doc__
+
+
+@pytest.mark.parametrize(
+    ("name", "builtin"),
+    [("ShapeError", ValueError), ("DTypeError", TypeError), ("ArgumentError", ValueError),
+     ("ArgumentTypeError", TypeError), ("IndexRangeError", IndexError), ("NumberRangeError", OverflowError),
+     ("TapeError", RuntimeError), ("TapeStateError", ValueError), ("GradientError", RuntimeError),
+     ("TraceError", RuntimeError), ("TracedValueError", TypeError), ("LeakError", RuntimeError),
+     ("MutationError", TypeError), ("ParityError", AssertionError), ("DeviceError", RuntimeError),
+     ("MissingPackageError", ImportError), ("ParseError", ValueError), ("VerifyError", ValueError)],
+)  # fmt: skip
+def test_which_builtin(name: str, builtin: type[Exception]):
+    assert issubclass(getattr(errors, name), builtin)
+
+
+def test_every_error_is_raised_somewhere():
+    used: set[str] = set()
+    for file, tree in trees():
+        if file == "core/errors.py":
+            continue
+        imported = {
+            alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
+        }
+        loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        used |= imported & loaded
+    bases = {base.__name__ for one in CLASSES for base in one.__bases__}
+    unused = {one.__name__ for one in CLASSES} - used - bases
+    assert not unused
+
+
+def _raised(node: ast.Raise) -> ast.Call | None:
+    call = node.exc
+    return call if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else None
+
+
+def test_every_error_text_shows_values_or_the_next_step():
+    """A text is composed by `message` with what was got or what to do, or it names at least one value itself."""
+    names = {one.__name__ for one in CLASSES}
+    poor: list[str] = []
+    for file, tree in trees():
+        for node in ast.walk(tree):
+            call = _raised(node) if isinstance(node, ast.Raise) else None
+            if call is None or not isinstance(call.func, ast.Name) or call.func.id not in names or not call.args:
+                continue
+            (text, *_) = call.args
+            if isinstance(text, ast.Call) and isinstance(text.func, ast.Name) and text.func.id == "message":
+                helped = bool(text.keywords) or isinstance(text.args[0], ast.JoinedStr)
+            else:
+                helped = not isinstance(text, ast.Constant)
+            if not helped:
+                poor.append(f"{file}:{node.lineno}")
+    assert not poor
+
+
+def test_message():
+    assert message("what") == "what"
+    assert message("what", got="f(x)", hint="Do this.") == "what\n  got: f(x)\n  Do this."
+    assert message("what", hint="Do this.") == "what\n  Do this."
+
+
+def test_structure_text():
+    import jax
+
+    for tree, text in (((1, 2), "(*, *)"), ({"a": [1]}, "{'a': [*]}"), (1, "*"), (None, "None"), ((), "()")):
+        assert structure_text(jax.tree_util.tree_structure(tree)) == text
