@@ -129,6 +129,63 @@ def test_dict_order_does_not_matter():
     assert first.tolist() == second.tolist() == [1.0, 1.0]
 
 
+def test_a_function_sees_dicts_in_the_order_of_the_call():
+    def f(d, **options):
+        total = hf.asarray(0.0)
+        for value in [*d.values(), *d["inner"][0].values()] if "inner" in d else d.values():
+            total = total * 10 + (value if isinstance(value, hf.Tensor) else 0)
+        return {"total": total, "a": [{"y": total, "x": total * 2}], "P": Point(total, {"q": total, "p": total})}
+
+    calls = [
+        {"b": hf.asarray(1.0), "a": hf.asarray(2.0)},
+        {"z": hf.asarray(1.0), "inner": ({"d": hf.asarray(3.0), "c": hf.asarray(4.0)},)},
+        collections.defaultdict(int, {"b": hf.asarray(5.0), "a": hf.asarray(6.0)}),
+    ]
+    for d in calls:
+        compiled = hf.compile(f)
+        with hf.config.run_eagerly():
+            again = compiled(d)
+        eager = f(d)
+        for result in (compiled(d), compiled(d), again):
+            assert result["total"].item() == eager["total"].item()
+            assert list(result) == ["total", "a", "P"]
+            assert list(result["a"][0]) == ["y", "x"]
+            assert list(result["P"].y) == ["q", "p"]
+            assert type(result["P"]) is Point
+    same = hf.compile(lambda d: d)
+    assert type(same(calls[2])) is collections.defaultdict
+    assert same(collections.OrderedDict(b=1.0, a=2.0))["b"].item() == 1.0
+
+
+def test_dict_keys_that_cannot_be_sorted():
+    with pytest.raises(ArgumentTypeError, match=r"(?s)argument 'd': a dict has keys that cannot be sorted.*one type"):
+        hf.compile(lambda d: d[1])({1: ones(1), "a": ones(1)})
+
+
+class Foreign:
+    """An array of another library."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **keywords):
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_arrays_of_other_libraries_are_tensors():
+    compiled = hf.compile(lambda x: x * 2)
+    array = np.ones(2, np.float32)
+    assert compiled(Foreign(array)).tolist() == [2.0, 2.0]
+    array[:] = 3.0
+    assert compiled(Foreign(array)).tolist() == [6.0, 6.0]
+    assert compiled.trace_count == 1
+    with hf.config.run_eagerly():
+        assert compiled(Foreign(array)).tolist() == [6.0, 6.0]
+
+
 def test_registered_classes_are_structures():
     @jax.tree_util.register_pytree_node_class
     class Layer:

@@ -10,7 +10,8 @@ import numpy as np
 
 from hybridflow.core.errors import ArgumentTypeError, MutationError, message
 from hybridflow.core.tensor import Tensor, Variable, as_tensor
-from hybridflow.tracing.signature import Signature, unflatten_arguments
+from hybridflow.tracing.order import has_order, in_order_of
+from hybridflow.tracing.signature import Signature, is_array, unflatten_arguments
 
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
 _NUMBERS = (bool, int, float, complex)
@@ -61,8 +62,8 @@ def check_unchanged(
 
 
 def holds_arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a NumPy or jax array is among the arguments, which a traced function gets as a tensor."""
-    return any(isinstance(leaf, _ARRAYS) for leaf in jax.tree_util.tree_leaves((args, kwargs)))
+    """Whether an array, which a traced function gets as a tensor, is among the arguments."""
+    return any(is_array(leaf) for leaf in jax.tree_util.tree_leaves((args, kwargs)))
 
 
 def call_with_tensors(
@@ -80,4 +81,5 @@ def as_outputs(label: str, result: Any) -> Any:
     """Return what a plain Python call returned as a compiled call would: tensors in its structure."""
     if type(result) is Tensor:
         return result
-    return jax.tree_util.tree_map(lambda leaf: leaf if type(leaf) is Tensor else output_tensor(label, leaf), result)
+    tensors = jax.tree_util.tree_map(lambda leaf: leaf if type(leaf) is Tensor else output_tensor(label, leaf), result)
+    return in_order_of(result, tensors) if has_order(result) else tensors

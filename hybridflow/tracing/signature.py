@@ -13,8 +13,10 @@ import jax
 import numpy as np
 
 from hybridflow.core.dtypes import as_dtype
+from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, Variable, make_tensor, to_numpy
+from hybridflow.tracing.order import has_order, in_order_of
 
 TENSOR, VARIABLE, STATIC = "tensor", "variable", "static"
 
@@ -135,11 +137,12 @@ def _key_of_parts(value: Any, by_value: bool) -> Any:
 
 
 class Signature(NamedTuple):
-    """The flattened arguments of one call and the key they make."""
+    """The flattened arguments of one call, the key they make, and the arguments by name."""
 
     leaves: list[Leaf]
     tree: Any
     key: Any
+    arguments: dict[str, Any]
 
 
 def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Signature:
@@ -157,11 +160,28 @@ def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Sign
             leaves.append(Leaf(name, STATIC, value, (STATIC, static_key(value, by_value=True))))
             trees.append(None)
             continue
-        flat, tree = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is None)
+        try:
+            flat, tree = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is None)
+        except ValueError as error:
+            if "sorting pytree" not in str(error):
+                raise
+            raise ArgumentTypeError(
+                message(f"argument {name!r}: a dict has keys that cannot be sorted", got=repr(value)[:80],
+                        hint="Use keys of one type, such as strings.")
+            ) from None  # fmt: skip
         trees.append(tree)
         for path, leaf in flat:
             leaves.append(_leaf(name + jax.tree_util.keystr(path), leaf, seen))
-    return Signature(leaves, tuple(trees), (tuple(arguments), tuple(trees), tuple([leaf.key for leaf in leaves])))
+    key = (tuple(arguments), tuple(trees), tuple([leaf.key for leaf in leaves]))
+    return Signature(leaves, tuple(trees), key, arguments)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of NumPy, jax or another library, which a compiled function gets as a tensor."""
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return True
+    kind = type(value)
+    return kind not in _PLAIN and hasattr(kind, "__dlpack__") and not isinstance(value, Tensor | Variable)
 
 
 def _leaf(path: str, value: Any, seen: dict[int, int]) -> Leaf:
@@ -170,7 +190,7 @@ def _leaf(path: str, value: Any, seen: dict[int, int]) -> Leaf:
     if isinstance(value, Variable):
         order = seen.setdefault(id(value), len(seen))
         return Leaf(path, VARIABLE, value, (VARIABLE, order, value.shape, value.dtype.num, value.trainable))
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
+    if is_array(value):
         # A user's array is copied: XLA runs asynchronously and would see later writes.
         tensor = make_tensor(to_numpy(value))
         return Leaf(path, TENSOR, tensor, (TENSOR, tensor.shape, tensor.dtype.num))
@@ -178,7 +198,7 @@ def _leaf(path: str, value: Any, seen: dict[int, int]) -> Leaf:
 
 
 def unflatten_arguments(signature: Signature, values: list[Any], static: frozenset[str]) -> dict[str, Any]:
-    """Rebuild named arguments from one value per leaf."""
+    """Rebuild named arguments from one value per leaf; dicts keep the order of this call."""
     names, trees, _ = signature.key
     result: dict[str, Any] = {}
     position = 0
@@ -188,7 +208,9 @@ def unflatten_arguments(signature: Signature, values: list[Any], static: frozens
             position += 1
             continue
         count = tree.num_leaves
-        result[name] = jax.tree_util.tree_unflatten(tree, values[position : position + count])
+        rebuilt = jax.tree_util.tree_unflatten(tree, values[position : position + count])
+        given = signature.arguments[name]
+        result[name] = in_order_of(given, rebuilt) if has_order(given) else rebuilt
         position += count
     return result
 

@@ -28,6 +28,7 @@ from hybridflow.ir.variables import ArgumentVariable, VariableState
 from hybridflow.passes import run_passes
 from hybridflow.tracing.calls import check_unchanged, output_tensor
 from hybridflow.tracing.explain import TraceRecord
+from hybridflow.tracing.order import has_order, in_order_of, skeleton
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
 from hybridflow.tracing.signature import (
     TENSOR,
@@ -45,14 +46,22 @@ next_use: Callable[[], int] = itertools.count(1).__next__
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """How the outputs of a graph become what the user's function returned."""
+    """How the outputs of a graph become what the user's function returned.
+
+    Attributes:
+        tree: the structure of the result.
+        count: how many tensors are in it.
+        order: its skeleton, if it has dicts that are not in jax's order.
+    """
 
     tree: Any
     count: int
+    order: Any = None
 
     def build(self, tensors: Sequence[Tensor]) -> Any:
         """Return the user's structure."""
-        return jax.tree_util.tree_unflatten(self.tree, tensors)
+        result = jax.tree_util.tree_unflatten(self.tree, tensors)
+        return result if self.order is None else in_order_of(self.order, result)
 
 
 class Trace:
@@ -345,7 +354,8 @@ def make_trace(
     finally:
         builder.scope.alive = False
     record.trace_ms = (time.perf_counter() - start) * 1e3
-    return Trace(graph, builder, OutputPlan(tree, len(outputs)), signature, record)
+    plan = OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None)
+    return Trace(graph, builder, plan, signature, record)
 
 
 def _traced_value(leaf: Leaf, builder: GraphBuilder, stand_ins: Sequence[Variable]) -> Any:

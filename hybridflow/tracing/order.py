@@ -1,0 +1,42 @@
+"""The order of dicts: jax sorts their keys, Python code may see the order in which they were made."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, cast
+
+_DICTS = (dict, defaultdict)
+
+
+def _is_sequence(structure: Any) -> bool:
+    kind = type(structure)
+    return kind is list or kind is tuple or (isinstance(structure, tuple) and hasattr(kind, "_fields"))
+
+
+def has_order(structure: Any) -> bool:
+    """Whether a structure has a dict whose keys are not in the order that jax gives them."""
+    if type(structure) in _DICTS:
+        keys = list(structure)
+        return keys != sorted(keys) or any(map(has_order, structure.values()))
+    return _is_sequence(structure) and any(map(has_order, cast("list[Any]", structure)))
+
+
+def skeleton(structure: Any) -> Any:
+    """Return a structure without its leaves, for `in_order_of`."""
+    if type(structure) in _DICTS:
+        return {key: skeleton(value) for key, value in structure.items()}
+    if _is_sequence(structure):
+        return [skeleton(item) for item in cast("list[Any]", structure)]
+    return None
+
+
+def in_order_of(like: Any, structure: Any) -> Any:
+    """Return a structure with its dicts, those in lists and tuples included, in the order of an alike one."""
+    kind = type(structure)
+    if kind in _DICTS:
+        items = {key: in_order_of(like[key], structure[key]) for key in like}
+        return defaultdict(structure.default_factory, items) if kind is defaultdict else items
+    if _is_sequence(structure):
+        items = [in_order_of(a, b) for a, b in zip(like, cast("list[Any]", structure), strict=True)]
+        return kind(*items) if hasattr(kind, "_fields") else kind(items)
+    return structure
