@@ -16,20 +16,21 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.backend.host import LOCAL
+from hybridflow.backend.host import LOCAL, run_quietly
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.errors import HybridflowError
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Node, is_internal, next_sequence, user_place
 from hybridflow.core.op import No, Op, on_public
 from hybridflow.core.spec import make_spec
-from hybridflow.core.tensor import Tensor
+from hybridflow.core.tensor import Tensor, Variable, make_tensor
 
 _new = object.__new__
 _ndarray = np.ndarray
 _NO_ATTRS: dict[str, Any] = {}
 _DTYPES = "i1 i2 i4 i8 u1 u2 u4 u8 f4 f8"
 _FLOATS = "f4 f8"
+_REALS = frozenset({np.dtype(name).num for name in _FLOATS.split()})
 
 
 def _accepted(op: Op, operands: int, dtypes: str) -> frozenset[int]:
@@ -52,10 +53,12 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
     fast: frozenset[int] | None = None
     user_file: str | None = None  # the file that called last: comparing names by identity is all a call pays
 
-    def operator(self: Any, other: Any) -> Any:
+    def operator(self: Any, other: Any) -> Any:  # noqa: C901
         nonlocal fast, user_file
         if type(other) is not Tensor or type(self) is not Tensor:
-            return public(self, other) if _operand(other) else NotImplemented
+            self, other = _quick(self, other), _quick(other, self)
+            if type(other) is not Tensor or type(self) is not Tensor:
+                return public(self, other) if _operand(other) and _operand(self) else NotImplemented
         a = self._value
         b = other._value
         context = CONTEXT.get()
@@ -179,14 +182,26 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
     return function
 
 
+def _quick(value: Any, like: Any) -> Any:
+    """Return an operand as a tensor, where that is quick and what promotion would do: Variables, floats with floats."""
+    if type(value) is Variable:
+        return value.read()
+    if type(value) is float and isinstance(like, Tensor | Variable):
+        array = like._value
+        context = CONTEXT.get()
+        if type(array) is _ndarray and array.dtype.num in _REALS and (context is None or context.tracer is None):
+            return make_tensor(run_quietly(np.array, value, array.dtype))
+    return value
+
+
 def _operand(value: Any) -> bool:
     """Whether a value can be an operand: tensors, numbers, arrays and what Variables hold."""
     return isinstance(value, TensorMethods | bool | int | float | complex | np.ndarray | np.generic | jax.Array)
 
 
-def _reflected(public: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+def _reflected(forward: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     def operator(self: Any, other: Any) -> Any:
-        return public(other, self) if _operand(other) else NotImplemented
+        return forward(other, self) if _operand(other) else NotImplemented
 
     return operator
 
@@ -200,7 +215,12 @@ def _is_unary(op: Op, public: Callable[..., Any]) -> bool:
 
 def _is_binary(name: str, op: Op, public: Callable[..., Any]) -> bool:
     """Whether a method is an operator whose kernel takes the two operands as they are."""
-    if not (name.startswith("__") and name.endswith("__")) or isinstance(op.kernel, No) or op.saves.hidden:
+    return name.startswith("__") and name.endswith("__") and _takes_two(op, public)
+
+
+def _takes_two(op: Op, public: Callable[..., Any]) -> bool:
+    """Whether the public function is its kernel on two operands, without attributes."""
+    if isinstance(op.kernel, No) or op.saves.hidden:
         return False
     parameters = inspect.signature(public).parameters.values()
     return len(parameters) == 2 and all(one.kind is inspect.Parameter.POSITIONAL_ONLY for one in parameters)
@@ -221,7 +241,7 @@ def expose(op: Op, public: Callable[..., Any]) -> Callable[..., Any]:
     exposed = _unary(op, public) if _is_unary(op, public) else public
     for name in op.method:
         if _is_reflected(name):
-            method = _reflected(public)
+            method = _reflected(_binary(op, public) if _takes_two(op, public) else public)
         elif _is_binary(name, op, public):
             method = _binary(op, public)
         else:

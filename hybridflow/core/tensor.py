@@ -40,7 +40,9 @@ _new = object.__new__
 
 
 def _source(*specs: Any, **attrs: Any) -> Any:
-    raise LeakError(message("source: has no value to compute", hint="Ask for the tensor or Variable that it stands for."))
+    raise LeakError(
+        message("source: has no value to compute", hint="Ask for the tensor or Variable that it stands for.")
+    )
 
 
 VARIABLE = register(

@@ -50,7 +50,8 @@ def number_tensor(number: Any, dtype: DType) -> Tensor:
         NumberRangeError: an integer outside the dtype's range.
     """
     check_fits(number, dtype)
-    if CONTEXT.get() is None and default_is_host():
+    context = CONTEXT.get()
+    if (context is None or (context.tracer is None and context.device is None)) and default_is_host():
         return make_tensor(run_quietly(np.array, number, dtype))
     return asarray(number, dtype=dtype)
 
