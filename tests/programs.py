@@ -97,6 +97,7 @@ INTEGER: dict[str, Callable[..., Any]] = {
     "remainder": lambda F, x, y: F.remainder(x, y),
     "bits": lambda F, x, y: (x & y) ^ (x | y),
     "shift": lambda F, x, y: x << (y & 7),
+    "shift_far": lambda F, x, y: x >> y,
 }
 BOOLEAN: dict[str, Callable[..., Any]] = {
     "and": lambda F, x, y: F.logical_and(x, y),
@@ -167,13 +168,19 @@ class Program:
 # -- drawing ------------------------------------------------------------------------------------------------------
 
 
-def array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
-    """Numbers of a dtype that stay small for a while."""
+def array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, *, special: bool) -> np.ndarray[Any, Any]:
+    """Numbers of a dtype that stay small for a while, or now and then a special one."""
     if dtype == "bool":
         return rng.random(shape) < 0.5
     if dtype.startswith(("int", "uint")):
-        return rng.integers(0 if dtype == "uint8" else -5, 6, shape).astype(dtype)
-    return (rng.standard_normal(shape) * 2).astype(hf.bfloat16 if dtype == "bfloat16" else dtype)
+        info = np.iinfo(dtype)
+        numbers = rng.integers(0 if dtype == "uint8" else -5, 6, shape).astype(dtype)
+        rare = rng.choice(np.array([info.min, info.max, info.max - 1, 0], dtype), shape)
+    else:
+        kind = hf.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+        numbers = (rng.standard_normal(shape) * 2).astype(kind)
+        rare = rng.choice(np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3e4, -300.5, 1.0]), shape).astype(kind)
+    return np.where(rng.random(shape) < 0.3, rare, numbers) if special else numbers
 
 
 def bound(run: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
@@ -191,10 +198,12 @@ class Drawing:
         dtypes = JAX_DTYPES if for_jax else DTYPES
         shapes = st.sampled_from(SHAPES[:-1] if for_jax else SHAPES)
 
-        def arrays(count: int) -> list[np.ndarray[Any, Any]]:
-            return [array(rng, draw(shapes), draw(st.sampled_from(dtypes))) for _ in range(count)]
+        special = not for_jax and draw(st.integers(0, 3)) == 3
 
-        inputs = [array(rng, draw(shapes), "float32"), *arrays(draw(st.integers(0, 2)))]
+        def arrays(count: int) -> list[np.ndarray[Any, Any]]:
+            return [array(rng, draw(shapes), draw(st.sampled_from(dtypes)), special=special) for _ in range(count)]
+
+        inputs = [array(rng, draw(shapes), "float32", special=special), *arrays(draw(st.integers(0, 2)))]
         self.program = Program(inputs, [] if for_jax else arrays(draw(st.integers(0, 2))))
         self.state = SimpleNamespace(variables=[hf.Variable(a) for a in self.program.variables])
         self.values = [hf.asarray(a) for a in inputs]
@@ -236,7 +245,7 @@ class Drawing:
         kinds = [self.unary, self.number, self.binary, self.reduction, self.shape, self.index, self.cast, self.join]
         kinds += [self.matrix, self.logic, self.gradient, self.loop]
         if not self.for_jax:
-            kinds += [self.integers, self.call, self.branch]
+            kinds += [self.integers, self.call, self.branch, self.random]
             if self.program.variables:
                 kinds += [self.read, self.assign]
         self.draw(st.sampled_from(kinds))()
@@ -401,6 +410,11 @@ class Drawing:
         inner = hf.compile(lambda x, scale=2: UNARY[name](HF, x) * scale, name=f"call_{name}")
         if is_differentiable(self.values[index].dtype) and name != "isnan":
             self.add(Step(f"call_{name}", (index,), bound(lambda F, x: inner(x, scale=3))))
+
+    def random(self) -> None:
+        index = self.one("float")
+        if self.values[index].dtype == np.float32:
+            self.add(Step("random", (index,), bound(lambda F, x: x + hf.random.normal(x.shape) * 0.5)))
 
     def read(self) -> None:
         which = self.draw(st.integers(0, len(self.program.variables) - 1))
