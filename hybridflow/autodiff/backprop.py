@@ -68,7 +68,9 @@ def reachable(targets: Iterable[Edge], intervals: Sequence[tuple[int, int]]) -> 
         if len(intervals) != 1 and not any(a < node.sequence < b for a, b in intervals):
             continue
         seen.add(node)
-        stack += [edge[0] for edge in node.inputs if edge is not None]
+        for edge in node.inputs:
+            if edge is not None:
+                stack.append(edge[0])  # noqa: PERF401 (a comprehension is a call, and most nodes have one input)
     return sorted(seen, key=attrgetter("sequence"))
 
 
@@ -87,9 +89,13 @@ def connected(nodes: Iterable[Node], sources: Iterable[Edge]) -> dict[Node, Want
             if edge is not None and edge[0] in found:
                 found[node] = _ONLY
             continue
-        wanted = [edge is not None and edge[0] in found for edge in node.inputs]
+        if len(inputs) == 2:
+            a, b = inputs
+            wanted = (a is not None and a[0] in found, b is not None and b[0] in found)
+        else:
+            wanted = tuple([edge is not None and edge[0] in found for edge in inputs])
         if True in wanted:
-            found[node] = tuple(wanted)
+            found[node] = wanted
     return found
 
 

@@ -245,8 +245,7 @@ class GradientTape:
         watched = self._watched_edges()
         wanted = [self._source_edges(leaf) for leaf in leaves]
         live: Mapping[Node, Wanted] | None = None
-        first = next((node.sequence for node in nodes if node.inputs), _FOREVER)
-        if any(since > first for since in self._watched.values()):
+        if self._watched and max(self._watched.values()) > _first_operation(nodes):
             live = self._connected(nodes)
             engine = _Recorded(engine, live)
         elif any(edge not in watched for edges in wanted for edge in edges):
@@ -421,6 +420,14 @@ class _Recorded:
 # -- helpers ------------------------------------------------------------------------------------------------------
 
 
+def _first_operation(nodes: Sequence[Node]) -> int:
+    """Return when the first of the nodes that computes anything was recorded."""
+    for node in nodes:
+        if node.inputs:
+            return node.sequence
+    return _FOREVER
+
+
 def _is_bound() -> bool:
     """Whether a gradient that is asked now must be traced, or recorded for a higher order."""
     context = current()
@@ -494,7 +501,7 @@ def _seeds(targets: list[Tensor], output_gradients: Any, target: Any) -> list[Te
 def _filled(like: Tensor | Variable, number: int) -> Tensor:
     if current().tracer is not None:
         return PUBLIC.full(like.shape, number, dtype=like.dtype)
-    array = np.full(like.shape, number, dtype=like.dtype)
+    array = (np.ones if number else np.zeros)(like.shape, like.dtype)
     value = cast(Any, like)._value
     return make_tensor(array if isinstance(value, np.ndarray) else place(array, next(iter(value.devices()))))
 

@@ -65,7 +65,7 @@ class Context:
     ) -> None:
         self.tracer = tracer
         self.tapes = tapes
-        self.start = min((tape.first_sequence for tape in tapes), default=NOTHING_RECORDED)
+        self.start = min([tape.first_sequence for tape in tapes]) if tapes else NOTHING_RECORDED
         self.device = device
         self.epoch = next_sequence()
 
@@ -86,8 +86,8 @@ def current() -> Context:
 def set_tapes(tapes: tuple[Recorder, ...]) -> None:
     """Replace the active tapes, keeping the rest."""
     context = current()
-    changed = Context(context.tracer, tapes, context.device)
-    CONTEXT.set(None if changed.plain() else changed)
+    plain = not tapes and context.tracer is None and context.device is None
+    CONTEXT.set(None if plain else Context(context.tracer, tapes, context.device))
 
 
 @contextmanager
