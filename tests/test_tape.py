@@ -76,6 +76,18 @@ def test_watching_does_not_reach_back():
     assert number(both(f, hf.asarray(3.0))) == 5.0
 
 
+def test_watching_again_changes_nothing():
+    def f(x: hf.Tensor):
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = x * x
+            tape.watch([x, x])
+            y = y * x
+        return tape.gradient(y, x)
+
+    assert number(both(f, hf.asarray(2.0))) == 12.0
+
+
 def test_an_input_counts_from_when_it_was_watched_whatever_else_the_operation_reads():
     def f(x: hf.Tensor, w: hf.Tensor):
         with hf.GradientTape() as outer:
@@ -421,6 +433,16 @@ def test_a_gradient_inside_the_block():
         return g
 
     assert number(both(f, hf.asarray(3.0))) == 6.0
+
+
+def test_a_tape_that_is_not_persistent_stops_recording_when_it_answers():
+    x = hf.asarray(3.0)
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        g = tape.gradient(x * x, x)
+        later = x * x
+    assert g._edge is None
+    assert later._edge is None
 
 
 def test_tapes_side_by_side_do_not_see_each_other():
