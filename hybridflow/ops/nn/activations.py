@@ -287,6 +287,38 @@ def silu(x: TensorLike, /) -> Tensor:
     return bind(silu.op, promote_float(x))
 
 
+def _softsign_lower(x: Any) -> Any:
+    full = lower_wide(x)
+    return lower_narrow(lax.div(full, lax.add(lax.abs(full), lax.full_like(full, 1))), x.dtype)
+
+
+@op(
+    kernel=lambda x: x / (np.abs(x) + x.dtype.type(1)),
+    lower=_softsign_lower,
+    infer=pointwise("softsign", REAL_FLOAT),
+    vjp=lambda F, g, y, x: (g * F.square(1 - F.abs(y)),),
+    saves=Saves(y=True),
+    flops=elements,
+    samples=unary_samples(),
+    traits=("pointwise",),
+)
+def softsign(x: TensorLike, /) -> Tensor:
+    """Compute ``x / (1 + |x|)``.
+
+    Args:
+        x: floating-point; integers become float32.
+
+    Returns:
+        The same shape and dtype, between -1 and 1.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.softsign([-1.0, 3.0])
+        Tensor([-0.5 ,  0.75], dtype=float32)
+    """
+    return bind(softsign.op, promote_float(x))
+
+
 def _softplus_lower(x: Any) -> Any:
     full = lower_wide(x)
     tail = lax.log1p(lax.exp(lax.neg(lax.abs(full))))
