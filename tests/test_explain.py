@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 
 import numpy as np
 
@@ -150,6 +151,31 @@ def test_methods_explain_themselves():
     model.step(ones(1))
     model.step(ones(2))
     assert [r.reason for r in model.step.explain()] == ["first call", "x: f32[1] -> f32[2]"]
+
+
+def test_a_warning_after_many_traces_says_why_once():
+    f = hf.compile(lambda x, step: x * step, name="train")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(40):
+            f(ones(1), step)
+    assert len(caught) == 1
+    warning = caught[0]
+    assert warning.category is hf.RetraceWarning
+    assert warning.filename == __file__
+    assert warning.lineno == test_a_warning_after_many_traces_says_why_once.__code__.co_firstlineno + 5
+    text = str(warning.message)
+    assert text.startswith("train was traced 16 times; only 0 calls found a trace")
+    assert "step: int 14 -> int 15" in text or "step: int 0 -> int 15" in text
+    assert "Pass what changes as a tensor" in text
+
+
+def test_no_warning_where_most_calls_find_a_trace():
+    f = hf.compile(lambda x, n: x * n)
+    for n in range(20):
+        for _ in range(3):
+            f(ones(1), n)
+    assert f.trace_count == 20
 
 
 def test_a_call_site_inside_a_helper():

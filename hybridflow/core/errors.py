@@ -92,6 +92,10 @@ def structure_text(tree: object) -> str:
     return str(tree).removeprefix("PyTreeDef(").removesuffix(")")
 
 
+class RetraceWarning(UserWarning):
+    """A compiled function that is traced anew at nearly every call."""
+
+
 def message(what: str, *, got: str | None = None, hint: str | None = None) -> str:
     """Compose an error text: what differs, the call as it was, and the next step."""
     lines = [what]

@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -16,8 +17,8 @@ import numpy as np
 
 from hybridflow.core.context import CONTEXT, current
 from hybridflow.core.dtypes import WIDE
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
-from hybridflow.core.node import format_where, user_place
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
+from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.tensor import Tensor, Variable, make_tensor
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.arguments import apply_arguments, has_var_keyword, is_plain, named_arguments, parameters_of
@@ -32,6 +33,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_MANY = 16
+"""The trace at which a function is warned about, if calls that found a trace are fewer."""
 _RECORDS = 256
 """How many traces `explain` remembers."""
 
@@ -242,7 +245,19 @@ class CompiledFunction(Generic[P, R]):
             self._drop_oldest()
         self._traces[key if key not in self._traces else (*key, self._trace_count)] = trace
         self._sole = _SoleTrace.of(trace, signature) if self._plain and len(self._traces) == 1 else None
+        if self._misses == _MANY and self._hits < _MANY:
+            self._warn(trace.record)
         return trace
+
+    def _warn(self, record: TraceRecord) -> None:
+        """Say once that the function is traced anew at nearly every call, and why."""
+        text = message(
+            f"{self._name} was traced {self._misses} times; only {self._hits} calls found a trace since the second",
+            got=f"{record.reason} (at the last call)",
+            hint="Pass what changes as a tensor, and tensors of one shape; .explain() tells what every trace was for.",
+        )
+        file, line = where_file_line(user_place(3)) or (__file__, 0)
+        warnings.warn_explicit(text, RetraceWarning, file, line)
 
     def _drop_oldest(self) -> None:
         key, oldest = min(self._traces.items(), key=lambda item: item[1].last_used)
