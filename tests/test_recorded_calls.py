@@ -10,7 +10,7 @@ from modes import both, close, same
 
 import hybridflow as hf
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.errors import GradientError
+from hybridflow.core.errors import GradientError, TapeError
 
 RNG = np.random.default_rng(11)
 
@@ -515,6 +515,38 @@ def test_a_read_after_an_assignment_inside_a_tape_inside():
         v.assign(2.0)
         results.append(fn(hf.asarray(1.0)))
     same(*results)
+
+
+def test_a_tape_does_not_cross_the_border_of_a_compiled_function():
+    x = hf.asarray(2.0)
+    with hf.GradientTape(persistent=True) as outside:
+        outside.watch(x)
+        y = x * x
+
+        @hf.compile
+        def watching(x):
+            outside.watch(x)
+            return x * x
+
+        with pytest.raises(TapeError, match=r"(?s)watch: the tape is used inside 'watching' while .*entered outside"):
+            watching(x)
+    with pytest.raises(TapeError, match=r"(?s)gradient: the tape is used inside 'asking' .*same side"):
+        hf.compile(lambda: outside.gradient(y, x), name="asking")()
+    assert outside.gradient(y, x).item() == 4.0
+    kept = []
+
+    @hf.compile
+    def leaking(x):
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = x * x
+        kept.append((tape, y, x))
+        return y
+
+    leaking(x)
+    tape, y, inner = kept[0]
+    with pytest.raises(TapeError, match=r"gradient: the tape was entered inside 'leaking' .*used outside of it"):
+        tape.gradient(y, inner)
 
 
 def test_a_training_step():

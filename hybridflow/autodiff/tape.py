@@ -34,6 +34,8 @@ from hybridflow.ir.builder import GraphBuilder
 
 _FOREVER = 1 << 62
 _CHOICES = ("none", "zero")
+_NOWHERE = object()
+"""The scope of a tape that was not entered yet."""
 
 
 _LEAF = jax.tree_util.tree_structure(0)
@@ -77,6 +79,7 @@ class GradientTape:
         self._watched: dict[Edge, int] = {}
         self._variables: dict[Node, tuple[Variable, dict[Edge, None]]] = {}
         self._exits: deque[_Exit] = deque(maxlen=_REMEMBERED)
+        self._scope: Any = _NOWHERE
         self._used = False
 
     # -- recording --------------------------------------------------------------------------------------------
@@ -98,6 +101,7 @@ class GradientTape:
     def _push(self) -> None:
         self._active = True
         self._began = next_sequence()
+        self._scope = _scope()
         set_tapes((*current().tapes, self))
 
     def _pop(self) -> None:
@@ -141,7 +145,9 @@ class GradientTape:
         Raises:
             ArgumentTypeError: something that is no tensor.
             DTypeError: an integer or bool tensor.
+            TapeError: the tape was entered outside of the compiled function (or branch, or loop) that runs now.
         """
+        self._require_here("watch")
         leaves, _ = flatten(tensors)
         for leaf in leaves:
             if not isinstance(leaf, Tensor | Variable):
@@ -159,6 +165,20 @@ class GradientTape:
                 self._variables.setdefault(leaf._leaf, (leaf, {}))
             else:
                 self._watched.setdefault(_tracked_edge(leaf), next_sequence())
+
+    def _require_here(self, what: str) -> None:
+        """Raise if the tape was entered in another trace, or outside of this one: it cannot know this one's values."""
+        here = _scope()
+        if self._scope is here or self._scope is _NOWHERE:
+            return
+        if here is None:
+            found = f"was entered inside {self._scope.name!r} while it was compiled, and is used outside of it"
+        else:
+            found = f"is used inside {here.name!r} while it is compiled, and was entered outside of it"
+        raise TapeError(
+            message(f"{what}: the tape {found}",
+                    hint="Enter a tape and ask it on the same side of a compiled function, branch or loop.")
+        )  # fmt: skip
 
     def variable_read(self, variable: Variable, edge: Edge) -> None:
         """Watch a Variable's value (called when it is read)."""
@@ -199,7 +219,7 @@ class GradientTape:
             The sources' structure, each source replaced by a tensor of its shape and dtype, or None.
 
         Raises:
-            TapeError: on a second call of a tape that is not persistent.
+            TapeError: on a second call of a tape that is not persistent, or across the border of a compiled function.
             ArgumentTypeError: a target or source that is no tensor.
             ArgumentError: another word for `unconnected_gradients`.
             ShapeError, DTypeError: output gradients unlike the target.
@@ -213,6 +233,7 @@ class GradientTape:
                 message("gradient: a tape that is not persistent answers once",
                         hint="Make it with hf.GradientTape(persistent=True).")
             )  # fmt: skip
+        self._require_here("gradient")
         targets = _tensors(target, "target")
         leaves, tree = flatten(sources)
         for leaf in leaves:
@@ -432,6 +453,12 @@ def _is_bound() -> bool:
     """Whether a gradient that is asked now must be traced, or recorded for a higher order."""
     context = current()
     return context.tracer is not None or bool(context.tapes)
+
+
+def _scope() -> Any:
+    """Return what the nodes of the present trace share, or None in eager code."""
+    tracer = current().tracer
+    return tracer.scope if isinstance(tracer, GraphBuilder) else None
 
 
 def _tracked_edge(tensor: Tensor) -> Edge:
