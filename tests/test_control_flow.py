@@ -219,6 +219,14 @@ def test_a_scan_of_no_steps():
     assert (ys["n"].shape, ys["n"].dtype) == ((0,), np.int32)
 
 
+def test_a_scan_of_no_steps_makes_tensors_of_numbers():
+    def f(xs: hf.Tensor):
+        return hf.scan(lambda c, x: ({"a": c["a"] + 1, "b": c["b"] * x}, x), {"a": 1, "b": 2.5}, xs)
+
+    carry, _ = both(f, hf.asarray(np.zeros((0,), np.float32)))
+    assert all(isinstance(one, hf.Tensor) for one in carry.values())
+
+
 def test_a_scan_of_no_steps_has_the_shapes_of_its_outputs():
     def f(xs: hf.Tensor):
         return hf.scan(lambda c, x: (c, (hf.stack([x, x]), x.astype(hf.int64))), hf.asarray(0.0), xs)

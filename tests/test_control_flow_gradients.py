@@ -277,6 +277,87 @@ def test_a_training_step_with_a_scan():
     close(eager.numpy(), compiled.numpy(), rtol=1e-11)
 
 
+# -- what is inside a body is not what is around it ---------------------------------------------------------------
+
+
+def test_a_tape_in_a_body_knows_the_carry_from_what_it_began_with():
+    def f(x: hf.Tensor):
+        def step(c: hf.Tensor, t: hf.Tensor):
+            with hf.GradientTape() as tape:
+                tape.watch(c)
+                y = c * c * t * x  # x is where the carry began
+            return tape.gradient(y, c), y
+
+        return hf.scan(step, x, hf.asarray([1.0, 2.0]))
+
+    last, ys = both(f, hf.asarray(0.5))
+    assert last.item() == 1.0
+    assert ys.tolist() == [0.125, 0.25]
+
+
+def test_a_tape_around_tapes_in_a_body():
+    def f(x: hf.Tensor):
+        with hf.GradientTape() as outer:
+            outer.watch(x)
+
+            def step(c: hf.Tensor, t: hf.Tensor):
+                with hf.GradientTape() as tape:
+                    tape.watch(c)
+                    y = hf.sin(c) * t * x
+                return tape.gradient(y, c), y
+
+            c, ys = hf.scan(step, x, hf.asarray([1.0, 2.0, 3.0]))
+            z = hf.sum(ys) + c
+        return z, outer.gradient(z, x)
+
+    def by_jax(x: Any):
+        def step(c: Any, t: Any):
+            return jax.grad(lambda c: jnp.sin(c) * t * x)(c), jnp.sin(c) * t * x
+
+        c, ys = jax.lax.scan(step, x, jnp.float32([1, 2, 3]))
+        return jnp.sum(ys) + c
+
+    close(both(f, hf.asarray(0.5)), jax.value_and_grad(by_jax)(jnp.float32(0.5)))
+
+
+@pytest.mark.parametrize("kind", ["cond", "while", "bounded while"])
+def test_operands_and_results_are_tensors_of_their_own(kind: str):
+    def f(x: hf.Tensor):
+        def body(c: hf.Tensor):
+            with hf.GradientTape() as tape:
+                tape.watch(c)
+                y = c * x
+            return tape.gradient(y, c) * c
+
+        if kind == "cond":
+            y = hf.cond(x > 0, body, lambda c: c, x)
+            same = hf.cond(x > 0, lambda: x, lambda: -x)
+        else:
+            bound = 3 if "bounded" in kind else None
+            (y,) = hf.while_loop(lambda c: c < 10.0, lambda c: (body(c),), (x,), max_iterations=bound)
+            (same,) = hf.while_loop(lambda c: c < 0.0, lambda c: (c,), (x,), max_iterations=bound)
+        with hf.GradientTape() as tape:
+            tape.watch(same)
+            z = same * x
+        return y, tape.gradient(z, same)
+
+    y, g = both(f, hf.asarray(4.0))
+    assert (y.item(), g.item()) == (16.0, 4.0)
+
+
+def test_a_carry_that_a_step_replaces_by_something_around_it():
+    def f(x: hf.Tensor):
+        def step(c: hf.Tensor, t: hf.Tensor):
+            with hf.GradientTape() as tape:
+                tape.watch(c)
+                y = c * x * t
+            return x, tape.gradient(y, c)
+
+        return hf.scan(step, x * 2.0, hf.asarray([1.0, 1.0]))[1]
+
+    assert both(f, hf.asarray(3.0)).tolist() == [3.0, 3.0]
+
+
 # -- edges --------------------------------------------------------------------------------------------------------
 
 

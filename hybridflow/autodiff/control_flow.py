@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.transform import SplitGradient, differentiate, split_gradient
@@ -28,6 +29,12 @@ _TESTED = No("made by control flow; tested in tests/test_control_flow.py")
 def _leaves(tree: Any) -> tuple[list[Tensor], Any]:
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     return [as_tensor(leaf) for leaf in leaves], treedef
+
+
+def _own(tree: Any) -> tuple[list[Tensor], Any]:
+    """As `_leaves`, each a tensor of its own: in a trace, what goes in or out of a body is never what is around it."""
+    leaves, treedef = _leaves(tree)
+    return [fresh(leaf) for leaf in leaves], treedef
 
 
 def _predicate(name: str, pred: Any) -> Tensor:
@@ -103,11 +110,11 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     """
     predicate = _predicate("cond", pred)
     tracer = current().tracer
-    leaves, tree = _leaves(operands)
     if tracer is None:
-        chosen = true_fn if bool(predicate) else false_fn
-        found, found_tree = _leaves(chosen(*jax.tree_util.tree_unflatten(tree, leaves)))
-        return jax.tree_util.tree_unflatten(found_tree, found)
+        leaves, tree = _own(operands)
+        found, tree = _own((true_fn if bool(predicate) else false_fn)(*jax.tree_util.tree_unflatten(tree, leaves)))
+        return jax.tree_util.tree_unflatten(tree, found)
+    leaves, tree = _leaves(operands)
     specs = [leaf.spec for leaf in leaves]
 
     def build(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -294,7 +301,10 @@ def scan(fn: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:
         ys = [
             PUBLIC.full((0, *spec.shape), 0, dtype=spec.dtype) for spec in traced.graph.output_specs[len(carry) :]
         ][: found["count"]]
-        return init, jax.tree_util.tree_unflatten(found["tree"], ys)
+        return (
+            jax.tree_util.tree_unflatten(carry_tree, _own(carry)[0]),
+            jax.tree_util.tree_unflatten(found["tree"], ys),
+        )
     made = _several(
         bind(
             SCAN,
@@ -336,12 +346,12 @@ def _scan_eager(
 ) -> tuple[Any, Any]:
     from hybridflow.ops.shape import stack
 
-    state = jax.tree_util.tree_unflatten(carry_tree, carry)
+    state = jax.tree_util.tree_unflatten(carry_tree, _own(carry)[0])
     rows: list[list[Tensor]] = []
     y_tree: Any = None
     for index in range(length):
         state, y = _pair(fn(state, jax.tree_util.tree_unflatten(xs_tree, [cast(Any, t)[index] for t in sequences])))
-        after, after_tree = _leaves(state)
+        after, after_tree = _own(state)
         _require_same_carry("scan", carry_tree, carry, after_tree, after)
         state = jax.tree_util.tree_unflatten(carry_tree, after)
         row, y_tree = _leaves(y)
@@ -523,10 +533,10 @@ def _require_count(bound: Any) -> None:
 def _while_eager(
     cond_fn: Callable[..., Any], step: Callable[..., Any], leaves: list[Tensor], tree: Any, bound: int | None
 ) -> Any:
-    state = jax.tree_util.tree_unflatten(tree, leaves)
+    state = jax.tree_util.tree_unflatten(tree, _own(leaves)[0])
     count = 0
     while (bound is None or count < bound) and bool(_predicate("while_loop", cond_fn(*state))):
-        after, after_tree = _leaves(step(*state))
+        after, after_tree = _own(step(*state))
         _require_same_carry("while_loop", tree, leaves, after_tree, after)
         state = jax.tree_util.tree_unflatten(tree, after)
         count += 1
