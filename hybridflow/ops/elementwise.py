@@ -68,7 +68,8 @@ def _saturated(x: Any, dtype: Any) -> Any:
     inside = (wide > low) & (wide < high)
     if inside.all():
         return result
-    return np.where(inside, result, np.where(wide >= high, info.max, np.where(wide <= low, info.min, 0)).astype(dtype))
+    outside = np.where(wide >= high, dtype.type(info.max), np.where(wide <= low, dtype.type(info.min), dtype.type(0)))
+    return np.where(inside, result, outside)
 
 
 def _astype_lower(x: Any, *, dtype: Any) -> Any:
