@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FunctionType
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, NoReturn, Self, cast
 
 import jax
 import numpy as np
@@ -117,6 +117,7 @@ class GradientTape:
         Raises:
             TapeStateError: if the tape is not recording.
         """
+        self._require_here("stop_recording")
         if not self._active:
             raise TapeStateError(
                 message("stop_recording: this tape is not recording", hint="Use it inside the tape's `with` block.")
@@ -129,6 +130,7 @@ class GradientTape:
 
     def reset(self) -> None:
         """Forget everything recorded and watched so far."""
+        self._require_here("reset")
         active = self._active
         if active:
             self._pop()
@@ -171,14 +173,42 @@ class GradientTape:
         here = _scope()
         if self._scope is here or self._scope is _NOWHERE:
             return
+        if what == "gradient" and self._home() is not None and (self._persistent or not self._active):
+            return  # a branch or loop body can ask what was recorded around it
         if here is None:
             found = f"was entered inside {self._scope.name!r} while it was compiled, and is used outside of it"
         else:
             found = f"is used inside {here.name!r} while it is compiled, and was entered outside of it"
+        self._refuse(what, found)
+
+    @staticmethod
+    def _refuse(what: str, found: str) -> NoReturn:
         raise TapeError(
             message(f"{what}: the tape {found}",
                     hint="Enter a tape and ask it on the same side of a compiled function, branch or loop.")
         )  # fmt: skip
+
+    def _home(self) -> GraphBuilder | None:
+        """Return the trace that the tape recorded, if it is the present one or around it."""
+        tracer = current().tracer
+        while isinstance(tracer, GraphBuilder) and tracer.scope is not self._scope and self._scope is not _NOWHERE:
+            tracer = tracer.outer
+        return tracer if isinstance(tracer, GraphBuilder) else None
+
+    def _known_edge(self, tensor: Tensor) -> Edge | None:
+        """Return a tensor's edge, if it has one already, as the tape recorded it.
+
+        Raises:
+            TapeError: a tensor that a branch or loop body made while the tape recorded outside of it.
+        """
+        home = self._home()
+        if home is None:
+            return tensor._edge
+        if tensor._value is None and not home.knows(tensor):
+            if self._active:
+                self._refuse("gradient", f"records outside of {_scope().name!r}, and is asked about what was made there")
+            return None
+        return home.edge_of(tensor)
 
     def variable_read(self, variable: Variable, edge: Edge) -> None:
         """Watch a Variable's value (called when it is read)."""
@@ -258,7 +288,7 @@ class GradientTape:
         engine = engine or (BOUND if bound else RAW)
         starts: list[tuple[Edge, Any]] = []
         for tensor, seed in zip(targets, seeds, strict=True):
-            edge = _known_edge(tensor)
+            edge = self._known_edge(tensor)
             if edge is not None and is_differentiable(tensor.dtype):
                 start = seed if seed is not None else _ones(tensor)
                 starts.append((edge, start if bound else start._value))
@@ -312,7 +342,7 @@ class GradientTape:
         if isinstance(leaf, Variable):
             entry = self._variables.get(leaf._leaf)
             return () if entry is None else tuple(entry[1])
-        edge = _known_edge(leaf)
+        edge = self._known_edge(leaf)
         return () if edge is None else (edge,)
 
     # -- explanations -----------------------------------------------------------------------------------------
@@ -336,7 +366,7 @@ class GradientTape:
         if found is not None:
             return "It is not None: the target depends on the source."
         edges = self._source_edges(source)
-        target_edge = _known_edge(tensor)
+        target_edge = self._known_edge(tensor)
         nodes = [] if target_edge is None else reachable([target_edge], self._recorded())
         if isinstance(source, Tensor) and not self._is_watched(edges, nodes):
             return "The source was not watched: call tape.watch(source) before computing the target from it."
@@ -469,14 +499,6 @@ def _tracked_edge(tensor: Tensor) -> Edge:
         edge[0].stamp = next_sequence()
         return edge
     return watch_tensor(tensor)
-
-
-def _known_edge(tensor: Tensor) -> Edge | None:
-    """Return a tensor's edge if it has one already."""
-    tracer = current().tracer
-    if isinstance(tracer, GraphBuilder):
-        return tracer.edge_of(tensor)
-    return tensor._edge
 
 
 def _require_tensor(leaf: Any, what: str) -> None:

@@ -128,6 +128,14 @@ class GraphBuilder:
             found = self.captures[key] = (tensor, node)
         return found[1], 0
 
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether a tensor was made in this trace or around it, not in a branch or loop body inside it."""
+        owner = None if tensor._edge is None else tensor._edge[0].scope
+        scope: Scope | None = self.scope
+        while scope is not None and scope is not owner:
+            scope = scope.parent
+        return owner is None or scope is not None
+
     # -- Variables --------------------------------------------------------------------------------------------
 
     def read_variable(self, variable: Variable) -> Tensor:
