@@ -517,6 +517,28 @@ def test_a_read_after_an_assignment_inside_a_tape_inside():
     same(*results)
 
 
+def test_variables_of_a_branch_that_is_not_taken():
+    v, w, u = hf.Variable(2.0, name="v"), hf.Variable(3.0, name="w"), hf.Variable(4.0, name="u")
+
+    def f(x):
+        _ = u * 2  # no path from here to the result
+        return hf.cond(x > 0, lambda: v * x, lambda: w * x)
+
+    found = []
+    for fn in (f, hf.compile(f)):
+        with hf.GradientTape(persistent=True) as tape:
+            y = fn(hf.asarray(1.0))
+        found.append((tape.gradient(y, [v, w, u]), tape.gradient(y, [v, w, u], unconnected_gradients="zero")))
+        assert "branch" in tape.why_none(y, w) or fn is not f
+        assert tape.why_none(y, u)
+    (eager, eager_zero), (compiled, compiled_zero) = found
+    assert [None if g is None else g.item() for g in eager] == [1.0, None, None]
+    assert [None if g is None else g.item() for g in compiled] == [1.0, 0.0, None]
+    same(eager_zero, compiled_zero)
+    hf.testing.assert_same(f, hf.asarray(1.0), gradients=True)
+    hf.testing.assert_same(f, hf.asarray(-1.0), gradients=True)
+
+
 def test_a_tape_does_not_cross_the_border_of_a_compiled_function():
     x = hf.asarray(2.0)
     with hf.GradientTape(persistent=True) as outside:

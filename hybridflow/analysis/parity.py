@@ -27,6 +27,8 @@ from hybridflow.tracing.trace import Trace
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 Array = np.ndarray[Any, Any]
+STRUCTURE = "structure"
+"""How the text of results of different structures begins."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def check_parity(
         restore()
         results, tree = _run(compiled, calls, assigned)
     if tree != eager_tree:
-        text = f"structure {eager_tree} eager, {tree} compiled"
+        text = f"{STRUCTURE} {eager_tree} eager, {tree} compiled"
         return Parity(name, (Judgement("result", False, np.inf, 0.0, np.inf, text),))
     names = [*_names(tree, trace.plan.count), *[f"Variable {variable.name!r}" for variable in assigned]]
     graph = chained(trace, len(calls))
@@ -149,9 +151,19 @@ def _names(tree: Any, count: int) -> list[str]:
 def check_gradients_parity(
     compiled: CompiledFunction[Any, Any], call: Call, tolerance: tuple[float, float] | None = None
 ) -> Parity:
-    """Judge whether the gradients of a call's float results are the same in both modes (see `with_gradients`)."""
-    backward = CompiledFunction(with_gradients(compiled.python_function), static_argnames=compiled._static)
-    parity = check_parity(backward, [call], "gradients", tolerance, part="result")
+    """Judge whether the gradients of a call's float results are the same in both modes (see `with_gradients`).
+
+    A Variable that only a branch not taken reads has no gradient eagerly, and zeros compiled; that is no difference.
+    """
+
+    def check(function: Callable[..., Any]) -> Parity:
+        backward = CompiledFunction(function, static_argnames=compiled._static)
+        return check_parity(backward, [call], "gradients", tolerance, part="result")
+
+    parity = check(with_gradients(compiled.python_function))
+    if any(one.text.startswith(STRUCTURE) for one in parity.judgements):
+        trace, signature = compiled._trace_for(*call)
+        parity = check(with_gradients(compiled.python_function, trace.variables(signature)))
     named = [replace(one, name=one.name.removeprefix("result['").removesuffix("']")) for one in parity.judgements]
     return Parity(parity.name, tuple(named))
 
@@ -185,11 +197,15 @@ def chained(trace: Trace, count: int) -> Graph:
     return Graph(graph.name, (*arguments, *shared), tuple(nodes), tuple(outputs), graph.dims)
 
 
-def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_gradients(function: Callable[..., Any], variables: Sequence[Variable] | None = None) -> Callable[..., Any]:
     """Return a function of the same arguments to the gradients of the sum of its float outputs.
 
     They are taken with respect to every float tensor among the arguments and every trainable Variable read, as a
     dict by name; a gradient that no path reaches is left out.
+
+    Args:
+        function: the function.
+        variables: take these Variables instead of those that were read, and zeros where no path reaches.
     """
 
     def gradients(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -207,17 +223,21 @@ def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
             result = function(*args, **kwargs)
         targets = [as_tensor(leaf) for leaf in jax.tree_util.tree_leaves(result)]
         targets = [target for target in targets if is_differentiable(target.dtype)]
-        for variable in tape.watched_variables():
+        for variable in tape.watched_variables() if variables is None else _trained(variables):
             name = f"gradient of {variable.name}"
             sources[name if name not in sources else f"{name} ({len(sources)})"] = variable
         if not targets:
             return {}
-        found = tape.gradient(targets, sources)
+        found = tape.gradient(targets, sources, unconnected_gradients="none" if variables is None else "zero")
         return {name: gradient for name, gradient in found.items() if gradient is not None}
 
     gradients.__name__ = f"{getattr(function, '__name__', 'function')}_gradients"
     gradients.__signature__ = inspect.signature(function)  # pyright: ignore[reportFunctionMemberAccess]
     return gradients
+
+
+def _trained(variables: Sequence[Variable]) -> list[Variable]:
+    return [variable for variable in variables if variable.trainable and is_differentiable(variable.dtype)]
 
 
 def assert_same(function: Any, /, *args: Any, gradients: bool = False, **kwargs: Any) -> None:
