@@ -140,16 +140,37 @@ def test_a_target_may_be_a_source():
     assert backwards is None
 
 
-def test_a_variable_as_its_own_target():
-    v = hf.Variable([1.0, 2.0])
+def test_a_variable_as_target():
+    v, w = hf.Variable([1.0, 2.0]), hf.Variable([3.0, 4.0], trainable=False)
+
+    def f(x: hf.Tensor):
+        with hf.GradientTape(persistent=True) as tape:
+            y = v * x
+            inside = tape.gradient(v, v)
+        nones = tape.gradient(w, w), tape.gradient(w, v)
+        return inside, tape.gradient(v, [v, w]), tape.gradient([y, {"v": v}], v), nones
+
+    inside, (ones, none), summed, (not_trainable, other) = both(f, tensor(5, 6))
+    close([inside, ones, summed], [np.ones(2), np.ones(2), np.array([6.0, 7.0])])
+    assert none is not_trainable is other is None
+
+
+def test_a_variable_as_target_was_watched_or_not():
+    v = hf.Variable(2.0)
 
     def f():
-        with hf.GradientTape() as tape:
-            tape.watch(v)
-            target = v.read()
-        return tape.gradient(target, v)
+        found = []
+        for watched in (False, True):
+            tape = hf.GradientTape(watch_accessed_variables=False)
+            with tape:
+                if watched:
+                    tape.watch(v)
+            found.append(tape.gradient(v, v))
+        return found
 
-    close(both(f), np.ones(2))
+    none, one = both(f)
+    assert none is None
+    assert one.item() == 1.0
 
 
 def test_repeated_sources_each_get_the_whole_gradient():

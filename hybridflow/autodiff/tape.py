@@ -206,7 +206,7 @@ class GradientTape:
             return tensor._edge
         if tensor._value is None and not home.knows(tensor):
             if self._active:
-                self._refuse("gradient", f"records outside of {_scope().name!r}, and is asked about what was made there")
+                self._refuse("gradient", f"records outside of {_scope().name!r}, and is asked about what it made")
             return None
         return home.edge_of(tensor)
 
@@ -264,7 +264,7 @@ class GradientTape:
                         hint="Make it with hf.GradientTape(persistent=True).")
             )  # fmt: skip
         self._require_here("gradient")
-        targets = _tensors(target, "target")
+        targets = self._targets(target)
         leaves, tree = flatten(sources)
         for leaf in leaves:
             _require_tensor(leaf, "source")
@@ -280,6 +280,28 @@ class GradientTape:
         if unconnected_gradients == "zero":
             found = [_zeros(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
         return jax.tree_util.tree_unflatten(tree, found)
+
+    def _targets(self, target: Any) -> list[Tensor]:
+        """Return the targets as tensors; a Variable is read as if inside the tape's block."""
+        leaves, _ = flatten(target)
+        if not leaves:
+            raise ArgumentTypeError(
+                message("gradient: the target is empty", got=repr(target), hint="Pass at least one tensor.")
+            )
+        targets: list[Tensor] = []
+        for leaf in leaves:
+            _require_tensor(leaf, "target")
+            if isinstance(leaf, Tensor):
+                targets.append(leaf)
+            elif self._active:
+                targets.append(leaf.read())
+            else:
+                self._push()
+                try:
+                    targets.append(leaf.read())
+                finally:
+                    self._pop()
+        return targets
 
     def _backprop(
         self, targets: list[Tensor], seeds: list[Tensor | None], leaves: list[Any], engine: Engine | None = None
@@ -354,7 +376,7 @@ class GradientTape:
             target: a tensor.
             source: a tensor or Variable.
         """
-        (tensor,) = _tensors(target, "target")[:1]
+        tensor = self._targets(target)[0]
         _require_tensor(source, "source")
         for what, value in (("target", tensor), ("source", source)):
             if not is_differentiable(value.dtype):
@@ -507,15 +529,6 @@ def _require_tensor(leaf: Any, what: str) -> None:
             message(f"gradient: the {what} is a {type(leaf).__name__}, not a tensor", got=repr(leaf)[:60],
                     hint="Pass tensors or Variables that the tape recorded.")
         )  # fmt: skip
-
-
-def _tensors(target: Any, what: str) -> list[Tensor]:
-    leaves, _ = flatten(target)
-    if not leaves:
-        raise ArgumentTypeError(message(f"gradient: the {what} is empty", got=repr(target)))
-    for leaf in leaves:
-        _require_tensor(leaf, what)
-    return [as_tensor(leaf) for leaf in leaves]
 
 
 def _seeds(targets: list[Tensor], output_gradients: Any, target: Any) -> list[Tensor | None]:
