@@ -111,6 +111,14 @@ def test_structures_differ():
     assert traces_of(f, ([a, []],), ([a, ()],), ([a, {}],), ([a],)) == 4
 
 
+def test_empty_structures_differ_from_those_left_out():
+    compiled = hf.compile(lambda x, options=(): x * (2 if type(options) is dict else 3))
+    assert compiled(ones(1), {}).tolist() == [2.0]
+    assert compiled(ones(1)).tolist() == [3.0]
+    assert compiled(ones(1), {}).tolist() == [2.0]
+    assert compiled.trace_count == 2
+
+
 def test_results_of_list_tuple_and_namedtuple_differ():
     compiled = hf.compile(lambda p: p)
     a = ones(2)

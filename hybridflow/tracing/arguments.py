@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from hybridflow.core.errors import ArgumentTypeError, message
 
@@ -39,6 +39,49 @@ def is_plain(signature: inspect.Signature) -> bool:
     """Whether positional arguments for every parameter are a call in its canonical form."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return all(parameter.kind in kinds for parameter in signature.parameters.values())
+
+
+class Quick(NamedTuple):
+    """A signature of plain parameters, for `quick_arguments`.
+
+    Attributes:
+        names: the parameters.
+        positional: how many of them may be passed by position.
+        defaults: the values of those that have one.
+    """
+
+    names: tuple[str, ...]
+    positional: int
+    defaults: dict[str, Any]
+
+    @classmethod
+    def of(cls, signature: inspect.Signature) -> Quick | None:
+        """Return what is needed, or None if the signature is not that plain."""
+        parameters = signature.parameters.values()
+        either, named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        if any(parameter.kind not in (either, named) for parameter in parameters):
+            return None
+        defaults = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
+        return cls(tuple(signature.parameters), sum(one.kind is either for one in parameters), defaults)
+
+
+def quick_arguments(quick: Quick, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what `named_arguments` does, several times faster, or None if it has to say what is wrong."""
+    names, positional, defaults = quick
+    given = len(args)
+    if given > positional:
+        return None
+    arguments = dict(zip(names, args, strict=False))
+    used = 0
+    for name in names[given:]:
+        if name in kwargs:
+            arguments[name] = kwargs[name]
+            used += 1
+        elif name in defaults:
+            arguments[name] = defaults[name]
+        else:
+            return None
+    return arguments if used == len(kwargs) else None
 
 
 def named_arguments(

@@ -11,7 +11,7 @@ import numpy as np
 from hybridflow.core.errors import ArgumentTypeError, MutationError, message
 from hybridflow.core.tensor import Tensor, Variable, as_tensor
 from hybridflow.tracing.order import has_order, in_order_of
-from hybridflow.tracing.signature import Signature, is_array, unflatten_arguments
+from hybridflow.tracing.signature import LEAF, Signature, is_array, unflatten_arguments
 
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
 _NUMBERS = (bool, int, float, complex)
@@ -45,10 +45,10 @@ def check_unchanged(
     names, trees, _ = signature.key
     position = 0
     for name, tree in zip(names, trees, strict=True):
-        if name in static:
+        if name in static or tree == LEAF:
             position += 1
             continue
-        leaves, now = jax.tree_util.tree_flatten(arguments[name], is_leaf=lambda x: x is None)
+        leaves, now = jax.tree_util.tree_flatten(arguments[name])
         before = values[position : position + tree.num_leaves]
         position += tree.num_leaves
         if now != tree or any(a is not b for a, b in zip(leaves, before, strict=True)):

@@ -21,12 +21,28 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarn
 from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.tensor import Tensor, Variable, make_tensor
 from hybridflow.ir.graph import Graph
-from hybridflow.tracing.arguments import apply_arguments, has_var_keyword, is_plain, named_arguments, parameters_of
+from hybridflow.tracing.arguments import (
+    Quick,
+    apply_arguments,
+    has_var_keyword,
+    is_plain,
+    named_arguments,
+    parameters_of,
+    quick_arguments,
+)
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
 from hybridflow.tracing.config import STATE
 from hybridflow.tracing.explain import Change, Explanation, TraceRecord
 from hybridflow.tracing.lowered import Lowered
-from hybridflow.tracing.signature import TENSOR, BoundCall, Signature, differences, flatten_arguments
+from hybridflow.tracing.signature import (
+    LEAF,
+    TENSOR,
+    BoundCall,
+    Signature,
+    differences,
+    flatten_arguments,
+    named_leaves,
+)
 from hybridflow.tracing.trace import Trace, make_trace, raw_value
 
 P = ParamSpec("P")
@@ -71,7 +87,7 @@ class _SoleTrace:
     def of(cls, trace: Trace, signature: Signature) -> _SoleTrace | None:
         """Return the sole trace, or None if calls have other arguments than tensors."""
         tensors_only = all(leaf.kind == TENSOR for leaf in signature.leaves)
-        flat = all(tree is not None and jax.tree_util.treedef_is_leaf(tree) for tree in signature.tree)
+        flat = all(tree == LEAF for tree in signature.tree)
         if not tensors_only or not flat or trace.symbolic or current().device is not None:
             return None
         variables = trace.variables(signature)
@@ -142,6 +158,7 @@ class CompiledFunction(Generic[P, R]):
         self._bound = bound
         self._name = name or getattr(function, "__name__", type(function).__name__)
         self._parameters = parameters_of(function, skip_first=bound)
+        self._quick = Quick.of(self._parameters)
         self._static = frozenset([static_argnames] if isinstance(static_argnames, str) else static_argnames)
         self._check_static()
         self._max_traces = max_traces
@@ -209,7 +226,9 @@ class CompiledFunction(Generic[P, R]):
     def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
         if self._bound:
             args = args[1:]
-        arguments = named_arguments(self._parameters, self._static, args, kwargs, self._name)
+        arguments = None if self._quick is None else quick_arguments(self._quick, args, kwargs)
+        if arguments is None:
+            arguments = named_arguments(self._parameters, self._static, args, kwargs, self._name)
         return flatten_arguments(arguments, self._static)
 
     def _caller(self, args: tuple[Any, ...]) -> Callable[[dict[str, Any]], Any]:
@@ -268,14 +287,17 @@ class CompiledFunction(Generic[P, R]):
 
     def _trace(self, key: Any, signature: Signature, args: tuple[Any, ...]) -> Trace:
         dropped = hash(key) in self._dropped
+        named = named_leaves(signature)
         record = TraceRecord(
             number=self._trace_count + 1,
-            signature={leaf.path: leaf.describe() for leaf in signature.leaves},
+            signature={leaf.path: leaf.describe() for leaf in named},
             call_site=format_where(user_place(3)),
-            changes=() if dropped else self._nearest(signature),
+            changes=() if dropped else self._nearest(signature._replace(leaves=named)),
             dropped=dropped,
         )
-        trace = make_trace(self._function, self._caller(args), signature, self._static, record, self._name, current())
+        trace = make_trace(
+            self._function, self._caller(args), signature, named, self._static, record, self._name, current()
+        )
         self._trace_count += 1
         self._records.append(record)
         return trace
@@ -311,7 +333,7 @@ class CompiledFunction(Generic[P, R]):
         That is so for pytrees, whose leaves are traced, and for objects that cannot be referenced weakly, whose
         caches would never be freed.
         """
-        if not jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure(instance)):
+        if jax.tree_util.tree_structure(instance) != LEAF:
             return None
         with self._lock:
             found = self._instances.get(key)

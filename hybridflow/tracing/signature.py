@@ -7,6 +7,7 @@ import enum
 import math
 import types
 import weakref
+from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -19,13 +20,17 @@ from hybridflow.core.tensor import Tensor, Variable, make_tensor, to_numpy
 from hybridflow.tracing.order import has_order, in_order_of
 
 TENSOR, VARIABLE, STATIC = "tensor", "variable", "static"
+NOTHING = "nothing"
+"""The kind of a None inside a structure; it is a part of the structure, and no leaf but for `named_leaves`."""
+LEAF = jax.tree_util.tree_structure(0)
+"""The structure of a value that is none. (`jax.tree_util.treedef_is_leaf` says so of empty structures too.)"""
 
 
 class Leaf(NamedTuple):
     """One flattened argument.
 
     Attributes:
-        path: where it is, such as ``x`` or ``batch['image']``.
+        path: where it is, such as ``x`` or ``batch['image']``; only `named_leaves` says so.
         kind: tensor, variable or static.
         value: the tensor, the Variable, or the Python value.
         key: what a trace depends on.
@@ -157,23 +162,46 @@ def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Sign
     trees: list[Any] = []
     for name, value in arguments.items():
         if name in static:
-            leaves.append(Leaf(name, STATIC, value, (STATIC, static_key(value, by_value=True))))
+            leaves.append(Leaf("", STATIC, value, (STATIC, static_key(value, by_value=True))))
             trees.append(None)
+        elif type(value) is Tensor or type(value) in _PLAIN:
+            leaves.append(_leaf(value, seen))
+            trees.append(LEAF)
+        else:
+            flat, tree = _flatten(name, value)
+            leaves += [_leaf(leaf, seen) for leaf in flat]
+            trees.append(tree)
+    structure = tuple(trees)
+    return Signature(leaves, structure, (tuple(arguments), structure, tuple([leaf[3] for leaf in leaves])), arguments)
+
+
+def _flatten(name: str, value: Any) -> tuple[list[Any], Any]:
+    try:
+        return jax.tree_util.tree_flatten(value)
+    except ValueError as error:
+        if "sorting pytree" not in str(error):
+            raise
+        raise ArgumentTypeError(
+            message(f"argument {name!r}: a dict has keys that cannot be sorted", got=repr(value)[:80],
+                    hint="Use keys of one type, such as strings.")
+        ) from None  # fmt: skip
+
+
+def named_leaves(signature: Signature) -> list[Leaf]:
+    """Return the leaves with their paths, the Nones inside structures among them."""
+    leaves = iter(signature.leaves)
+    named: list[Leaf] = []
+    for (name, value), tree in zip(signature.arguments.items(), signature.tree, strict=True):
+        if tree is None or tree == LEAF:
+            named.append(next(leaves)._replace(path=name))
             continue
-        try:
-            flat, tree = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is None)
-        except ValueError as error:
-            if "sorting pytree" not in str(error):
-                raise
-            raise ArgumentTypeError(
-                message(f"argument {name!r}: a dict has keys that cannot be sorted", got=repr(value)[:80],
-                        hint="Use keys of one type, such as strings.")
-            ) from None  # fmt: skip
-        trees.append(tree)
-        for path, leaf in flat:
-            leaves.append(_leaf(name + jax.tree_util.keystr(path), leaf, seen))
-    key = (tuple(arguments), tuple(trees), tuple([leaf.key for leaf in leaves]))
-    return Signature(leaves, tuple(trees), key, arguments)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is None)[0]:
+            where = name + jax.tree_util.keystr(path)
+            named.append(_NOTHING._replace(path=where) if leaf is None else next(leaves)._replace(path=where))
+    return named
+
+
+_NOTHING = Leaf("", NOTHING, None, NOTHING)
 
 
 def is_array(value: Any) -> bool:
@@ -184,17 +212,20 @@ def is_array(value: Any) -> bool:
     return kind not in _PLAIN and hasattr(kind, "__dlpack__") and not isinstance(value, Tensor | Variable)
 
 
-def _leaf(path: str, value: Any, seen: dict[int, int]) -> Leaf:
-    if isinstance(value, Tensor):
-        return Leaf(path, TENSOR, value, (TENSOR, value.shape, value.dtype.num))
+def _leaf(value: Any, seen: dict[int, int]) -> Leaf:
+    kind = type(value)
+    if kind is Tensor:
+        return Leaf("", TENSOR, value, (TENSOR, value.shape, value.dtype.num))
+    if kind in _PLAIN:
+        return Leaf("", STATIC, value, (STATIC, kind, value))
     if isinstance(value, Variable):
         order = seen.setdefault(id(value), len(seen))
-        return Leaf(path, VARIABLE, value, (VARIABLE, order, value.shape, value.dtype.num, value.trainable))
+        return Leaf("", VARIABLE, value, (VARIABLE, order, value.shape, value.dtype.num, value.trainable))
     if is_array(value):
         # A user's array is copied: XLA runs asynchronously and would see later writes.
         tensor = make_tensor(to_numpy(value))
-        return Leaf(path, TENSOR, tensor, (TENSOR, tensor.shape, tensor.dtype.num))
-    return Leaf(path, STATIC, value, (STATIC, static_key(value)))
+        return Leaf("", TENSOR, tensor, (TENSOR, tensor.shape, tensor.dtype.num))
+    return Leaf("", STATIC, value, (STATIC, *static_key(value)))
 
 
 def unflatten_arguments(signature: Signature, values: list[Any], static: frozenset[str]) -> dict[str, Any]:
@@ -245,7 +276,7 @@ def _told_apart(a: Leaf, b: Leaf) -> tuple[str, str]:
     return left, right
 
 
-def forget_values(leaves: list[Leaf]) -> list[Leaf]:
+def forget_values(leaves: Iterable[Leaf]) -> list[Leaf]:
     """Return leaves that describe the same but keep no array, Variable or object alive."""
     kept: list[Leaf] = []
     for leaf in leaves:

@@ -31,6 +31,8 @@ from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.order import has_order, in_order_of, skeleton
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
 from hybridflow.tracing.signature import (
+    LEAF,
+    NOTHING,
     TENSOR,
     VARIABLE,
     Leaf,
@@ -68,12 +70,18 @@ class Trace:
     """One traced signature."""
 
     def __init__(
-        self, graph: Graph, builder: GraphBuilder, plan: OutputPlan, signature: Signature, record: TraceRecord
+        self,
+        graph: Graph,
+        builder: GraphBuilder,
+        plan: OutputPlan,
+        named: Sequence[Leaf],
+        tree: Any,
+        record: TraceRecord,
     ) -> None:
         self.raw_graph = graph
         self.graph, passes = run_passes(graph, differentiable=False)
         self.plan = plan
-        self.single = plan.count == 1 and jax.tree_util.treedef_is_leaf(plan.tree)
+        self.single = plan.tree == LEAF
         self.captures: tuple[Tensor, ...] = tuple([tensor for tensor, _ in builder.captures.values()])
         self.states: tuple[VariableState, ...] = tuple(builder.variables.values())
         self.captured: tuple[Variable | None, ...] = tuple([state.captured for state in self.states])
@@ -82,8 +90,8 @@ class Trace:
         self.checks: tuple[Check, ...] = tuple(builder.checks)
         self.arguments = len(builder.arguments)
         self.record = record
-        self.leaves = forget_values(signature.leaves)
-        self.tree = signature.tree
+        self.leaves = forget_values(named)
+        self.tree = tree
         self.last_used = next_use()
         first = self.arguments + len(self.captures)
         self.donated: tuple[int, ...] = tuple([first + index for index in self.assigned])
@@ -314,6 +322,7 @@ def make_trace(
     function: Callable[..., Any],
     call: Callable[[dict[str, Any]], Any],
     signature: Signature,
+    named: Sequence[Leaf],
     static: frozenset[str],
     record: TraceRecord,
     name: str,
@@ -325,6 +334,7 @@ def make_trace(
         function: the user's function, for messages.
         call: calls it with named arguments.
         signature: the flattened arguments.
+        named: its leaves with their paths.
         static: names of static arguments.
         record: the record to fill in.
         name: the graph's name.
@@ -339,7 +349,7 @@ def make_trace(
     with context_of(None):
         builder = GraphBuilder(name)
     stand_ins = [ArgumentVariable.of(variable, i) for i, variable in enumerate(argument_variables(signature))]
-    values: list[Any] = [_traced_value(leaf, builder, stand_ins) for leaf in signature.leaves]
+    values: list[Any] = [_traced_value(leaf, builder, stand_ins) for leaf in named if leaf.kind != NOTHING]
     arguments = unflatten_arguments(signature, values, static)
     try:
         with context_of(builder, (), context.device):
@@ -355,7 +365,7 @@ def make_trace(
         builder.scope.alive = False
     record.trace_ms = (time.perf_counter() - start) * 1e3
     plan = OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None)
-    return Trace(graph, builder, plan, signature, record)
+    return Trace(graph, builder, plan, named, signature.tree, record)
 
 
 def _traced_value(leaf: Leaf, builder: GraphBuilder, stand_ins: Sequence[Variable]) -> Any:
