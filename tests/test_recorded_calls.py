@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -331,6 +334,26 @@ def test_each_call_is_one_node():
     assert node.op.name == "block"
     assert node.inputs[0][0].op.name == "block"
     assert node.location.rpartition(":")[0] == __file__
+
+
+def test_a_recorded_function_is_freed():
+    def make():
+        w, captured = hf.Variable(np.ones(100, np.float32)), hf.ones((100,))
+        f = hf.compile(lambda x: hf.sum(hf.tanh(x * w) * captured))
+        x = hf.ones((100,))
+        with hf.GradientTape(persistent=True) as outer:
+            outer.watch(x)
+            with hf.GradientTape() as inner:
+                inner.watch(x)
+                y = f(x)
+            first = inner.gradient(y, [x, w])
+        outer.gradient(first[0], x)
+        trace, _ = f._trace_for((x,), {})
+        return [weakref.ref(o) for o in (f, w, captured, x, trace, trace.raw_graph, trace.recorded)]
+
+    references = make()
+    gc.collect()
+    assert [reference() for reference in references] == [None] * len(references)
 
 
 def test_recorded_calls_keep_only_what_their_gradients_read():

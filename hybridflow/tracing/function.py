@@ -468,9 +468,11 @@ def compile(
 ) -> Any:
     """Compile a function: trace it once per signature, lower the graph to XLA, and run that from then on.
 
-    A signature is the structure, dtypes and shapes of tensors (NumPy arrays and scalars count as tensors), the
-    aliasing of Variables, and the type and value of every other argument. Variables that the function reads become
-    inputs and those it assigns become outputs, all or none of them written by a call.
+    A signature is the structure, dtypes and shapes of tensors (arrays of NumPy and other libraries and NumPy scalars
+    count as tensors), the specs and aliasing of Variables, and the type and value of every other argument; an object
+    that is no plain value nor frozen dataclass is the object it is. How a call is spelled does not matter, nor the
+    order of a dict: the function sees it in the order of the call that made the trace. Variables that the function
+    reads become inputs and those it assigns become outputs, all or none of them written by a call.
 
     Args:
         fn: the function; used as a decorator with arguments if left out.
