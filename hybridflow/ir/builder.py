@@ -178,7 +178,7 @@ class GraphBuilder:
                 message(
                     f"assign: Variable {variable.name!r} is assigned inside a branch or loop on tensors",
                     got=f"{variable.spec} at {format_where(user_place(2))}",
-                    hint="Return the new value from the branch or loop and assign it outside.",
+                    hint="Return the new value and assign it outside; draw random numbers outside and pass them in.",
                 )
             )
         state = self._state(variable)
