@@ -427,6 +427,7 @@ def test_dlpack():
         assert jax.dlpack.from_dlpack(value).tolist() == [1.0, 2.0]
         assert np.from_dlpack(value).tolist() == [1.0, 2.0]
         assert value.__dlpack_device__()[0] == 1
+    assert not np.shares_memory(np.from_dlpack(t), t.numpy())  # a consumer may write
 
 
 def test_scalars():

@@ -228,6 +228,19 @@ def test_a_long_tape_keeps_few_of_the_values_that_left():
     assert sum(ref() is not None for ref in refs) <= 100
 
 
+def test_a_choice_made_of_a_value_keeps_nothing():
+    x = tensor(1, 2)
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        h = hf.exp(x)
+        assert bool(h[0] > 0)
+        assert int(hf.argmax(h)) == 1
+        node, value = node_of(h), array_of(h)
+        del h
+        assert node() is None
+        assert value() is None
+
+
 def test_reset_frees_what_the_tape_knew():
     v = hf.Variable(1.0)
     with hf.GradientTape(persistent=True) as tape:

@@ -222,11 +222,13 @@ class GradientTape:
 
     def value_left(self, edge: Edge) -> None:
         """Remember where a recorded value became NumPy or a Python number, for `why_none`."""
-        self._exits.append(_Exit(None, edge[0], user_place(3)))
+        if is_differentiable(edge[0].spec(edge[1]).dtype):
+            self._exits.append(_Exit(None, edge[0], user_place(3)))
 
     def value_assigned(self, variable: Variable, edge: Edge) -> None:
         """Remember which recorded value was assigned to a Variable, for `why_none`."""
-        self._exits.append(_Exit(variable, edge[0], user_place(3)))
+        if is_differentiable(variable.dtype):
+            self._exits.append(_Exit(variable, edge[0], user_place(3)))
 
     def watched_variables(self) -> tuple[Variable, ...]:
         """Return the watched Variables, in the order in which they were first read."""
