@@ -31,8 +31,8 @@ from hybridflow.core.dtypes import uint64 as uint64
 from hybridflow.core.errors import RetraceWarning as RetraceWarning
 from hybridflow.core.spec import TensorSpec as TensorSpec
 from hybridflow.core.tensor import Tensor as Tensor
-from hybridflow.core.tensor import Variable as Variable
 from hybridflow.core.tensor import asarray as asarray
+from hybridflow.core.variable import Variable as Variable
 from hybridflow.ir.graph import Graph as Graph
 from hybridflow.ops.along_axis import *  # noqa: F403
 from hybridflow.ops.arithmetic import *  # noqa: F403

@@ -18,7 +18,8 @@ from hybridflow.core.device import device_of, place
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ParityError, message
 from hybridflow.core.node import Edge, Node
-from hybridflow.core.tensor import Tensor, Variable, as_tensor, host_array
+from hybridflow.core.tensor import Tensor, as_tensor, host_array
+from hybridflow.core.variable import Variable
 from hybridflow.ir.graph import Graph, clone_node, input_node
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction, CompiledMethod

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from hybridflow.core.tensor import Tensor, Variable
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
 
 BUDGET_S = 1.0
 """About how long each mode is timed if the number of repeats is left open."""

@@ -20,7 +20,8 @@ from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.node import Edge, Node, next_sequence
 from hybridflow.core.op import No, Op, Saves, register
-from hybridflow.core.tensor import Tensor, Variable, as_tensor, make_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import READ, GraphBuilder, trace_body
 from hybridflow.ir.graph import Graph
 

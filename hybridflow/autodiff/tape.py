@@ -29,7 +29,8 @@ from hybridflow.core.errors import (
 )
 from hybridflow.core.node import Edge, Node, Where, format_where, next_sequence, user_place
 from hybridflow.core.op import Stops
-from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray, describe, make_tensor, watch_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor, watch_tensor
+from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
 
 _FOREVER = 1 << 62

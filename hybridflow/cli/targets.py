@@ -18,7 +18,8 @@ import numpy as np
 
 from hybridflow.core.dtypes import SHORT_NAMES, as_dtype, is_integer
 from hybridflow.core.errors import DTypeError, HybridflowError, TargetError, message
-from hybridflow.core.tensor import Tensor, Variable, asarray
+from hybridflow.core.tensor import Tensor, asarray
+from hybridflow.core.variable import Variable
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _SPEC = re.compile(r"([a-z]+[0-9]*)\[((?:\d+(?:,\d+)*)?)\]")

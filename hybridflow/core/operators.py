@@ -23,7 +23,8 @@ from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Node, is_internal, next_sequence, user_place
 from hybridflow.core.op import No, Op, on_public
 from hybridflow.core.spec import make_spec
-from hybridflow.core.tensor import Tensor, Variable, make_tensor
+from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.variable import Variable
 
 _new = object.__new__
 _ndarray = np.ndarray

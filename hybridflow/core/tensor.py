@@ -1,12 +1,10 @@
-"""`Tensor` (an immutable value), `Variable` (a place for one) and the conversions into them."""
+"""`Tensor`, an immutable value, and the conversions into it."""
 
 from __future__ import annotations
 
-import itertools
 import sys
-import threading
 from collections.abc import Iterator
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -39,17 +37,14 @@ from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 _new = object.__new__
 
 
-def _source(*specs: Any, **attrs: Any) -> Any:
+def no_value(*specs: Any, **attrs: Any) -> Any:
     raise LeakError(
         message("source: has no value to compute", hint="Ask for the tensor or Variable that it stands for.")
     )
 
 
-VARIABLE = register(
-    Op("variable", No("a Variable's value"), _source, _source, No("a source"), traits=frozenset({"source"}))
-)
 WATCHED = register(
-    Op("watched", No("a watched tensor"), _source, _source, No("a source"), traits=frozenset({"source"}))
+    Op("watched", No("a watched tensor"), no_value, no_value, No("a source"), traits=frozenset({"source"}))
 )
 
 
@@ -163,7 +158,7 @@ class Tensor(TensorMethods):
     def to(self, device: str) -> Tensor:
         """Return the tensor on another device; its gradient comes back to this one."""
         target = find_device(device)
-        _concrete(self, "to")
+        require_value(self, "to")
         return make_tensor(place(self._value, target), self._edge)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -178,7 +173,7 @@ class Tensor(TensorMethods):
         return array.copy() if copy else array
 
     def __dlpack__(self, **kwargs: Any) -> Any:
-        _concrete(self, "__dlpack__")
+        require_value(self, "__dlpack__")
         self._note_left()
         value = self._value
         if isinstance(value, np.ndarray):
@@ -187,7 +182,7 @@ class Tensor(TensorMethods):
         return value.__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> Any:
-        _concrete(self, "__dlpack_device__")
+        require_value(self, "__dlpack_device__")
         return self._value.__dlpack_device__()
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
@@ -213,7 +208,7 @@ class Tensor(TensorMethods):
         return self._one_element("index")
 
     def _one_element(self, wanted: str) -> Any:
-        _concrete(self, wanted)
+        require_value(self, wanted)
         return self.item()
 
     def __len__(self) -> int:
@@ -276,7 +271,7 @@ def _unpickle(array: np.ndarray[Any, Any]) -> Tensor:
     return make_tensor(place(array, current().device))
 
 
-def _concrete(tensor: Tensor, wanted: str) -> None:
+def require_value(tensor: Tensor, wanted: str) -> None:
     """Raise if a traced tensor is asked for its value."""
     if tensor._value is None:
         node = cast(Edge, tensor._edge)[0]
@@ -316,7 +311,7 @@ def host_array(tensor: Tensor) -> np.ndarray[Any, Any]:
     value = tensor._value
     if type(value) is np.ndarray:
         return value
-    _concrete(tensor, "numpy")
+    require_value(tensor, "numpy")
     if device_of(value).platform == "cpu":
         # A jax array on the CPU and its NumPy view are the same memory: keep both.
         tensor._alt = value
@@ -358,7 +353,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
         Tensor([1, 2, 3], dtype=int32)
     """
     wanted = None if dtype is None else as_dtype(dtype)
-    if isinstance(obj, Tensor | Variable):
+    if isinstance(obj, TensorMethods):
         tensor = as_tensor(obj)
         if wanted is not None and tensor.dtype != wanted:
             if copy is False:
@@ -383,7 +378,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
 def _tensors_in(obj: Any) -> bool:
     """Whether a nested sequence has tensors or Variables in it."""
     if not isinstance(obj, list | tuple):
-        return isinstance(obj, Tensor | Variable)
+        return isinstance(obj, TensorMethods)
     return not NUMBERS.issuperset(map(type, cast("list[Any]", obj))) and any(map(_tensors_in, cast("list[Any]", obj)))
 
 
@@ -413,240 +408,9 @@ def as_tensor(value: Any) -> Tensor:
     """Return what an operation got as an input as a tensor: tensors as they are, Variables read, others converted."""
     if type(value) is Tensor:
         return value
-    if isinstance(value, Variable):
-        return value.read()
+    if isinstance(value, TensorMethods):
+        return cast(Any, value).read()  # a Variable: `Tensor` has no subclasses
     return asarray(value)
-
-
-# -- Variable -----------------------------------------------------------------------------------------------------
-
-_unnamed = itertools.count()
-
-WRITES = threading.RLock()
-"""Held while a compiled call owns the buffers of the Variables it assigns."""
-
-
-class Variable(TensorMethods):
-    """A place that holds a tensor and can be assigned another of the same shape and dtype.
-
-    Args:
-        initial_value: anything `hf.asarray` takes.
-        dtype: the dtype to convert it to.
-        name: a name for messages and graphs.
-        trainable: whether a `hf.GradientTape` watches it when it is read.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> v = hf.Variable([1.0, 2.0], name="v")
-        >>> v.assign_add([1.0, 1.0])
-        Variable([2., 3.], dtype=float32, name='v')
-    """
-
-    __slots__ = ("__weakref__", "_leaf", "_name", "_reading", "_trainable", "_value")
-
-    __array_priority__ = 1000
-    __array_ufunc__ = None
-
-    def __init__(
-        self, initial_value: Any, *, dtype: Any = None, name: str | None = None, trainable: bool = True
-    ) -> None:
-        context = CONTEXT.get()
-        if context is not None and context.tracer is not None:
-            context.tracer.new_variable(self)
-        tensor = asarray(initial_value, dtype=dtype)
-        _concrete(tensor, "Variable")
-        self._value = tensor._value
-        self._name = name if name is not None else f"variable_{next(_unnamed)}"
-        self._trainable = bool(trainable)
-        self._leaf = make_node(VARIABLE, (), {"name": self._name}, (tensor.spec,), backend="host")
-        self._reading = (0, self._leaf)
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        return self._name
-
-    @property
-    def trainable(self) -> bool:
-        """Whether a tape watches the Variable when it is read."""
-        return self._trainable
-
-    @property
-    def spec(self) -> TensorSpec:
-        """The shape and dtype, which never change."""
-        return self._leaf.outputs[0]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The size of each dimension."""
-        return self.spec.shape
-
-    @property
-    def dtype(self) -> DType:
-        """The dtype."""
-        return self.spec.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self.spec.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self.spec.size
-
-    @property
-    def device(self) -> str:
-        """Where the value lives."""
-        return device_string(self.current())
-
-    def current(self) -> Any:
-        """Return the raw value, waiting for a compiled call in another thread that is about to replace it."""
-        value = self._value
-        if value is None:
-            with WRITES:
-                value = self._value
-        return value
-
-    def read(self) -> Tensor:
-        """Return the value as a tensor, watched by the active tapes if the Variable is trainable."""
-        context = CONTEXT.get()
-        if context is None:
-            return make_tensor(self.current())
-        if context.tracer is not None:
-            tensor = context.tracer.read_variable(self)
-        elif context.tapes:
-            tensor = make_tensor(self.current(), (self._node_of(context.epoch), 0))
-        else:
-            return make_tensor(self.current())
-        for tape in context.tapes:
-            tape.variable_read(self, cast(Edge, tensor._edge))
-        return tensor
-
-    def _node_of(self, epoch: int) -> Node:
-        """Return the node that reads come from under the present tapes: a tape must not know others' readings."""
-        reading = self._reading
-        if reading[0] != epoch:
-            node = make_node(VARIABLE, (), self._leaf.attrs, self._leaf.outputs, backend="host")
-            reading = self._reading = (epoch, node)
-        return reading[1]
-
-    def assign(self, value: Any) -> Self:
-        """Replace the value; no gradient flows through an assignment.
-
-        Args:
-            value: a tensor, array or number of the Variable's shape; Python numbers and sequences take its dtype.
-
-        Returns:
-            The Variable itself.
-
-        Raises:
-            ShapeError: another shape.
-            DTypeError: another dtype.
-        """
-        tensor = (
-            as_tensor(value)
-            if isinstance(value, Tensor | Variable) or hasattr(value, "dtype")
-            else asarray(value, dtype=self.dtype)
-        )
-        if tensor.shape != self.shape:
-            raise ShapeError(
-                message(f"assign: the value has shape {tensor.shape}, the Variable {self.shape}",
-                        got=f"{self._name}: {self.spec} = {tensor.spec}",
-                        hint="A Variable keeps its shape; reshape the value or make a new Variable.")
-            )  # fmt: skip
-        if tensor.dtype != self.dtype:
-            raise DTypeError(
-                message(f"assign: the value is {tensor.dtype}, the Variable {self.dtype}",
-                        got=f"{self._name}: {self.spec} = {tensor.spec}",
-                        hint=f"Cast it with .astype(hf.{self.dtype}).")
-            )  # fmt: skip
-        context = CONTEXT.get()
-        if context is not None and context.tracer is not None:
-            context.tracer.assign_variable(self, tensor)
-        else:
-            _concrete(tensor, "assign")
-            if context is not None and tensor._edge is not None:
-                for tape in context.tapes:
-                    tape.value_assigned(self, tensor._edge)
-            with WRITES:
-                self._value = tensor._value
-        return self
-
-    def assign_add(self, value: Any) -> Self:
-        """Add to the value; see `assign`."""
-        return self.assign(cast(Any, self.read()) + self._operand(value))
-
-    def assign_sub(self, value: Any) -> Self:
-        """Subtract from the value; see `assign`."""
-        return self.assign(cast(Any, self.read()) - self._operand(value))
-
-    def _operand(self, value: Any) -> Any:
-        return asarray(value, dtype=self.dtype) if isinstance(value, list | tuple) else value
-
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """Return the present value as a read-only NumPy copy that later assignments do not change."""
-        return self.read().numpy()
-
-    def item(self) -> Any:
-        """Return the one element as a Python number."""
-        return self.read().item()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return self.read().__array__(dtype, copy)
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.read().__dlpack__(**kwargs)
-
-    def __dlpack_device__(self) -> Any:
-        return self.read().__dlpack_device__()
-
-    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        return self.read().__array_namespace__(api_version=api_version)
-
-    def __bool__(self) -> bool:
-        return bool(self.read())
-
-    def __int__(self) -> int:
-        return int(self.read())
-
-    def __float__(self) -> float:
-        return float(self.read())
-
-    def __len__(self) -> int:
-        return len(self.read())
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter(self.read())
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        raise MutationError(
-            message("Variable: elements cannot be assigned", got=f"v[{index!r}] = ...",
-                    hint="Use v.assign(v.at[index].set(value)).")
-        )  # fmt: skip
-
-    def __copy__(self) -> Variable:
-        return self.__deepcopy__({})
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
-        return Variable(self.read(), name=self._name, trainable=self._trainable)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle_variable, (np.array(self.numpy()), self._name, self._trainable)
-
-    def __format__(self, spec: str) -> str:
-        return format(self.read(), spec)
-
-    def __repr__(self) -> str:
-        return format_tensor("Variable", make_tensor(self.current()), self._name)
-
-
-def _unpickle_variable(array: np.ndarray[Any, Any], name: str, trainable: bool) -> Variable:
-    return Variable(array, name=name, trainable=trainable)
 
 
 def watch_tensor(tensor: Tensor) -> Edge:
@@ -669,15 +433,15 @@ def watch_tensor(tensor: Tensor) -> Edge:
 
 def describe(value: Any) -> str:
     """Describe an argument the way error texts show calls: tensors as specs, the rest by repr."""
-    if isinstance(value, Tensor | Variable | TensorSpec):
+    if isinstance(value, TensorMethods | TensorSpec):
         return str(value.spec) if not isinstance(value, TensorSpec) else str(value)
     if isinstance(value, np.ndarray) and value.dtype != object:
         return f"numpy {format_spec(value.shape, as_dtype(value.dtype))}"
-    if isinstance(value, list | tuple) and any(isinstance(item, Tensor | Variable) for item in cast(Any, value)):
+    if isinstance(value, list | tuple) and any(isinstance(item, TensorMethods) for item in cast(Any, value)):
         return "[" + ", ".join(describe(item) for item in cast("list[Any]", value)) + "]"
     return repr(value)[:60]
 
 
 __all__ = [
-    "Node", "Tensor", "Variable", "as_tensor", "asarray", "describe", "host_array", "make_tensor", "short_name",
+    "Node", "Tensor", "as_tensor", "asarray", "describe", "host_array", "make_tensor", "short_name",
 ]  # fmt: skip

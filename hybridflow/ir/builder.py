@@ -14,7 +14,8 @@ from hybridflow.core.errors import DTypeError, HybridflowError, LeakError, Trace
 from hybridflow.core.node import Edge, Node, Where, format_where, make_node, user_place
 from hybridflow.core.op import REGISTRY, Op, Stops, register
 from hybridflow.core.spec import TensorSpec, spec_of
-from hybridflow.core.tensor import Tensor, Variable, leak_text, make_tensor
+from hybridflow.core.tensor import Tensor, leak_text, make_tensor
+from hybridflow.core.variable import Variable
 from hybridflow.ir.graph import Graph, constant_node, input_node
 from hybridflow.ir.variables import VariableState
 

@@ -8,7 +8,7 @@ from hybridflow.core.context import CONTEXT
 from hybridflow.core.device import device_string
 from hybridflow.core.errors import LeakError, message
 from hybridflow.core.node import Edge, Node
-from hybridflow.core.tensor import Variable
+from hybridflow.core.variable import Variable
 
 
 class ArgumentVariable(Variable):

@@ -14,7 +14,8 @@ import numpy as np
 from hybridflow.core.context import is_tracing
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceError, message
-from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray, host_array
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array
+from hybridflow.core.variable import Variable
 
 StaticIndex = tuple[Any, ...]
 Shape = tuple[Any, ...]

@@ -18,7 +18,8 @@ from hybridflow.core.context import context_of
 from hybridflow.core.dtypes import as_differentiable, float32, int32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.op import public_names
-from hybridflow.core.tensor import Tensor, Variable
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
 from hybridflow.ops import draws
 from hybridflow.ops.common import TensorLike, as_tensor, asarray, broadcast_shapes, cast_to, is_number, normalize_axis
 from hybridflow.ops.sizes import normalize_shape

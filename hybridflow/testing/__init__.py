@@ -13,7 +13,8 @@ from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.dtypes import as_dtype, is_differentiable, is_floating
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, CheckError, message
 from hybridflow.core.op import No, Op, Sample
-from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray, describe
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe
+from hybridflow.core.variable import Variable
 from hybridflow.testing import graphs as graphs
 from hybridflow.testing.calls import capture
 from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from hybridflow.core.errors import ArgumentTypeError, MutationError, message
-from hybridflow.core.tensor import Tensor, Variable, as_tensor
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.variable import Variable
 from hybridflow.tracing.order import has_order, in_order_of
 from hybridflow.tracing.signature import LEAF, Signature, is_array, unflatten_arguments
 

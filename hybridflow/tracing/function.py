@@ -19,7 +19,8 @@ from hybridflow.core.context import CONTEXT, current
 from hybridflow.core.dtypes import WIDE
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
 from hybridflow.core.node import format_where, user_place, where_file_line
-from hybridflow.core.tensor import Tensor, Variable, make_tensor
+from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.variable import Variable
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.arguments import (
     Quick,

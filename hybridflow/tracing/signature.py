@@ -16,7 +16,8 @@ import numpy as np
 from hybridflow.core.dtypes import as_dtype
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.spec import TensorSpec, make_spec
-from hybridflow.core.tensor import Tensor, Variable, make_tensor, to_numpy
+from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
+from hybridflow.core.variable import Variable
 from hybridflow.tracing.order import has_order, in_order_of
 
 TENSOR, VARIABLE, STATIC = "tensor", "variable", "static"

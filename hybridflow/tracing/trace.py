@@ -20,7 +20,8 @@ from hybridflow.core.dispatch import record as record_node
 from hybridflow.core.errors import LeakError
 from hybridflow.core.node import Edge, format_where, user_place, where_file_line
 from hybridflow.core.op import Op
-from hybridflow.core.tensor import WRITES, Tensor, Variable, leak_text, make_tensor
+from hybridflow.core.tensor import Tensor, leak_text, make_tensor
+from hybridflow.core.variable import WRITES, Variable
 from hybridflow.ir.builder import Check, GraphBuilder
 from hybridflow.ir.evaluate import bind_sizes
 from hybridflow.ir.graph import CONSTANT, Graph
