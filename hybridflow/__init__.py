@@ -40,6 +40,7 @@ from hybridflow.ops.arrange import *  # noqa: F403
 from hybridflow.ops.bits import *  # noqa: F403
 from hybridflow.ops.choice import *  # noqa: F403
 from hybridflow.ops.comparison import *  # noqa: F403
+from hybridflow.ops.complex_parts import *  # noqa: F403
 from hybridflow.ops.creation import *  # noqa: F403
 from hybridflow.ops.elementwise import *  # noqa: F403
 from hybridflow.ops.indexing import *  # noqa: F403

@@ -119,6 +119,8 @@ class TensorMethods:
         """Round every element up."""
     def clip(self, /, min: Any = None, max: Any = None) -> Tensor:
         """Limit every element to a range; NaN stays NaN."""
+    def conj(self, /) -> Tensor:
+        """Change the sign of the imaginary part of every element; real numbers stay as they are."""
     def cos(self, /) -> Tensor:
         """Compute the cosine of every element, an angle in radians."""
     def cosh(self, /) -> Tensor:
@@ -139,6 +141,9 @@ class TensorMethods:
         """Reverse the order of the elements along axes."""
     def floor(self, /) -> Tensor:
         """Round every element down."""
+    @property
+    def imag(self, /) -> Tensor:
+        """Take the imaginary part of every element."""
     def log(self, /) -> Tensor:
         """Compute the natural logarithm of every element: -inf at 0, NaN below."""
     def log10(self, /) -> Tensor:
@@ -166,6 +171,9 @@ class TensorMethods:
         self, /, axis: int | tuple[int, ...] | None = None, *, dtype: Any = None, keepdims: bool = False,
     ) -> Tensor:
         """Multiply the elements along axes."""
+    @property
+    def real(self, /) -> Tensor:
+        """Take the real part of every element."""
     def reciprocal(self, /) -> Tensor:
         """Divide one by every element."""
     def reshape(self, /, *shape: Any, copy: bool | None = None) -> Tensor:

@@ -1,0 +1,154 @@
+"""Parts of complex numbers, elementwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import complex64, complex128, float32, float64, kind_of
+from hybridflow.core.op import Bad, Sample, op, public_names
+from hybridflow.core.operators import add_method
+from hybridflow.ops.common import (
+    NUMERIC,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    make_spec,
+    no_flops,
+    normals,
+    pointwise,
+    require_kind,
+)
+from hybridflow.ops.creation import zeros_like
+
+_PART_OF = {complex64: float32, complex128: float64}
+
+
+def _complex_normals(rng: np.random.Generator, *shape: int, dtype: Any = np.complex64) -> Any:
+    return np.asarray(normals(rng, *shape) + 1j * normals(rng, *shape), dtype=dtype)
+
+
+def _complex_samples(rng: np.random.Generator) -> Any:
+    yield Sample((_complex_normals(rng, 3, 4),))
+    yield Sample((_complex_normals(rng),))
+    yield Sample((_complex_normals(rng, 0, 2),))
+    yield Sample((_complex_normals(rng, 5, dtype=np.complex128),))
+    special = np.array([complex(-0.0, 0.0), complex(0.0, -0.0), complex(np.inf, np.nan)], np.complex64)
+    yield Sample((special,), gradient=False)
+    yield Bad((np.array([True]),), error=TypeError, text="does not take bool")
+
+
+def _part_infer(name: str) -> Any:
+    def infer(x: TensorSpec) -> TensorSpec:
+        require_kind(name, ("complex",), x)
+        return make_spec(x.shape, _PART_OF[x.dtype])
+
+    return infer
+
+
+@op(
+    kernel=np.conj,
+    lower=lax.conj,
+    infer=pointwise("conj", ("complex",)),
+    vjp=lambda F, g, y, x: (F.conj(g),),
+    flops=no_flops,
+    samples=_complex_samples,
+    traits=("pointwise", "involution"),
+    method="conj",
+    ulp=0,
+)
+def conj(x: TensorLike, /) -> Tensor:
+    """Change the sign of the imaginary part of every element; real numbers stay as they are.
+
+    Args:
+        x: any shape; numeric.
+
+    Returns:
+        The same shape and dtype.
+
+    Raises:
+        DTypeError: bool elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.conj([1 + 2j])
+        Tensor([1.-2.j], dtype=complex64)
+    """
+    tensor = as_tensor(x)
+    require_kind("conj", NUMERIC, tensor.spec)
+    return bind(conj.op, (tensor,)) if kind_of(tensor.dtype) == "complex" else tensor
+
+
+@op(
+    kernel=lambda x: np.real(x).copy(),
+    lower=lax.real,
+    infer=_part_infer("real"),
+    vjp=lambda F, g, y, x: (F.astype(g, dtype=x.dtype),),
+    flops=no_flops,
+    samples=_complex_samples,
+    traits=("pointwise",),
+    ulp=0,
+)
+def real(x: TensorLike, /) -> Tensor:
+    """Take the real part of every element.
+
+    Args:
+        x: any shape; numeric.
+
+    Returns:
+        The same shape; floats of the width of the complex numbers. Real numbers stay as they are.
+
+    Raises:
+        DTypeError: bool elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.real([1 + 2j])
+        Tensor([1.], dtype=float32)
+    """
+    tensor = as_tensor(x)
+    require_kind("real", NUMERIC, tensor.spec)
+    return bind(real.op, (tensor,)) if kind_of(tensor.dtype) == "complex" else tensor
+
+
+@op(
+    kernel=lambda x: np.imag(x).copy(),
+    lower=lax.imag,
+    infer=_part_infer("imag"),
+    vjp=lambda F, g, y, x: (g * -1j,),
+    flops=no_flops,
+    samples=_complex_samples,
+    traits=("pointwise",),
+    ulp=0,
+)
+def imag(x: TensorLike, /) -> Tensor:
+    """Take the imaginary part of every element.
+
+    Args:
+        x: any shape; numeric.
+
+    Returns:
+        The same shape; floats of the width of the complex numbers. Of real numbers zeros, in their dtype.
+
+    Raises:
+        DTypeError: bool elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.imag([1 + 2j])
+        Tensor([2.], dtype=float32)
+    """
+    tensor = as_tensor(x)
+    require_kind("imag", NUMERIC, tensor.spec)
+    return bind(imag.op, (tensor,)) if kind_of(tensor.dtype) == "complex" else zeros_like(tensor)
+
+
+add_method("real", real, as_property=True)
+add_method("imag", imag, as_property=True)
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
