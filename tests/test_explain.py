@@ -52,7 +52,7 @@ def test_the_argument_that_changed():
     a = ones(2)
     assert reasons(lambda x: x + 1, (ones(4),), (ones(5),)) == ["first call", "x: f32[4] -> f32[5]"]
     assert reasons(lambda x: x + 1, (a,), (ones(2, dtype=np.int32),))[1] == "x: f32[2] -> i32[2]"
-    assert reasons(lambda x, n: x + n, (a, 1), (a, 2), (a, 2.0))[1:] == ["n: int 1 -> int 2", "n: int 1 -> float 2.0"]
+    assert reasons(lambda x, n: x + n, (a, 1), (a, 2), (a, 2.0))[1:] == ["n: int 1 -> int 2", "n: int 1 -> float"]
     assert reasons(lambda x, mode: x + 1, (a, "a"), (a, None))[1] == "mode: str 'a' -> NoneType None"
     assert reasons(lambda x: x["a"] + 1, ({"a": a},), ({"a": a, "b": 1},))[1] == "x['b']: absent -> int 1"
     assert reasons(lambda x: x[0] + 1, ([a],), ((a,),))[1].startswith("structure: ")
@@ -85,7 +85,7 @@ def test_values_that_look_alike():
     v, w = hf.Variable(1.0), hf.Variable(1.0)
     found = reasons(lambda a, b: a + b, (v, w), (v, v))[1]
     assert found == "b: Variable f32[] (alias pattern 1) -> Variable f32[] (alias pattern 0)"
-    assert reasons(lambda x, n: x + n, (ones(1), 0.0), (ones(1), -0.0))[1] == "n: float 0.0 -> float -0.0"
+    assert reasons(lambda x, n: x + float(n), (ones(1), 0.0), (ones(1), -0.0))[1] == "n: float 0.0 -> float -0.0"
 
 
 def test_frozen_dataclasses():

@@ -311,10 +311,9 @@ def test_minus_zero_and_nan():
     compiled = hf.compile(lambda n: hf.asarray(1.0) / hf.asarray(n))
     assert compiled(0.0).item() == math.inf
     assert compiled(-0.0).item() == -math.inf
-    assert compiled.trace_count == 2
     assert math.isnan(compiled(math.nan).item())
     assert math.isnan(compiled(float("nan")).item())
-    assert compiled.trace_count == 3
+    assert compiled.trace_count == 1
     signs = hf.compile(lambda z: hf.asarray(1.0) / hf.asarray(z.imag))
     assert signs(complex(1, -0.0)).item() == -math.inf
     assert signs(complex(1, 0.0)).item() == math.inf

@@ -527,7 +527,7 @@ def test_a_captured_tensor_is_an_input():
     f = hf.compile(lambda x: captured * x + captured)
     assert f(2.0).tolist() == [0.0, 3.0, 6.0, 9.0]
     assert f.explain()[0].captured == 1
-    assert len(f.graph(2.0).inputs) == 1
+    assert len(f.graph(2.0).inputs) == 2  # the captured tensor and the number
     np.testing.assert_array_equal(captured.numpy(), numbers(4))
 
 

@@ -15,6 +15,7 @@ from hybridflow.core.device import device_of, device_string, find_device, place
 from hybridflow.core.dtypes import (
     DType,
     as_dtype,
+    float32,
     is_differentiable,
     is_integer,
     short_name,
@@ -33,6 +34,7 @@ from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node, next_sequence
 from hybridflow.core.op import REGISTRY, No, Op, register
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
+from hybridflow.core.traced_float import TracedFloat
 
 _new = object.__new__
 
@@ -353,6 +355,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
         Tensor([1, 2, 3], dtype=int32)
     """
     wanted = None if dtype is None else as_dtype(dtype)
+    if type(obj) is TracedFloat:
+        return obj.tensor(wanted or float32)
     if isinstance(obj, TensorMethods):
         tensor = as_tensor(obj)
         if wanted is not None and tensor.dtype != wanted:
@@ -378,7 +382,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
 def _tensors_in(obj: Any) -> bool:
     """Whether a nested sequence has tensors or Variables in it."""
     if not isinstance(obj, list | tuple):
-        return isinstance(obj, TensorMethods)
+        return isinstance(obj, TensorMethods) or type(obj) is TracedFloat
     return not NUMBERS.issuperset(map(type, cast("list[Any]", obj))) and any(map(_tensors_in, cast("list[Any]", obj)))
 
 

@@ -10,11 +10,13 @@ import numpy as np
 from hybridflow.core.context import CONTEXT, Context, context_of, current
 from hybridflow.core.dims import DimScope
 from hybridflow.core.dispatch import visible_outputs
+from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import DTypeError, HybridflowError, LeakError, TraceError, message
 from hybridflow.core.node import Edge, Node, Where, format_where, make_node, user_place
 from hybridflow.core.op import REGISTRY, Op, Stops, register
-from hybridflow.core.spec import TensorSpec, spec_of
+from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
+from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.ir.graph import Graph, constant_node, input_node
 from hybridflow.ir.variables import VariableState
@@ -81,6 +83,9 @@ class GraphBuilder:
         self.scope = Scope(name, self.outer.scope if self.outer is not None else None)
         self.name = name
         self.arguments: list[Node] = []
+        self.floats = 0
+        self.fallible: list[TracedFloat] = []
+        self.numbers: dict[tuple[int, DType], tuple[TracedFloat, Node]] = {}
         self.nodes: list[Node] = []
         self.captures: dict[Any, tuple[Tensor, Node]] = {}
         self.variables: dict[Node, VariableState] = {}
@@ -96,6 +101,29 @@ class GraphBuilder:
         node = input_node(spec, name, self.scope)
         self.arguments.append(node)
         return make_tensor(None, (node, 0))
+
+    def float_argument(self) -> TracedFloat:
+        """Add an argument that is a Python float and return what stands for it."""
+        self.floats += 1
+        return TracedFloat(self, self.floats - 1, frozenset([self.floats - 1]))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the trace is still being made."""
+        return self.scope.alive
+
+    def number_tensor(self, number: TracedFloat, dtype: DType) -> Tensor:
+        """Return the tensor of shape () that holds a Python number in each call."""
+        found = self.numbers.get((id(number), dtype))
+        if found is None:
+            node = input_node(make_spec((), dtype), f"number_{len(self.numbers)}", self.scope, user_place(2))
+            found = self.numbers[id(number), dtype] = (number, node)
+        return make_tensor(None, (found[1], 0))
+
+    def may_fail(self, number: TracedFloat) -> None:
+        """Have a Python number computed by each call, used or not, if what computes it always runs."""
+        if current().tracer is self:
+            self.fallible.append(number)
 
     def constant(self, array: np.ndarray[Any, Any]) -> Tensor:
         """Add a constant and return its traced tensor."""
@@ -220,6 +248,9 @@ class GraphBuilder:
                         hint="Use an operation with a fixed result shape, such as hf.where.")
             )  # fmt: skip
         edges = tuple([self.edge_of(tensor) for tensor in inputs])
+        for value in attrs.values():
+            if type(value) is TracedFloat or (type(value) is tuple and TracedFloat in map(type, value)):
+                hash(value)  # an attribute is part of the graph: the number itself is needed
         if op.saves.hidden:
             attrs = {**attrs, "residuals": residuals}
         outputs = op.infer(*[node.spec(index) for node, index in edges], **attrs)
@@ -232,12 +263,13 @@ class GraphBuilder:
     # -- the end ----------------------------------------------------------------------------------------------
 
     def finish(self, outputs: Sequence[Tensor]) -> Graph:
-        """Return the graph: arguments, captures and Variables in; outputs, assigned Variables and checks out."""
+        """Return the graph: arguments, numbers, captures, Variables in; outputs, assigned Variables, checks out."""
         edges = [self.edge_of(tensor) for tensor in outputs]
         edges += [self._guarded(state) for state in self.assigned()]
         edges += [self.edge_of(check.ok) for check in self.checks]
         inputs = (
             *self.arguments,
+            *[node for _, node in self.numbers.values()],
             *[node for _, node in self.captures.values()],
             *[state.original[0] for state in self.variables.values()],
         )

@@ -15,6 +15,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, check_fits, default_dtype, float32, float64, int32, int64, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Op, Sample, Stops, op, public_names
+from hybridflow.core.traced_float import TracedFloat
 from hybridflow.ops.common import (
     Shape,
     Tensor,
@@ -96,6 +97,8 @@ def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: str |
     found = None if dtype is None else as_dtype(dtype)
     if isinstance(fill_value, Dim):
         return bind(full.op, (), {"shape": sizes, "fill_value": fill_value, "dtype": found or int32})
+    if type(fill_value) is TracedFloat:
+        fill_value = fill_value.tensor(found or float32)
     if not is_number(fill_value):
         tensor = as_tensor(fill_value)
         return broadcast_to(tensor if found is None else cast_to(tensor, found), sizes)

@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from hybridflow.core.dtypes import WIDE
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
 from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import Variable
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.arguments import (
@@ -31,18 +32,22 @@ from hybridflow.tracing.arguments import (
     parameters_of,
     quick_arguments,
 )
+from hybridflow.tracing.cache import CacheInfo, TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
 from hybridflow.tracing.config import STATE
 from hybridflow.tracing.explain import Change, Explanation, TraceRecord
 from hybridflow.tracing.lowered import Lowered
 from hybridflow.tracing.signature import (
+    FLOAT,
     LEAF,
     TENSOR,
     BoundCall,
     Signature,
     differences,
     flatten_arguments,
+    floats_of,
     named_leaves,
+    with_numbers,
 )
 from hybridflow.tracing.trace import Trace, make_trace, raw_value
 
@@ -56,45 +61,42 @@ _RECORDS = 256
 """How many traces `explain` remembers."""
 
 
-class CacheInfo(NamedTuple):
-    """What `CompiledFunction.cache_info` returns."""
-
-    hits: int
-    misses: int
-    max_traces: int
-    traces: int
-    executables: int
-
-
 class _SoleTrace:
-    """The only trace of a function, when its arguments are plain tensors.
+    """The only trace of a function, when its arguments are plain tensors and floats.
 
     Attributes:
         trace: the trace.
         run: the executable's call if that is all there is to a call: no Variables, captured tensors or checks.
         variables: the Variables of every call.
+        kinds: the types of the arguments.
+        floats: whether some are floats.
     """
 
-    __slots__ = ("count", "run", "trace", "variables", "wide")
+    __slots__ = ("floats", "kinds", "numbers", "run", "trace", "variables", "wide")
 
-    def __init__(self, trace: Trace, run: Callable[..., Any] | None, variables: tuple[Variable, ...]) -> None:
+    def __init__(
+        self, trace: Trace, run: Callable[..., Any] | None, variables: tuple[Variable, ...], kinds: tuple[type, ...]
+    ) -> None:
         self.trace = trace
         self.run = run
         self.variables = variables
-        self.count = trace.arguments
+        self.kinds = kinds
+        self.floats = float in kinds
+        self.numbers = trace.numbers
         self.wide = trace.wide
 
     @classmethod
     def of(cls, trace: Trace, signature: Signature) -> _SoleTrace | None:
-        """Return the sole trace, or None if calls have other arguments than tensors."""
-        tensors_only = all(leaf.kind == TENSOR for leaf in signature.leaves)
+        """Return the sole trace, or None if calls have other arguments than tensors and floats."""
+        plain = all(leaf.kind in (TENSOR, FLOAT) for leaf in signature.leaves)
         flat = all(tree == LEAF for tree in signature.tree)
-        if not tensors_only or not flat or trace.symbolic or current().device is not None:
+        if not plain or not flat or trace.symbolic or current().device is not None:
             return None
+        kinds = tuple([Tensor if leaf.kind == TENSOR else float for leaf in signature.leaves])
         variables = trace.variables(signature)
         if trace.captures or variables or trace.checks:
-            return cls(trace, None, variables)
-        return cls(trace, trace.executable([raw_value(leaf.value) for leaf in signature.leaves], None).call, ())
+            return cls(trace, None, variables, kinds)
+        return cls(trace, trace.executable(trace.arrays(signature), None).call, (), kinds)
 
     def call(self, arrays: list[Any]) -> Any:
         """Run the trace on the raw values of its arguments.
@@ -110,11 +112,13 @@ class _SoleTrace:
         return self.trace.plan.build([make_tensor(output) for output in outputs])
 
     def raw_arguments(self, args: tuple[Any, ...]) -> list[Any] | None:
-        """Return the raw values of the arguments, or None if they are not all plain tensors."""
+        """Return the raw values of the arguments, or None if they are not all plain tensors and floats."""
+        if tuple(map(type, args)) != self.kinds:
+            return None
         arrays: list[Any] = []
         for argument in args:
-            if type(argument) is not Tensor:
-                return None
+            if type(argument) is float:
+                continue
             value = argument._value
             if type(value) is np.ndarray:
                 if value.dtype.num in WIDE and not self.wide:
@@ -123,7 +127,9 @@ class _SoleTrace:
             elif value is None:
                 return None
             arrays.append(value)
-        return arrays if len(arrays) == self.count else None
+        if self.floats and self.numbers is not None:
+            arrays += self.numbers([argument for argument in args if type(argument) is float])
+        return arrays
 
 
 class CompiledFunction(Generic[P, R]):
@@ -164,12 +170,11 @@ class CompiledFunction(Generic[P, R]):
         self._check_static()
         self._max_traces = max_traces
         self._lock = threading.RLock()
-        self._traces: dict[Any, Trace] = {}
+        self._traces = TraceCache(max_traces)
+        self._needed: dict[Any, frozenset[int]] = {}
         self._sole: _SoleTrace | None = None
         self._records: deque[TraceRecord] = deque(maxlen=_RECORDS)
-        self._dropped: set[int] = set()
         self._trace_count = 0
-        self._compile_count_dropped = 0
         self._hits = 0
         self._misses = 0
         self._instances: dict[int, tuple[Any, CompiledFunction[Any, Any]]] = {}
@@ -207,12 +212,11 @@ class CompiledFunction(Generic[P, R]):
         context = CONTEXT.get()
         if STATE.eager or (context is not None and context.tracer is not None):
             return self._call_python(args, kwargs)
-        signature = self._signature(args, kwargs)
-        trace = self._find(signature, args)
+        trace, signature = self._find(self._signature(args, kwargs), args)
         if context is not None and context.tapes:
             return trace.call_under_tapes(signature, context)
         variables = trace.variables(signature)
-        return trace.call(_raw_arguments(signature), variables, None if context is None else context.device)
+        return trace.call(trace.arrays(signature), variables, None if context is None else context.device)
 
     def _call_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function itself, with what a trace would give it and to what a compiled call would return."""
@@ -237,37 +241,44 @@ class CompiledFunction(Generic[P, R]):
         first = args[:1] if self._bound else ()
         return lambda arguments: apply_arguments(self._function, self._parameters, first, arguments)
 
-    def _find(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
-        key = (signature.key, current().device)
-        trace = self._traces.get(key)
-        if trace is None or (trace.takes_variables and not trace.fits(signature)):
+    def _find(self, signature: Signature, args: tuple[Any, ...]) -> tuple[Trace, Signature]:
+        """Return the trace of a call, made if there is none, and the signature by which it was found."""
+        needed = self._needed.get(signature.key) if self._needed else None
+        found = signature if needed is None else with_numbers(signature, needed)
+        trace = self._fitting(found)
+        if trace is None:
             with self._lock:
-                trace = self._fitting(key, signature)
+                trace = self._fitting(found)
                 if trace is None:
-                    return self._add(key, signature, args)
+                    return self._add(signature, args)
         self._hits += 1
-        return trace
+        return trace, found
 
-    def _fitting(self, key: Any, signature: Signature) -> Trace | None:
-        """Return the trace of a key; there are several if Variables were arguments and were reached otherwise too."""
-        trace = self._traces.get(key)
-        if trace is None or not trace.takes_variables or trace.fits(signature):
-            return trace
-        for other, trace in self._traces.items():
-            if other[:2] == key and trace.fits(signature):
+    def _fitting(self, signature: Signature) -> Trace | None:
+        """Return the trace of a signature that also fits what is outside of the arguments."""
+        for trace in self._traces.find((signature.key, current().device)):
+            if not trace.takes_variables or trace.fits(signature):
                 return trace
         return None
 
-    def _add(self, key: Any, signature: Signature, args: tuple[Any, ...]) -> Trace:
+    def _add(self, generic: Signature, args: tuple[Any, ...]) -> tuple[Trace, Signature]:
         self._misses += 1
-        trace = self._trace(key, signature, args)
-        while len(self._traces) >= self._max_traces:
-            self._drop_oldest()
-        self._traces[key if key not in self._traces else (*key, self._trace_count)] = trace
+        needed = self._needed.get(generic.key, frozenset[int]())
+        while True:
+            signature = with_numbers(generic, needed) if needed else generic
+            try:
+                trace = self._trace(signature, args)
+                break
+            except NeedsNumber as need:
+                left = [i for i in range(len(floats_of(generic))) if i not in needed]
+                needed |= {left[i] for i in need.arguments}
+        if needed:
+            self._needed[generic.key] = needed
+        self._traces.add((signature.key, current().device), trace)
         self._sole = _SoleTrace.of(trace, signature) if self._plain and len(self._traces) == 1 else None
         if self._misses == _MANY and self._hits < _MANY:
             self._warn(trace.record)
-        return trace
+        return trace, signature
 
     def _warn(self, record: TraceRecord) -> None:
         """Say once that the function is traced anew at nearly every call, and why."""
@@ -279,15 +290,8 @@ class CompiledFunction(Generic[P, R]):
         file, line = where_file_line(user_place(3)) or (__file__, 0)
         warnings.warn_explicit(text, RetraceWarning, file, line)
 
-    def _drop_oldest(self) -> None:
-        key, oldest = min(self._traces.items(), key=lambda item: item[1].last_used)
-        del self._traces[key]
-        self._sole = None
-        self._dropped.add(hash(key[:2]))
-        self._compile_count_dropped += oldest.record.compiles
-
-    def _trace(self, key: Any, signature: Signature, args: tuple[Any, ...]) -> Trace:
-        dropped = hash(key) in self._dropped
+    def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
+        dropped = self._traces.was_dropped((signature.key, current().device))
         named = named_leaves(signature)
         record = TraceRecord(
             number=self._trace_count + 1,
@@ -306,7 +310,7 @@ class CompiledFunction(Generic[P, R]):
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
         """Return what differs from the cached trace that is most alike."""
         best: list[tuple[str, str, str]] | None = None
-        for trace in self._traces.values():
+        for trace in self._traces:
             found = differences(trace.leaves, trace.tree, signature) or trace.alias_changes(signature)
             if best is None or len(found) < len(best):
                 best = found
@@ -367,7 +371,7 @@ class CompiledFunction(Generic[P, R]):
     @property
     def compile_count(self) -> int:
         """How many XLA executables were compiled, one per trace and concrete shape."""
-        return self._compile_count_dropped + sum(trace.record.compiles for trace in self._traces.values())
+        return self._traces.compiles
 
     def cache_info(self) -> CacheInfo:
         """Return hits, misses, and the sizes of the trace cache (calls of a function's only trace count as neither)."""
@@ -376,14 +380,12 @@ class CompiledFunction(Generic[P, R]):
             self._misses,
             self._max_traces,
             len(self._traces),
-            sum(len(trace.executables) for trace in self._traces.values()),
+            self._traces.executables,
         )
 
     def clear_cache(self) -> None:
         """Drop every trace and executable; counts and explanations stay."""
         with self._lock:
-            self._compile_count_dropped = self.compile_count
-            self._dropped.update(hash(key[:2]) for key in self._traces)
             self._traces.clear()
             self._sole = None
 
@@ -398,14 +400,13 @@ class CompiledFunction(Generic[P, R]):
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
         """Return the texts of what a call with these arguments runs, from the IR to XLA's optimised HLO."""
         trace, signature = self._trace_for(args, kwargs)
-        arrays = _raw_arguments(signature)
+        arrays = trace.arrays(signature)
         arrays += [raw_value(tensor) for tensor in trace.captures]
         arrays += [variable.current() for variable in trace.variables(signature)]
         return Lowered(trace.raw_graph, trace.graph, trace.executable(arrays, current().device))
 
     def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]:
-        signature = self._signature(args, kwargs)
-        return self._find(signature, args), signature
+        return self._find(self._signature(args, kwargs), args)
 
     def __copy__(self) -> CompiledFunction[P, R]:
         return self
@@ -444,11 +445,6 @@ class CompiledMethod(BoundCall):
 
     def __repr__(self) -> str:
         return f"<CompiledMethod {self.__func__!r} of {type(self.__self__).__name__}>"
-
-
-def _raw_arguments(signature: Signature) -> list[Any]:
-    return [raw_value(leaf.value) for leaf in signature.leaves if leaf.kind == TENSOR]
-
 
 
 @overload
@@ -503,5 +499,3 @@ def compile(
         return CompiledFunction(function, static_argnames=static_argnames, max_traces=max_traces, name=name)
 
     return decorate if fn is None else decorate(fn)
-
-

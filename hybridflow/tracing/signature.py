@@ -17,10 +17,13 @@ from hybridflow.core.dtypes import as_dtype
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
+from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.order import has_order, in_order_of
 
 TENSOR, VARIABLE, STATIC = "tensor", "variable", "static"
+FLOAT = "float"
+"""The kind of a Python float: each call has its own value, unless the traced code needs the number."""
 NOTHING = "nothing"
 """The kind of a None inside a structure; it is a part of the structure, and no leaf but for `named_leaves`."""
 LEAF = jax.tree_util.tree_structure(0)
@@ -32,7 +35,7 @@ class Leaf(NamedTuple):
 
     Attributes:
         path: where it is, such as ``x`` or ``batch['image']``; only `named_leaves` says so.
-        kind: tensor, variable or static.
+        kind: tensor, variable, float or static.
         value: the tensor, the Variable, or the Python value.
         key: what a trace depends on.
     """
@@ -48,6 +51,8 @@ class Leaf(NamedTuple):
             return str(self.value.spec)
         if self.kind == VARIABLE:
             return f"Variable {self.value.spec}"
+        if self.kind == FLOAT:
+            return "float"
         kind = self.value.kind if isinstance(self.value, _Text) else type(self.value).__name__
         return f"{kind} {self.value!r}"[:80]
 
@@ -202,6 +207,7 @@ def named_leaves(signature: Signature) -> list[Leaf]:
     return named
 
 
+_FLOAT_KEY = (FLOAT,)
 _NOTHING = Leaf("", NOTHING, None, NOTHING)
 
 
@@ -219,6 +225,8 @@ def _leaf(value: Any, seen: dict[int, int]) -> Leaf:
         return Leaf("", TENSOR, value, (TENSOR, value.shape, value.dtype.num))
     if kind in _PLAIN:
         return Leaf("", STATIC, value, (STATIC, kind, value))
+    if kind is float or kind is TracedFloat:
+        return Leaf("", FLOAT, value, _FLOAT_KEY)
     if isinstance(value, Variable):
         order = seen.setdefault(id(value), len(seen))
         return Leaf("", VARIABLE, value, (VARIABLE, order, value.shape, value.dtype.num, value.trainable))
@@ -250,6 +258,25 @@ def unflatten_arguments(signature: Signature, values: list[Any], static: frozens
 def argument_variables(signature: Signature) -> list[Variable]:
     """Return the distinct Variables among the arguments, in the order in which their leaves number them."""
     return list({leaf.key[1]: leaf.value for leaf in signature.leaves if leaf.kind == VARIABLE}.values())
+
+
+def floats_of(signature: Signature) -> list[float]:
+    """Return the floats among the arguments that no key knows."""
+    return [leaf.value for leaf in signature.leaves if leaf.kind == FLOAT]
+
+
+def with_numbers(signature: Signature, needed: frozenset[int]) -> Signature:
+    """Return a signature in which the floats at some positions (among the floats) count by value."""
+    leaves: list[Leaf] = []
+    position = 0
+    for leaf in signature.leaves:
+        if leaf.kind == FLOAT:
+            if position in needed:
+                leaf = leaf._replace(kind=STATIC, key=(STATIC, *static_key(leaf.value)))
+            position += 1
+        leaves.append(leaf)
+    names, trees, _ = signature.key
+    return signature._replace(leaves=leaves, key=(names, trees, tuple([leaf[3] for leaf in leaves])))
 
 
 def differences(old: list[Leaf], old_tree: Any, new: Signature) -> list[tuple[str, str, str]]:
@@ -286,6 +313,8 @@ def forget_values(leaves: Iterable[Leaf]) -> list[Leaf]:
             kept.append(leaf._replace(value=_Described(spec)))
         elif leaf.kind == VARIABLE:
             kept.append(leaf._replace(value=_Described(leaf.value.spec)))
+        elif leaf.kind == FLOAT:
+            kept.append(leaf._replace(value=0.0))
         elif leaf.value is None or isinstance(leaf.value, bool | int | float | complex | str):
             kept.append(leaf)
         else:

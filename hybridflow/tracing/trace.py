@@ -14,6 +14,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from hybridflow.backend.host import run_quietly
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.context import Context, context_of
 from hybridflow.core.dispatch import record as record_node
@@ -29,9 +30,11 @@ from hybridflow.ir.variables import ArgumentVariable, VariableState
 from hybridflow.passes import run_passes
 from hybridflow.tracing.calls import check_unchanged, output_tensor
 from hybridflow.tracing.explain import TraceRecord
+from hybridflow.tracing.numbers import Numbers
 from hybridflow.tracing.order import has_order, in_order_of, skeleton
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
 from hybridflow.tracing.signature import (
+    FLOAT,
     LEAF,
     NOTHING,
     TENSOR,
@@ -39,6 +42,7 @@ from hybridflow.tracing.signature import (
     Leaf,
     Signature,
     argument_variables,
+    floats_of,
     forget_values,
     unflatten_arguments,
 )
@@ -90,15 +94,16 @@ class Trace:
         self.assigned: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.assignments])
         self.checks: tuple[Check, ...] = tuple(builder.checks)
         self.arguments = len(builder.arguments)
+        self.wide = is_wide(self.graph)
+        self.numbers = _numbers_of(builder, wide=self.wide)
         self.record = record
         self.leaves = forget_values(named)
         self.tree = tree
         self.last_used = next_use()
-        first = self.arguments + len(self.captures)
+        first = self.arguments + len(builder.numbers) + len(self.captures)
         self.donated: tuple[int, ...] = tuple([first + index for index in self.assigned])
         self.executables: dict[Any, Executable] = {}
         self.only: Executable | None = None
-        self.wide = is_wide(self.graph)
         self.symbolic = bool(graph.dims.hints)
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
@@ -144,6 +149,13 @@ class Trace:
 
     # -- calling ----------------------------------------------------------------------------------------------
 
+    def arrays(self, signature: Signature) -> list[Any]:
+        """Return the raw inputs that the arguments of a call are: tensors, then Python numbers."""
+        arrays = [raw_value(leaf.value) for leaf in signature.leaves if leaf.kind == TENSOR]
+        if self.numbers is not None:
+            arrays += self.numbers(floats_of(signature))
+        return arrays
+
     def executable(self, values: Sequence[Any], device: Any) -> Executable:
         """Return the executable for the shapes of the inputs, compiling it if there is none yet."""
         if self.only is not None and device is None:
@@ -171,7 +183,7 @@ class Trace:
         """Run the trace and return the user's structure.
 
         Args:
-            arrays: the raw values of the tensor arguments; the list is extended.
+            arrays: what `arrays` returns for the call; the list is extended.
             variables: what `variables` returns for the call.
             device: the device of the call, None for the default one.
         """
@@ -233,6 +245,8 @@ class Trace:
         variables = self.variables(signature)
         with WRITES if self.assigned else nullcontext():
             inputs = [leaf.value for leaf in signature.leaves if leaf.kind == TENSOR]
+            if self.numbers is not None:
+                inputs += self._number_tensors(signature)
             count = len(inputs)
             inputs += self.captures
             for state, variable in zip(self.states, variables, strict=True):
@@ -247,6 +261,14 @@ class Trace:
             del inputs, edges  # a tensor that holds a Variable's buffer would keep it from being donated
             with context_of(None):
                 return self.call(arrays, variables, context.device)
+
+    def _number_tensors(self, signature: Signature) -> list[Tensor]:
+        numbers = cast(Numbers, self.numbers)(floats_of(signature))
+        specs = self.graph.input_specs[self.arguments :]
+        return [
+            make_tensor(run_quietly(np.asarray, value, spec.dtype))
+            for value, spec in zip(numbers, specs, strict=False)
+        ]
 
     def _call_recorded(
         self, inputs: list[Tensor], edges: list[Edge | None], variables: Sequence[Variable], device: Any
@@ -276,6 +298,13 @@ class Trace:
                         self.recorded = graph_to_record(self.raw_graph, assignments, self.plan.count)
                     found = self.gradient_ops[wanted, device] = gradient_op(self.recorded, wanted, device)
         return found
+
+
+def _numbers_of(builder: GraphBuilder, *, wide: bool) -> Numbers | None:
+    if not builder.numbers and not builder.fallible:
+        return None
+    wanted = [(number, node.spec().dtype) for number, node in builder.numbers.values()]
+    return Numbers(wanted, builder.fallible, builder.floats, wide=wide)
 
 
 def _reached(variable: Variable | None) -> str:
@@ -373,6 +402,8 @@ def _traced_value(leaf: Leaf, builder: GraphBuilder, stand_ins: Sequence[Variabl
     """Return what the function gets for an argument's leaf while it is traced."""
     if leaf.kind == TENSOR:
         return builder.argument(leaf.value.spec, leaf.path)
+    if leaf.kind == FLOAT:
+        return builder.float_argument()
     return stand_ins[leaf.key[1]] if leaf.kind == VARIABLE else leaf.value
 
 

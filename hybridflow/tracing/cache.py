@@ -1,0 +1,85 @@
+"""The traces of one compiled function: by key, several for a key if what they rely on differs, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hybridflow.tracing.trace import Trace
+
+
+class CacheInfo(NamedTuple):
+    """What `CompiledFunction.cache_info` returns."""
+
+    hits: int
+    misses: int
+    max_traces: int
+    traces: int
+    executables: int
+
+
+class TraceCache:
+    """Traces by key, at most `limit` of them: the least recently used one makes room.
+
+    Traces of one key are told apart by what they found outside their arguments: Python values (guards) and Variables
+    reached in two ways. Readers take no lock, so a key's traces are a tuple that is replaced as a whole.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._traces: dict[object, tuple[Trace, ...]] = {}
+        self._dropped: set[int] = set()
+        self.compiles_dropped = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._traces.values()))
+
+    def __iter__(self) -> Iterator[Trace]:
+        for traces in list(self._traces.values()):
+            yield from traces
+
+    def find(self, key: object) -> tuple[Trace, ...]:
+        """Return the traces of a key, the newest first."""
+        return self._traces.get(key, ())
+
+    def add(self, key: object, trace: Trace) -> None:
+        """Keep a trace."""
+        while len(self) >= self.limit:
+            self._drop_oldest()
+        self._traces[key] = (trace, *self._traces.get(key, ()))
+
+    def was_dropped(self, key: object) -> bool:
+        """Whether a trace of this key has been dropped."""
+        return hash(key) in self._dropped
+
+    def clear(self) -> None:
+        """Drop every trace."""
+        for key in list(self._traces):
+            for trace in self._traces.pop(key):
+                self._forget(key, trace)
+
+    @property
+    def executables(self) -> int:
+        """How many executables the traces have."""
+        return sum(len(trace.executables) for trace in self)
+
+    @property
+    def compiles(self) -> int:
+        """How many executables were made, those of dropped traces included."""
+        return self.compiles_dropped + sum(trace.record.compiles for trace in self)
+
+    def _drop_oldest(self) -> None:
+        key, oldest = min(
+            ((key, trace) for key, traces in self._traces.items() for trace in traces),
+            key=lambda item: item[1].last_used,
+        )
+        left = tuple([trace for trace in self._traces[key] if trace is not oldest])
+        if left:
+            self._traces[key] = left
+        else:
+            del self._traces[key]
+        self._forget(key, oldest)
+
+    def _forget(self, key: object, trace: Trace) -> None:
+        self._dropped.add(hash(key))
+        self.compiles_dropped += trace.record.compiles

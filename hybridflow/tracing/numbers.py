@@ -1,0 +1,117 @@
+"""The Python numbers of a trace, computed anew by every call: see `hybridflow.core.traced_float`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hybridflow.backend.host import run_quietly
+from hybridflow.core.dtypes import DType
+from hybridflow.core.node import format_where
+from hybridflow.core.traced_float import Step, TracedFloat
+
+_FLOAT32 = np.dtype("float32")
+_LARGE = 3e38
+
+
+class Numbers:
+    """The program that turns the float arguments of a call into the graph's inputs.
+
+    Args:
+        wanted: each number that meets tensors, and the dtype in which it does.
+        fallible: numbers that are computed even if nothing uses them, since that may raise.
+        arguments: how many float arguments a call has.
+        wide: whether the executable runs with 64-bit types, where a bare Python float would be one.
+    """
+
+    __slots__ = ("_run", "_steps")
+
+    def __init__(
+        self,
+        wanted: Sequence[tuple[TracedFloat, DType]],
+        fallible: Sequence[TracedFloat],
+        arguments: int,
+        *,
+        wide: bool,
+    ) -> None:
+        self._steps: list[tuple[TracedFloat, Step]] = []
+        names: dict[int, str] = {}
+        for number in (*fallible, *[number for number, _ in wanted]):
+            self._collect(number, names)
+        space: dict[str, Any] = {}
+        lines = [f"def run({', '.join(f'a{i}' for i in range(arguments))}):"]
+        for position, (number, step) in enumerate(self._steps):
+            space[f"f{position}"] = step.function
+            operands = [_operand(operand, names, space) for operand in step.operands]
+            lines.append(f"    {names[id(number)]} = f{position}({', '.join(operands)})")
+        outputs: list[str] = []
+        for number, dtype in wanted:
+            name = names[id(number)]
+            convert = f"c_{dtype}({name})"
+            space[f"c_{dtype}"] = _converter(dtype)
+            # jax rounds a bare float to float32 faster than NumPy does, but warns of those that become infinite.
+            quick = dtype == _FLOAT32 and not wide
+            outputs.append(f"{name} if -{_LARGE} < {name} < {_LARGE} else {convert}" if quick else convert)
+        lines.append(f"    return [{', '.join(outputs)}]")
+        exec("\n".join(lines), space)  # straight-line Python, made once and run by every call
+        self._run: Callable[..., list[Any]] = space["run"]
+
+    def _collect(self, number: TracedFloat, names: dict[int, str]) -> None:
+        """Number the steps that a number needs, each after its operands."""
+        stack = [number]
+        while stack:
+            top = stack[-1]
+            step = top.step
+            if id(top) in names:
+                stack.pop()
+            elif isinstance(step, int):
+                names[id(top)] = f"a{step}"
+            else:
+                missing = [one for one in step.operands if type(one) is TracedFloat and id(one) not in names]
+                if missing:
+                    stack += missing
+                else:
+                    names[id(top)] = f"s{len(self._steps)}"
+                    self._steps.append((top, step))
+
+    def __call__(self, floats: Sequence[float]) -> list[Any]:
+        """Return the inputs that hold the numbers of a call.
+
+        Raises:
+            ZeroDivisionError, OverflowError: as the user's arithmetic would, with its line in a note.
+        """
+        try:
+            return self._run(*floats)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            self._locate(error, floats)
+            raise
+
+    def _locate(self, error: Exception, floats: Sequence[float]) -> None:
+        """Note on an error which line of the user's computes the number that failed."""
+        values: dict[int, Any] = {}
+
+        def value(operand: Any) -> Any:
+            if type(operand) is not TracedFloat:
+                return operand
+            return floats[operand.step] if isinstance(operand.step, int) else values[id(operand)]
+
+        for number, step in self._steps:
+            try:
+                values[id(number)] = step.function(*map(value, step.operands))
+            except Exception:
+                error.add_note(f"in Python numbers computed at {format_where(step.where)}")
+                return
+
+
+def _operand(operand: Any, names: dict[int, str], space: dict[str, Any]) -> str:
+    if type(operand) is TracedFloat:
+        return names[id(operand)]
+    name = f"k{len(space)}"
+    space[name] = operand
+    return name
+
+
+def _converter(dtype: DType) -> Callable[[float], Any]:
+    return lambda number: run_quietly(dtype.type, number)

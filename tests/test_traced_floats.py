@@ -1,0 +1,247 @@
+"""Python floats among the arguments: one trace for every value, unless the code needs the number."""
+
+import copy
+import math
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import hybridflow as hf
+from hybridflow.core.traced_float import NeedsNumber
+
+
+def ones(*shape, dtype=np.float32):
+    return hf.asarray(np.ones(shape, dtype))
+
+
+def both(fn, *calls):
+    """Return the compiled function after each call gave what the function itself gives, bit for bit."""
+    compiled = hf.compile(fn)
+    for args in calls:
+        with hf.config.run_eagerly():
+            expected = compiled(*args)
+        got = compiled(*args)
+        np.testing.assert_array_equal(got.numpy(), expected.numpy(), strict=True)
+    return compiled
+
+
+RATES = (0.1, 1e-9, -0.0, 0.0, math.inf, -3.25, 1e300)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, s: x + s,
+        lambda x, s: s - x,
+        lambda x, s: x * (1 - (1 - s)),
+        lambda x, s: x * (s * 0.3 + 2),
+        lambda x, s: x * -s + abs(s),
+        lambda x, s: x * (s % 0.7) + s // 0.3,
+        lambda x, s: hf.where(x > 0, s, -s),
+        lambda x, s: hf.asarray([s, 1.0, 2 * s]) + x[0],
+        lambda x, s: hf.full((2,), s),
+        lambda x, s: hf.asarray(s) + x,
+        lambda x, s: hf.maximum(x, s),
+        lambda x, s: (x + 1) ** (hf.asarray(s) * 0 + 2),
+        lambda x, s: x.astype(hf.int32) * s,
+        lambda x, s: x.astype(hf.float64) * (s + 0.1),
+        lambda x, s: x.astype(hf.bfloat16) * s,
+        lambda x, s: hf.clip(x, -1.0, 1.0) * np.float32(2) * s,
+    ],
+)
+def test_one_trace_for_every_value(fn):
+    compiled = both(fn, *[(ones(3), rate) for rate in RATES if not (math.isinf(rate) or rate > 1e200)])
+    assert compiled.trace_count == 1
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_rounded_once_after_python_arithmetic(rate):
+    """1 - (1 - 1e-9) is not 0 in Python's doubles."""
+    both(lambda x, s: x * (1 - (1 - s)), (ones(2), rate))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, s: x * math.sqrt(abs(s)),
+        lambda x, s: x * (1.0 if s > 0.5 else 2.0),
+        lambda x, s: x * len(f"{s}"),
+        lambda x, s: x * int(s),
+        lambda x, s: x * round(s, 1),
+        lambda x, s: x * {0.5: 1.0}.get(s, 3.0),
+        lambda x, s: x * (s == 0.5),
+        lambda x, s: x * (2.0 if s else 1.0),
+        lambda x, s: x * s**0.5,
+        lambda x, s: x * 2.0**s,
+        lambda x, s: x * s.is_integer(),
+        lambda x, s: x * np.sqrt(s),
+        lambda x, s: x * np.float64(2) * np.asarray(s),
+        lambda x, s: x * divmod(s, 0.3)[1],
+        lambda x, s: x + hf.asarray(s, dtype=hf.int32),
+        lambda x, s: hf.nn.layer_norm(x, epsilon=s),
+    ],
+)
+def test_code_that_needs_the_number_is_traced_by_value(fn):
+    compiled = both(fn, (ones(3), 0.5), (ones(3), 2.25), (ones(3), 0.5))
+    assert compiled.trace_count == 2
+    assert "0.5" in compiled.explain()[0].signature["s"]
+    assert "0.5 -> float 2.25" in compiled.explain()[1].reason
+
+
+def test_only_the_floats_that_are_needed_are_in_the_key():
+    @hf.compile
+    def f(x, exponent, scale):
+        return x * math.pow(2.0, exponent) * scale
+
+    for exponent in (1.0, 2.0):
+        for scale in (0.5, 0.25, 0.125):
+            assert f(ones(), exponent, scale).item() == 2.0**exponent * scale
+    assert f.trace_count == 2
+
+
+def test_minus_zero_and_nan_are_apart_by_value():
+    f = hf.compile(lambda x, s: x * math.copysign(1.0, s))
+    results = [f(ones(), s).item() for s in (0.0, -0.0, math.nan, float("nan"))]
+    assert results[:2] == [1.0, -1.0]
+    assert f.trace_count == 3
+
+
+def test_floats_in_structures_keywords_defaults_and_methods():
+    @hf.compile
+    def f(x, options, *, rate=0.5):
+        return x * options["a"][0] + options["b"] * rate
+
+    for a in (1.0, 2.0):
+        assert f(ones(), {"a": [a], "b": 3.0}).item() == a + 1.5
+        assert f(ones(), {"b": 3.0, "a": [a]}, rate=2.0).item() == a + 6.0
+    assert f.trace_count == 1
+
+    class Model:
+        @hf.compile
+        def step(self, x, rate):
+            return x * rate
+
+    model = Model()
+    assert [model.step(ones(), r).item() for r in (1.0, 2.0)] == [1.0, 2.0]
+    assert model.step.trace_count == 1
+
+
+def test_static_argnames_are_by_value():
+    f = hf.compile(lambda x, s: x * s, static_argnames="s")
+    assert [f(ones(), s).item() for s in (1.0, 2.0)] == [1.0, 2.0]
+    assert f.trace_count == 2
+
+
+def test_isinstance_says_float_and_copies_are_the_number():
+    @hf.compile
+    def f(x, s):
+        assert isinstance(s, float)
+        assert not isinstance(s, int)
+        return x * copy.copy(s) + copy.deepcopy(s)
+
+    assert [f(ones(), s).item() for s in (1.0, 2.0)] == [2.0, 4.0]
+    assert f.trace_count == 1
+
+
+def test_nested_compiled_functions_pass_the_float_on():
+    inner = hf.compile(lambda x, s: x * s)
+    outer = hf.compile(lambda x, s: inner(x, s + 1) + inner(np.ones(2, np.float32), s))
+    assert [outer(ones(2), s).tolist()[0] for s in (1.0, 2.0)] == [3.0, 5.0]
+    assert outer.trace_count == 1
+
+
+def test_gradients_and_variables():
+    v = hf.Variable(1.0)
+
+    @hf.compile
+    def step(x, rate):
+        with hf.GradientTape() as tape:
+            loss = v * v * x
+        v.assign_sub(rate * tape.gradient(loss, v))
+        return loss
+
+    expected = 1.0
+    for rate in (0.25, 0.125, 0.0):
+        step(ones(), rate)
+        expected -= rate * 2 * expected
+        assert v.item() == expected
+    assert step.trace_count == 1
+    x = ones(2)
+    f = hf.compile(lambda x, s: x * x * (s * 2))
+    for s in (1.0, 3.0):
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x, s)
+        assert tape.gradient(y, x).tolist() == [4 * s, 4 * s]
+    assert f.trace_count == 1
+
+
+def test_errors_of_python_arithmetic_come_at_the_call_with_the_line():
+    f = hf.compile(lambda x, s: (x * 2, 1 / s)[0])
+    assert f(ones(), 2.0).item() == 2.0
+    with pytest.raises(ZeroDivisionError, match="division by zero") as caught:
+        f(ones(), 0.0)
+    assert __file__ in caught.value.__notes__[0]
+    assert f(ones(), 4.0).item() == 2.0
+    assert f.trace_count == 1
+    with pytest.raises(OverflowError):
+        hf.compile(lambda x, s: x * s**3)(ones(), 1e300)
+
+
+def test_a_float_in_branches_and_loops():
+    @hf.compile
+    def f(x, s):
+        y = hf.cond(hf.sum(x) > 0, lambda x: x * s, lambda x: x * (s + 1), x)
+        return hf.scan(lambda c, e: (c * s + e, c), y, hf.asarray([1.0, 2.0]))[0]
+
+    for s in (0.5, 2.0):
+        with hf.config.run_eagerly():
+            expected = f(ones(), s)
+        assert f(ones(), s).item() == expected.item()
+    assert f.trace_count == 1
+
+
+def test_handlers_of_exceptions_do_not_see_the_restart():
+    @hf.compile
+    def f(x, s):
+        try:
+            factor = math.exp(s)
+        except Exception:
+            factor = -1.0
+        return x * factor
+
+    assert f(ones(), 0.0).item() == 1.0
+    assert not issubclass(NeedsNumber, Exception)
+
+
+def test_a_kept_float_names_the_leak():
+    kept = []
+
+    @hf.compile
+    def f(x, s):
+        kept.append(s) if len(kept) == 0 else None
+        return x * s
+
+    try:
+        f(ones(), 2.0)
+    except hf.core.errors.TraceError:
+        return  # refused where it is kept
+    with pytest.raises(RuntimeError, match="a float argument of a compiled function was kept"):
+        float(kept[0])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("+-*/%"), st.floats(-4, 4, allow_nan=False).filter(lambda v: abs(v) > 1e-3))),
+    st.lists(st.floats(-1e3, 1e3, allow_nan=False), min_size=2, max_size=3),
+)
+def test_random_arithmetic(steps, values):
+    def f(x, s):
+        n = s
+        for sign, number in steps:
+            n = {"+": n + number, "-": number - n, "*": n * number, "/": n / number, "%": n % number}[sign]
+        return x + n
+
+    assert both(f, *[(ones(2), value) for value in values]).trace_count == 1
