@@ -42,6 +42,7 @@ from hybridflow.ops.choice import *  # noqa: F403
 from hybridflow.ops.comparison import *  # noqa: F403
 from hybridflow.ops.complex_parts import *  # noqa: F403
 from hybridflow.ops.creation import *  # noqa: F403
+from hybridflow.ops.effects import *  # noqa: F403
 from hybridflow.ops.elementwise import *  # noqa: F403
 from hybridflow.ops.indexing import *  # noqa: F403
 from hybridflow.ops.reductions import *  # noqa: F403
@@ -56,7 +57,9 @@ from hybridflow.ops.matmul import matmul as matmul
 from hybridflow.tracing import config as config
 from hybridflow.tracing.function import CompiledFunction as CompiledFunction
 from hybridflow.tracing.function import compile as compile
+from hybridflow.xla.pending import synchronize as synchronize
 
+from hybridflow import debugging as debugging
 from hybridflow import testing as testing
 
 bool = bool_

@@ -13,6 +13,7 @@ from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.transform import SplitGradient, differentiate, split_gradient
+from hybridflow.backend.host_calls import goes_on
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message, structure_text
@@ -20,6 +21,7 @@ from hybridflow.core.op import No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ir.builder import Check, GraphBuilder, Traced, trace_body
+from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph
 
@@ -135,7 +137,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
                 "captured": len(when_true.captures),
             },
         )
-        if visible + n_true + n_false
+        if visible + n_true + n_false or has_effects(when_true.graph) or has_effects(when_false.graph)
         else ()
     )
     _add_checks((*when_true.checks, *when_false.checks), made[visible:])
@@ -626,8 +628,14 @@ def _while_with_flags(cond_traced: Traced, body_traced: Traced, count: int) -> t
 def _while_lower(*xs: Any, cond: Graph, body: Graph, carry: int, captured: int) -> Any:
     for_cond, for_body = xs[carry : carry + captured], xs[carry + captured :]
     run_cond, run_body = lower_graph(cond), lower_graph(body)
+    calls_host = has_effects(cond) or has_effects(body)
+
+    def condition(state: Any) -> Any:
+        holds = run_cond(*state, *for_cond)[0]
+        return lax.bitwise_and(holds, goes_on()) if calls_host else holds
+
     outputs = lax.while_loop(
-        lambda state: run_cond(*state, *for_cond)[0],
+        condition,
         lambda state: tuple(run_body(*state, *for_body)),
         tuple(xs[:carry]),
     )

@@ -10,6 +10,7 @@ from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ir.effects import silenced
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, clone_node, input_node
 
@@ -33,7 +34,7 @@ class GradientGraph(NamedTuple):
 
 
 def differentiate(graph: Graph, given: Mask, wanted: Mask) -> GradientGraph:
-    """Return the graph of the gradients of a graph's inputs, recomputing what it needs.
+    """Return the graph of the gradients of a graph's inputs, recomputing what it needs (and no effects but those).
 
     Args:
         graph: the graph.
@@ -43,7 +44,8 @@ def differentiate(graph: Graph, given: Mask, wanted: Mask) -> GradientGraph:
     key = ("differentiate", given, wanted)
     found = graph.executables.get(key)
     if found is None:
-        found = graph.executables[key] = _differentiate(graph, given, wanted)
+        found = _differentiate(graph, given, wanted)
+        found = graph.executables[key] = found._replace(graph=silenced(found.graph))
     return found
 
 
@@ -125,7 +127,7 @@ def split_gradient(graph: Graph, wanted: Mask, readable: Mask | None = None) -> 
 
 def _split(graph: Graph, wanted: Mask, readable: Mask) -> SplitGradient:
     given = tuple([is_differentiable(spec.dtype) for spec in graph.output_specs])
-    gradient = differentiate(graph, given, wanted)
+    gradient = _differentiate(graph, given, wanted)
     joint = gradient.graph
     count = len(graph.inputs)
     before = {*gradient.forward_nodes, *joint.inputs[:count]}

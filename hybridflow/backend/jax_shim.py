@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
+from jax.experimental import io_callback
 
 JAX_VERSION: tuple[int, ...] = tuple(int(part) for part in jax.__version__.split(".")[:3] if part.isdigit())
 
@@ -13,3 +15,15 @@ JAX_VERSION: tuple[int, ...] = tuple(int(part) for part in jax.__version__.split
 def enable_x64(flag: bool = True) -> AbstractContextManager[Any]:
     """Return a context in which jax keeps (or not) 64-bit dtypes, leaving the process default alone."""
     return jax.enable_x64(flag)
+
+
+def ordered_callback(function: Callable[..., Any], results: Any, *arrays: Any) -> Any:
+    """Call a Python function from a lowered program: at every run, in program order, whether or not it is read."""
+    return io_callback(function, results, *arrays, ordered=True)
+
+
+def wait_for_everything() -> None:
+    """Wait until every array that jax computes is there and every callback has run."""
+    for array in jax.live_arrays():
+        array.block_until_ready()
+    jax.effects_barrier()

@@ -75,6 +75,8 @@ class Context:
 
 
 CONTEXT: ContextVar[Context | None] = ContextVar("hybridflow", default=None)
+HOST_FUNCTION: ContextVar[str | None] = ContextVar("hybridflow host function", default=None)
+"""The name of the Python function that runs for a compiled call, which may hold the Variables; None outside."""
 _EMPTY = Context()
 
 

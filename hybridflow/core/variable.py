@@ -9,10 +9,10 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from hybridflow.core.context import CONTEXT
+from hybridflow.core.context import CONTEXT, HOST_FUNCTION
 from hybridflow.core.device import device_string
 from hybridflow.core.dtypes import DType
-from hybridflow.core.errors import DTypeError, MutationError, ShapeError, message
+from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TraceError, message
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.op import No, Op, register
@@ -172,6 +172,12 @@ class Variable(TensorMethods):
             if context is not None and tensor._edge is not None:
                 for tape in context.tapes:
                     tape.value_assigned(self, tensor._edge)
+            if HOST_FUNCTION.get() is not None:
+                raise TraceError(
+                    message(f"assign: Variable {self._name!r} is assigned by {HOST_FUNCTION.get()}, which "
+                            "hf.pure_callback calls", got=f"{self._name}: {self.spec}",
+                            hint="Return the value and assign it outside of the callback.")
+                )  # fmt: skip
             with WRITES:
                 self._value = tensor._value
         return self

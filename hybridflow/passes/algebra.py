@@ -17,11 +17,12 @@ from hybridflow.core.errors import DTypeError
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import Op
 from hybridflow.core.spec import TensorSpec
+from hybridflow.ir.effects import has_effect
 from hybridflow.ir.graph import CONSTANT, Graph
 from hybridflow.ir.verify import same_spec
 from hybridflow.passes.cse import attrs_key
 from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import Replacement, changed, has_effect, rewrite
+from hybridflow.passes.rewrite import Replacement, changed, rewrite
 
 SCANNED = 4096
 """Larger constants are not searched for one repeated value."""

@@ -7,9 +7,10 @@ from typing import Any
 from hybridflow.core.attrs import attrs_key
 from hybridflow.core.node import Node
 from hybridflow.core.op import Op
+from hybridflow.ir.effects import has_effect
 from hybridflow.ir.graph import Graph
 from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import Replacement, has_effect, rewrite
+from hybridflow.passes.rewrite import Replacement, rewrite
 
 
 @graph_pass(phase="simplify", after=("constant_fold",))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from hybridflow.core.node import Node
+from hybridflow.ir.effects import has_effect
 from hybridflow.ir.graph import Graph
 from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import has_effect, rebuilt
+from hybridflow.passes.rewrite import rebuilt
 
 
 @graph_pass(phase="simplify", after=("cse", "dead_residuals"), cleanup=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 from hybridflow.core.node import Edge, Node
+from hybridflow.ir.effects import nested_in
 from hybridflow.ir.graph import Graph, clone_node
-from hybridflow.ir.printer import graphs_in
 
 
 class Replacement(NamedTuple):
@@ -107,20 +107,6 @@ def _mapped(value: Any, function: Callable[[Graph], Graph]) -> Any:
         mapped = tuple([_mapped(item, function) for item in items])
         return value if all(a is b for a, b in zip(mapped, items, strict=True)) else mapped
     return value
-
-
-def nested_in(node: Node) -> list[Graph]:
-    """Return the graphs among a node's attributes, those in tuples included."""
-    if "nested" not in node.op.traits:
-        return []
-    return [graph for value in node.attrs.values() for graph in graphs_in(value)]
-
-
-def has_effect(node: Node) -> bool:
-    """Whether a node, or one in a graph it carries, must run even if nothing reads its result."""
-    if "effect" in node.op.traits:
-        return True
-    return any(has_effect(inner) for graph in nested_in(node) for inner in graph.nodes)
 
 
 def count_nodes(graph: Graph) -> int:

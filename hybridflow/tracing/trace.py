@@ -24,6 +24,7 @@ from hybridflow.core.op import Op
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.variable import WRITES, Variable
 from hybridflow.ir.builder import Check, GraphBuilder
+from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import bind_sizes
 from hybridflow.ir.graph import CONSTANT, Graph
 from hybridflow.ir.variables import ArgumentVariable, VariableState
@@ -101,7 +102,9 @@ class Trace:
         self.tree = tree
         self.last_used = next_use()
         first = self.arguments + len(builder.numbers) + len(self.captures)
-        self.donated: tuple[int, ...] = tuple([first + index for index in self.assigned])
+        self.calls_host = has_effects(self.graph)
+        # A Python function that fails must leave the Variables as they were, so it runs on buffers that stay.
+        self.donated: tuple[int, ...] = () if self.calls_host else tuple([first + index for index in self.assigned])
         self.executables: dict[Any, Executable] = {}
         self.only: Executable | None = None
         self.symbolic = bool(graph.dims.hints)
@@ -206,7 +209,7 @@ class Trace:
             before = [variable.current() for variable in variables]
             arrays.extend(before)
             executable = self.executable(arrays, device)
-            for index in self.assigned:
+            for index in () if self.calls_host else self.assigned:  # Python functions in the graph read the old one
                 variables[index]._value = None  # readers in other threads wait for the new value
             try:
                 outputs = self._run_donating(executable, arrays, before)

@@ -10,11 +10,13 @@ from typing import Any
 
 import jax
 
+from hybridflow.backend.host_calls import SESSION_SPEC, run_session, with_session
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
 from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph
 
@@ -58,28 +60,43 @@ def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, 
 
     Args:
         graph: the graph, after its passes.
-        donate: positions of the inputs whose buffers the outputs may reuse.
+        donate: positions of the inputs whose buffers the outputs may reuse; none are if the graph calls Python
+            functions, which may fail and leave the inputs as they were.
         sizes: the size of each symbol.
         device: the jax device to run on; jax's default one if None.
     """
     backend = None if device is None else device.platform
     sharding = None if device is None else jax.sharding.SingleDeviceSharding(device)
+    lowering = lower_graph(graph)
+    calls_host = has_effects(graph)
     function = jax.jit(
-        lower_graph(graph), donate_argnums=tuple(donate), compiler_options=compiler_options(backend=backend)
+        with_session(lowering) if calls_host else lowering,
+        donate_argnums=() if calls_host else tuple(donate),
+        compiler_options=compiler_options(backend=backend),
     )
     wide = is_wide(graph)
     with enable_x64() if wide else nullcontext():
         start = time.perf_counter()
-        arguments = [
+        arguments: list[Any] = [
             jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding) for spec in concrete_specs(graph, sizes)
         ]
+        if calls_host:
+            arguments.append(SESSION_SPEC)
         lowered = function.lower(*arguments)
         middle = time.perf_counter()
         compiled = lowered.compile()
         end = time.perf_counter()
-    return Executable(
-        _wide_call(compiled) if wide else compiled, compiled, lowered, (middle - start) * 1e3, (end - middle) * 1e3
-    )
+    call = _wide_call(compiled) if wide else compiled
+    if calls_host:
+        call = _session_call(call)
+    return Executable(call, compiled, lowered, (middle - start) * 1e3, (end - middle) * 1e3)
+
+
+def _session_call(compiled: Any) -> Callable[..., Any]:
+    def call(*arrays: Any) -> Any:
+        return run_session(compiled, arrays)
+
+    return call
 
 
 def _wide_call(compiled: Any) -> Callable[..., Any]:

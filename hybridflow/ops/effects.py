@@ -1,0 +1,275 @@
+"""`hf.print` and `hf.pure_callback`: Python code that a compiled function runs at every call."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from hybridflow.backend.host_calls import host_call
+from hybridflow.core.context import CONTEXT, HOST_FUNCTION, NOTHING_RECORDED, context_of, is_tracing
+from hybridflow.core.convert import is_number
+from hybridflow.core.dispatch import bind, record
+from hybridflow.core.dtypes import DType
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message, structure_text
+from hybridflow.core.op import No, Op, Stops, public_names, register
+from hybridflow.core.spec import TensorSpec, format_spec, make_spec
+from hybridflow.core.tensor import Tensor, asarray, format_tensor, host_array, make_tensor, to_numpy
+from hybridflow.ops.host_values import Template
+
+_EAGER = No("the public function runs it itself")
+_TESTED = No("runs Python code; tested in tests/test_effects.py")
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+
+
+class _Text:
+    """What a Python object that may change printed as when the function was traced."""
+
+    def __init__(self, plain: str, quoted: str) -> None:
+        self._plain = plain
+        self._quoted = quoted
+
+    def __str__(self) -> str:
+        return self._plain
+
+    def __repr__(self) -> str:
+        return self._quoted
+
+
+# -- print --------------------------------------------------------------------------------------------------------
+
+
+class _Message:
+    """The values of a traced `hf.print`, with the tensors still to come."""
+
+    __slots__ = ("end", "separator", "template")
+
+    def __init__(self, values: tuple[Any, ...], separator: str | None, end: str | None) -> None:
+        self.template = Template(values, _as_text)
+        self.separator = separator
+        self.end = end
+
+    def show(self, *arrays: Any) -> list[Any]:
+        """Print the values."""
+        with context_of(None):
+            values = self.template.filled(arrays, _printed)
+            builtins.print(*values, sep=self.separator, end=self.end)
+        return []
+
+
+def _as_text(value: Any) -> Any:
+    return value if type(value) in _CONSTANTS else _Text(str(value), repr(value))
+
+
+def _printed(kind: str, array: Any, name: Any) -> Any:
+    if kind == "size":
+        return int(array)
+    if kind == "variable":
+        text = format_tensor("Variable", make_tensor(array), name)
+        return _Text(text, text)
+    return make_tensor(array)
+
+
+def print(*values: Any, sep: str | None = " ", end: str | None = "\n") -> None:
+    r"""Print values as Python's `print` does, in a compiled function at every call.
+
+    Compiled, tensors in lists, tuples, dicts and other pytrees print their values of that call, in program order with
+    the other effects, branches and loops on tensors included; Python values print as they were when the function was
+    traced. A call that prints has printed when it returns.
+
+    Args:
+        *values: anything; tensors and structures of them among it.
+        sep: what to print between values.
+        end: what to print at the end.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> @hf.compile
+        ... def f(x):
+        ...     hf.print("x =", x, [x + 1], sep="\t", end=".\n")
+        ...     return x
+        >>> _ = f(hf.asarray(1.0)), f(hf.asarray(2.0))
+        x =	Tensor(1., dtype=float32)	[Tensor(2., dtype=float32)].
+        x =	Tensor(2., dtype=float32)	[Tensor(3., dtype=float32)].
+    """
+    for name, value in (("sep", sep), ("end", end)):
+        if value is not None and not isinstance(cast(object, value), str):
+            raise ArgumentTypeError(message(f"print: {name} must be a str or None", got=f"{name}={value!r}"))
+    if not is_tracing():
+        builtins.print(*values, sep=sep, end=end)
+        return
+    text = _Message(values, sep, end)
+    bind(PRINT, text.template.release(), {"message": text})
+
+
+def _print_lower(*xs: Any, message: _Message) -> Any:
+    return host_call(message.show, (), *xs)
+
+
+def _print_infer(*specs: TensorSpec, message: _Message) -> tuple[TensorSpec, ...]:
+    del specs, message
+    return ()
+
+
+PRINT = register(
+    Op("print", _EAGER, _print_lower, _print_infer, Stops("printing gives nothing"), samples=_TESTED,
+       traits=frozenset({"effect"}))
+)  # fmt: skip
+
+
+# -- callbacks ----------------------------------------------------------------------------------------------------
+
+
+class _Callback:
+    """A Python function with the structure of its arguments and results."""
+
+    __slots__ = ("function", "specs", "template", "tree")
+
+    def __init__(self, function: Callable[..., Any], specs: Sequence[TensorSpec], tree: Any, args: Any) -> None:
+        self.function = function
+        self.specs = specs
+        self.tree = tree
+        self.template = Template(args, _as_argument)
+
+    def run(self, arrays: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
+        """Call the function on values that it may keep, and return its results as arrays.
+
+        Raises:
+            ArgumentError, ShapeError, DTypeError: results that are not what the specs say.
+        """
+        called = _name_of(self.function)
+        token = HOST_FUNCTION.set(called)
+        try:
+            with context_of(None):
+                result = self.function(*self.template.filled(arrays, _argument))
+        finally:
+            HOST_FUNCTION.reset(token)
+        leaves, tree = jax.tree_util.tree_flatten(result)
+        if tree != self.tree:
+            raise ArgumentError(
+                message(f"pure_callback: {called} returned another structure than the spec's",
+                        got=f"{structure_text(tree)}, the spec is {structure_text(self.tree)}",
+                        hint="Return one array per TensorSpec, in the spec's structure.")
+            )  # fmt: skip
+        return [
+            _result(called, index, leaf, tuple(shape), spec.dtype)
+            for index, (leaf, shape, spec) in enumerate(zip(leaves, shapes, self.specs, strict=True))
+        ]
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _as_argument(value: Any) -> Any:
+    return value
+
+
+def _argument(kind: str, array: Any, name: Any) -> Any:
+    del name
+    if kind == "size":
+        return int(array)
+    kept = np.array(array)
+    kept.flags.writeable = False
+    return kept
+
+
+def _result(name: str, index: int, leaf: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+    """Return a result as an array of the shape and dtype that the spec says; Python numbers take its dtype."""
+    weak = is_number(leaf) or isinstance(leaf, list | tuple)
+    array = to_numpy(leaf, dtype if weak else None) if not isinstance(leaf, Tensor) else host_array(leaf)
+    for error, differs in ((ShapeError, array.shape != shape), (DTypeError, array.dtype != dtype)):
+        if differs:
+            raise error(
+                message(f"pure_callback: {name} returned {format_spec(array.shape, array.dtype)} as result {index}, "
+                        f"the spec says {format_spec(shape, dtype)}",
+                        hint="Reshape or cast the result, or change the spec.")
+            )  # fmt: skip
+    return array
+
+
+def pure_callback(fn: Callable[..., Any], spec: Any, *args: Any) -> Any:
+    """Call a Python function, in a compiled function at every call, in program order with the other effects.
+
+    It gets the values of tensors as read-only NumPy arrays. It should be a function of its arguments alone: gradients
+    that recompute a branch call it again. What it raises is raised by the compiled call, which then has assigned no
+    Variable. No gradient flows through it; wrap it with `hf.custom_gradient` to give it one.
+
+    Args:
+        fn: the function; it must not assign Variables.
+        spec: a `TensorSpec` per result, in the structure of the results.
+        *args: tensors, in any nesting, and Python values, which it gets as they are.
+
+    Returns:
+        The results as tensors.
+
+    Raises:
+        ShapeError, DTypeError, ArgumentError: results that are not what `spec` says.
+        ArgumentTypeError: `fn` is not callable, or something in `spec` is no `TensorSpec`.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> import numpy as np
+        >>> @hf.compile
+        ... def f(x):
+        ...     return hf.pure_callback(np.sort, hf.TensorSpec(x.shape, x.dtype), x) + 1
+        >>> f(hf.asarray([3.0, 1.0, 2.0]))
+        Tensor([2., 3., 4.], dtype=float32)
+    """
+    if not callable(fn):
+        raise ArgumentTypeError(message(f"pure_callback: a {type(fn).__name__} is not callable"))
+    specs, tree = jax.tree_util.tree_flatten(spec)
+    for one in specs:
+        if not isinstance(one, TensorSpec) or None in one.shape:
+            raise ArgumentTypeError(
+                message("pure_callback: the spec must say every result's shape and dtype", got=repr(one)[:80],
+                        hint="Pass a hf.TensorSpec(shape, dtype) per result, without None in the shape.")
+            )  # fmt: skip
+    callback = _Callback(fn, specs, tree, jax.tree_util.tree_map(_as_tensor_if_array, args))
+    tensors = callback.template.release()
+    shapes = tuple([one.shape for one in specs])
+    attrs = {"callback": callback, "shapes": shapes, "dtypes": tuple([one.dtype for one in specs])}
+    if is_tracing():
+        made = bind(CALLBACK, tensors, attrs)
+    else:
+        made = _call_now(callback, tensors, shapes, attrs)
+    return jax.tree_util.tree_unflatten(tree, made if isinstance(made, tuple) else (made,))
+
+
+def _as_tensor_if_array(leaf: Any) -> Any:
+    return asarray(leaf) if isinstance(leaf, np.ndarray | jax.Array) else leaf
+
+
+def _call_now(callback: _Callback, tensors: tuple[Tensor, ...], shapes: Any, attrs: dict[str, Any]) -> Any:
+    values = [host_array(tensor) for tensor in tensors]
+    outputs = tuple([asarray(array)._value for array in callback.run(values, shapes)])
+    context = CONTEXT.get()
+    start = NOTHING_RECORDED if context is None else context.start
+    edges = tuple([t._edge if t._edge is not None and t._edge[0].stamp >= start else None for t in tensors])
+    if not any(edges):
+        return tuple([make_tensor(output) for output in outputs])
+    return record(CALLBACK, edges, attrs, values, outputs, "host")
+
+
+def _callback_lower(*xs: Any, callback: _Callback, shapes: Any, dtypes: Any) -> Any:
+    results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    outputs = host_call(lambda *arrays: callback.run(arrays, shapes), results, *xs)
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _callback_infer(*specs: TensorSpec, callback: _Callback, shapes: Any, dtypes: Any) -> tuple[TensorSpec, ...]:
+    del specs, callback
+    return tuple([make_spec(tuple(shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)])
+
+
+CALLBACK = register(
+    Op("pure_callback", _EAGER, _callback_lower, _callback_infer,
+       No("Python code has no derivative; use hf.custom_gradient around hf.pure_callback to give it one"),
+       samples=_TESTED, traits=frozenset({"effect"}))
+)  # fmt: skip
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

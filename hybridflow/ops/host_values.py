@@ -1,0 +1,96 @@
+"""Structures whose tensors are given later: what a Python function at run time gets of what it was called with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+
+from hybridflow.core.dims import Dim
+from hybridflow.core.dtypes import int32
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
+from hybridflow.ops.creation import full
+
+Fill = Callable[[str, Any, Any], Any]
+"""``(kind, array, name)`` to the value to put in an array's place; the kind is tensor, size or variable (its name)."""
+
+
+class _Hole:
+    """The place of an array in a template."""
+
+    __slots__ = ("index", "kind", "name")
+
+    def __init__(self, index: int, kind: str, name: Any = None) -> None:
+        self.index = index
+        self.kind = kind
+        self.name = name
+
+
+class Template:
+    """A structure with holes in the places of its tensors.
+
+    Args:
+        structure: any value; tensors, Variables and symbolic sizes in it (in lists, tuples, dicts and other
+            pytrees) become holes.
+        leaf: what to keep of a value that is none of these.
+    """
+
+    __slots__ = ("_leaf", "_template", "tensors")
+
+    def __init__(self, structure: Any, leaf: Callable[[Any], Any]) -> None:
+        self._leaf = leaf
+        self.tensors: list[Tensor] = []
+        self._template = self._taken_apart(structure)
+
+    def release(self) -> tuple[Tensor, ...]:
+        """Return the tensors and forget them."""
+        tensors, self.tensors = tuple(self.tensors), []
+        return tensors
+
+    def _hole(self, tensor: Tensor, kind: str, name: Any = None) -> _Hole:
+        self.tensors.append(tensor)
+        return _Hole(len(self.tensors) - 1, kind, name)
+
+    def _taken_apart(self, value: Any) -> Any:
+        if isinstance(value, Variable):
+            return self._hole(value.read(), "variable", value.name)
+        if isinstance(value, Tensor):
+            return self._hole(value, "tensor")
+        if isinstance(value, Dim):
+            return self._hole(full((), value, dtype=int32), "size")
+        if type(value) in (list, tuple):
+            return type(value)([self._taken_apart(item) for item in cast("list[Any]", value)])
+        if type(value) is dict:
+            return {key: self._taken_apart(item) for key, item in cast("dict[Any, Any]", value).items()}
+        leaves, tree = jax.tree_util.tree_flatten(value)
+        if len(leaves) == 1 and leaves[0] is value:
+            return self._leaf(value)
+        return _Other(tree, [self._taken_apart(leaf) for leaf in leaves])
+
+    def filled(self, arrays: Sequence[Any], fill: Fill) -> Any:
+        """Return the structure with a value made of one array in each hole."""
+
+        def build(part: Any) -> Any:
+            if isinstance(part, _Hole):
+                return fill(part.kind, arrays[part.index], part.name)
+            if type(part) in (list, tuple):
+                return type(part)([build(item) for item in part])
+            if type(part) is dict:
+                return {key: build(item) for key, item in cast("dict[Any, Any]", part).items()}
+            if isinstance(part, _Other):
+                return jax.tree_util.tree_unflatten(part.tree, [build(leaf) for leaf in part.leaves])
+            return part
+
+        return build(self._template)
+
+
+class _Other:
+    """A pytree that is no list, tuple or dict."""
+
+    __slots__ = ("leaves", "tree")
+
+    def __init__(self, tree: Any, leaves: list[Any]) -> None:
+        self.tree = tree
+        self.leaves = leaves

@@ -1,0 +1,23 @@
+"""Waiting for what runs in the background."""
+
+from __future__ import annotations
+
+from hybridflow.backend.jax_shim import wait_for_everything
+
+
+def synchronize() -> None:
+    """Wait for all pending work: compiled calls return before their results are there.
+
+    Time between two calls of it, and the time is that of the work.
+
+    Example:
+        >>> import time
+        >>> import hybridflow as hf
+        >>> f = hf.compile(lambda x: x @ x)
+        >>> x = hf.asarray([[1.0, 2.0], [3.0, 4.0]])
+        >>> start = time.perf_counter()
+        >>> y = f(x)
+        >>> hf.synchronize()
+        >>> elapsed = time.perf_counter() - start
+    """
+    wait_for_everything()

@@ -1,0 +1,472 @@
+"""`hf.print`, `hf.pure_callback`, `hf.debugging.check`: what a compiled function does at every call."""
+
+import contextlib
+import io
+import threading
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow.core import errors
+
+
+def printed(function, *args):
+    """Return what a call prints."""
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
+        function(*args)
+    return stream.getvalue()
+
+
+class Point(NamedTuple):
+    x: object
+    y: object
+
+
+class Model:
+    def __init__(self):
+        self.weight = hf.Variable([2.0, 3.0], name="weight")
+
+    def report(self, x):
+        hf.print("model:", self.weight, x @ self.weight, sep=" / ", end=".\n")
+        self.weight.assign_add([1.0, 1.0])
+        hf.print(self.weight)
+        return x
+
+    compiled = hf.compile(report)
+
+
+def flat(x):
+    hf.print(x, "text", 1, 2.5, None, True, x.shape, hf.float32, sep="|")
+    return x
+
+
+def structures(x):
+    hf.print({"b": [x, (x + 1, "s")], "a": Point(x, 3)}, [], {}, end="")
+    return x
+
+
+def nested(x):
+    hf.cond(x[0] > 1, lambda: hf.print("large", x[0]), lambda: hf.print("small", x[1]))
+    total, _ = hf.scan(lambda c, one: ((hf.print("step", c, one), c + one)[1], one), 0.0, x)
+
+    def holds(c):
+        hf.print("again?", c)
+        return c < 8.0
+
+    def double(c):
+        hf.cond(c > 5, lambda: hf.print("over 5"), lambda: None)
+        return c * 2
+
+    hf.print("end", hf.while_loop(holds, double, (total,)))
+    return total
+
+
+def unread(x):
+    unused = x * 2
+    hf.print("same")
+    hf.print("same")
+    hf.print(unused)
+
+
+@pytest.mark.parametrize("function", [flat, structures, nested, unread])
+def test_compiled_prints_are_the_eager_ones(function):
+    compiled = hf.compile(function)
+    for values in ([1.0, 2.0], [3.0, 4.0], [1.0, 2.0]):
+        x = hf.asarray(values)
+        assert printed(compiled, x) == printed(function, x) != ""
+    assert compiled.trace_count == 1
+
+
+def test_prints_of_a_method_show_its_variables():
+    eager, compiled = Model(), Model()
+    x = hf.asarray([1.0, 1.0])
+    for _ in range(2):
+        assert printed(compiled.compiled, x) == printed(eager.report, x)
+    assert printed(compiled.compiled, x) == (
+        "model: / Variable([4., 5.], dtype=float32, name='weight') / Tensor(9., dtype=float32).\n"
+        "Variable([5., 6.], dtype=float32, name='weight')\n"
+    )
+
+
+def test_what_a_python_object_printed_stays():
+    things = [1]
+
+    class Thing:
+        def __str__(self):
+            return f"thing {things[0]}"
+
+    thing = Thing()
+
+    @hf.compile
+    def f(x):
+        hf.print(thing, x)
+        return x
+
+    assert printed(f, hf.asarray(1)) == "thing 1 Tensor(1, dtype=int32)\n"
+
+
+def test_print_and_python_print_keep_their_order():
+    f = hf.compile(flat)
+    x = hf.asarray([1.0])
+
+    def both():
+        print("before")
+        f(x)
+        print("between")
+        hf.print(x)
+        f(x)
+
+    lines = printed(both).splitlines()
+    shown = "Tensor([1.], dtype=float32)"
+    assert [line.split("|")[0] for line in lines] == ["before", shown, "between", shown, shown]
+
+
+def test_gradients_do_not_print_again():
+    def loss(x):
+        def body(c, one):
+            hf.print("step", c)
+            return c * one, c
+
+        hf.print("loss")
+        last, _ = hf.scan(body, 1.0, x)
+        return hf.cond(last > 0, lambda v: (hf.print("branch"), v * v)[1], lambda v: v, last)
+
+    def step(x):
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            value = loss(x)
+        return tape.gradient(value, x)
+
+    x = hf.asarray([2.0, 3.0])
+    expected = printed(step, x)
+    assert expected == "loss\nstep Tensor(1., dtype=float32)\nstep Tensor(2., dtype=float32)\nbranch\n"
+    assert printed(hf.compile(step), x) == expected
+    np.testing.assert_allclose(hf.compile(step)(x).numpy(), step(x).numpy())
+    compiled = hf.compile(loss)
+
+    def outside():
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            value = compiled(x)
+        return tape.gradient(value, x)
+
+    assert printed(outside) == expected
+    np.testing.assert_allclose(outside().numpy(), step(x).numpy())
+
+
+def test_a_print_that_fails_fails_the_call():
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError("closed")
+
+    v = hf.Variable(1.0)
+
+    @hf.compile
+    def f(x):
+        v.assign_add(x)
+        hf.print(x)
+        return x
+
+    with contextlib.redirect_stdout(Closed()), pytest.raises(BrokenPipeError, match="closed"):
+        f(hf.asarray(1.0))
+    assert v.item() == 1.0
+    assert printed(f, hf.asarray(1.0)) == "Tensor(1., dtype=float32)\n"
+    assert v.item() == 2.0
+
+
+@pytest.mark.parametrize("words", [{"sep": 1}, {"end": 2}])
+def test_print_takes_strings(words):
+    with pytest.raises(TypeError, match=f"print: {next(iter(words))} must be a str or None"):
+        hf.print(1, **words)
+
+
+def test_eight_threads_print_their_own_values():
+    f = hf.compile(lambda x: (hf.print(x, x + 1), x)[1])
+    f(hf.asarray(0))
+    stream = io.StringIO()
+    threads = [threading.Thread(target=f, args=(hf.asarray(i),)) for i in range(8)]
+    with contextlib.redirect_stdout(stream):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    numbers = sorted(int(line.split("(")[1].split(",")[0]) for line in stream.getvalue().splitlines() if line)
+    assert numbers == list(range(8))
+
+
+# -- callbacks ----------------------------------------------------------------------------------------------------
+
+
+def ordered(x):
+    return hf.pure_callback(np.sort, hf.TensorSpec(x.shape, x.dtype), x)
+
+
+def twice(x):
+    def host(pair, factor, *, names=("a", "b")):
+        assert isinstance(pair["a"], np.ndarray)
+        assert not pair["a"].flags.writeable
+        return {name: pair[name] * factor for name in names}
+
+    found = hf.pure_callback(host, {"a": hf.TensorSpec(x.shape), "b": hf.TensorSpec(x.shape)}, {"a": x, "b": -x}, 2)
+    return found["a"] - found["b"]
+
+
+def in_bodies(x):
+    spec = hf.TensorSpec((), hf.float32)
+
+    def half(c):
+        return hf.pure_callback(lambda v: v / 2, spec, c)
+
+    last, rows = hf.scan(lambda c, one: (half(c) + one, half(one)), 0.0, x)
+    (small,) = hf.while_loop(lambda c: c > 1, half, (last * 8,))
+    return hf.cond(small > 0.6, half, lambda v: v, small), rows
+
+
+@pytest.mark.parametrize("function", [ordered, twice, in_bodies])
+def test_callbacks_give_the_eager_result(function):
+    compiled = hf.compile(function)
+    for values in ([3.0, 1.0, 2.0], [0.5, 4.0, -1.0]):
+        x = hf.asarray(values)
+        for a, b in zip(jax.tree.leaves(compiled(x)), jax.tree.leaves(function(x)), strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+    assert compiled.trace_count == 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "bfloat16", "bool", "complex64"])
+def test_callbacks_keep_dtypes(dtype):
+    seen = []
+
+    def host(x):
+        seen.append(x.dtype)
+        return x
+
+    x = hf.asarray([1, 0], dtype=dtype)
+    f = hf.compile(lambda x: hf.pure_callback(host, x.spec, x))
+    assert f(x).dtype == x.dtype
+    assert seen == [x.dtype]
+
+
+def test_callbacks_run_once_per_call_read_or_not():
+    calls = []
+
+    def host(x):
+        calls.append(x.item())
+        return 0
+
+    @hf.compile
+    def f(x):
+        hf.pure_callback(host, hf.TensorSpec((), hf.int32), x)
+        hf.pure_callback(host, hf.TensorSpec((), hf.int32), x)
+        return x
+
+    f(hf.asarray(1.0))
+    f(hf.asarray(2.0))
+    assert calls == [1.0, 1.0, 2.0, 2.0]
+
+
+class OwnError(Exception):
+    def __init__(self, code):
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+def failing(x):
+    if x > 1:
+        raise OwnError(7)
+    return x
+
+
+def make_failing_function(kind):
+    spec = hf.TensorSpec((), hf.float32)
+    if kind == "flat":
+        return lambda x: hf.pure_callback(failing, spec, x)
+    if kind == "branch":
+        return lambda x: hf.cond(x > 0, lambda: hf.pure_callback(failing, spec, x), lambda: x)
+    return lambda x: hf.while_loop(lambda c: c < 5, lambda c: hf.pure_callback(failing, spec, c) + 1, (x,))[0]
+
+
+@pytest.mark.parametrize("kind", ["flat", "branch", "endless loop"])
+def test_what_a_callback_raises_is_raised_and_nothing_is_written(kind):
+    function = make_failing_function(kind)
+    v = hf.Variable([1.0, 2.0])
+
+    @hf.compile
+    def f(x):
+        v.assign_add([1.0, 1.0])
+        y = function(x)
+        hf.print("after", y)
+        return y
+
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream), pytest.raises(OwnError, match="code 7") as raised:
+        f(hf.asarray(2.0))
+    assert raised.value.code == 7
+    assert raised.traceback[-1].name == "failing"
+    assert stream.getvalue() == ""
+    assert v.numpy().tolist() == [1.0, 2.0]
+    if kind != "endless loop":
+        assert printed(f, hf.asarray(1.0)) == "after Tensor(1., dtype=float32)\n"
+        assert v.numpy().tolist() == [2.0, 3.0]
+    with pytest.raises(OwnError), hf.config.run_eagerly():
+        function(hf.asarray(2.0))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("result", "error", "text"),
+    [
+        (np.zeros(3, np.float32), errors.ShapeError, r"returned f32\[3\] as result 0, the spec says f32\[2\]"),
+        (np.zeros(2), errors.DTypeError, r"returned f64\[2\] as result 0, the spec says f32\[2\]"),
+        ((1, 2), errors.ArgumentError, r"another structure than the spec's\n  got: \(\*, \*\), the spec is \*"),
+    ],
+)
+def test_results_must_be_what_the_spec_says(compiled, result, error, text):
+    def wrong(x):
+        return result
+
+    def f(x):
+        return hf.pure_callback(wrong, hf.TensorSpec([2]), x)
+
+    with pytest.raises(error, match=text) as raised:
+        (hf.compile(f) if compiled else f)(hf.asarray(1.0))
+    assert "wrong" in str(raised.value)
+
+
+@pytest.mark.parametrize("spec", [hf.TensorSpec([None]), np.float32, [hf.TensorSpec([2]), 3]])
+def test_the_spec_must_say_everything(spec):
+    with pytest.raises(TypeError, match="the spec must say every result's shape and dtype"):
+        hf.pure_callback(np.sort, spec, 1.0)
+
+
+def test_a_callback_must_be_callable():
+    with pytest.raises(TypeError, match="pure_callback: a int is not callable"):
+        hf.pure_callback(3, hf.TensorSpec([]), 1.0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_callback_has_no_gradient(compiled):
+    def f(x):
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = ordered(x * 2)
+        return tape.gradient(y, x)
+
+    with pytest.raises(errors.GradientError, match="Python code has no derivative"):
+        (hf.compile(f) if compiled else f)(hf.asarray([2.0, 1.0]))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_custom_gradient_gives_a_callback_one(compiled):
+    @hf.custom_gradient
+    def cube(x):
+        return hf.pure_callback(lambda v: v**3, x.spec, x), lambda g: g * 3 * x * x
+
+    def f(x):
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = cube(x)
+        return tape.gradient(y, x)
+
+    np.testing.assert_allclose((hf.compile(f) if compiled else f)(hf.asarray(2.0)).numpy(), 12.0)
+
+
+def test_callbacks_may_read_variables_but_not_assign_them():
+    v = hf.Variable(5.0, name="count")
+
+    def read(x):
+        return x + v.numpy()
+
+    def write(x):
+        v.assign(x)
+        return x
+
+    spec = hf.TensorSpec([])
+
+    @hf.compile
+    def f(x):
+        v.assign_add(1.0)
+        return hf.pure_callback(read, spec, x)
+
+    assert f(hf.asarray(1.0)).item() == 6.0  # it sees what the Variable is before the call
+
+    @hf.compile
+    def g(x):
+        v.assign_add(1.0)
+        return hf.pure_callback(write, spec, x)
+
+    for function in (g, g.python_function):
+        v.assign(5.0)
+        with pytest.raises(errors.TraceError, match=r"Variable 'count' is assigned by .*write"):
+            function(hf.asarray(1.0))
+    v.assign(1.0)
+
+
+# -- checks -------------------------------------------------------------------------------------------------------
+
+
+def checked(x):
+    hf.debugging.check(hf.all(x > 0), "must be positive")
+    return x + 1
+
+
+def checked_in_a_branch(x):
+    return hf.cond(x[0] > 5, lambda: x, lambda: checked(x))
+
+
+def checked_in_a_loop(x):
+    def body(c, one):
+        hf.debugging.check(one > 0, "must be positive")
+        return c + one, c
+
+    return hf.scan(body, 0.0, x)[0]
+
+
+@pytest.mark.parametrize("function", [checked, checked_in_a_branch, checked_in_a_loop])
+def test_checks_hold_and_protect_writes(function):
+    v = hf.Variable(0.0)
+
+    def f(x):
+        y = function(x)
+        v.assign_add(1.0)
+        return y
+
+    compiled = hf.compile(f)
+    good, bad = hf.asarray([1.0, 2.0]), hf.asarray([1.0, -2.0])
+    for run in (f, compiled):
+        before = v.item()
+        run(good)
+        with pytest.raises(AssertionError, match="must be positive") as raised:
+            run(bad)
+        assert isinstance(raised.value, errors.CheckError)
+        assert v.item() == before + 1
+        run(good)
+        v.assign(0.0)
+
+
+def test_a_check_that_python_knows_is_made_at_once():
+    f = hf.compile(lambda x, n: (hf.debugging.check(n > 2, "n must be more than 2"), x)[1])
+    f(hf.asarray(1.0), 3)
+    with pytest.raises(AssertionError, match="n must be more than 2"):
+        f(hf.asarray(1.0), 2)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_a_check_takes(compiled):
+    wrap = hf.compile if compiled else (lambda f: f)
+    with pytest.raises(errors.DTypeError, match=r"check: the condition must be a bool of shape \(\)\n  got: bool"):
+        wrap(lambda x: hf.debugging.check(x > 0, "no"))(hf.asarray([1.0, 2.0]))
+    with pytest.raises(errors.DTypeError, match=r"got: f32\[\]"):
+        wrap(lambda x: hf.debugging.check(x, "no"))(hf.asarray(1.0))
+    with pytest.raises(TypeError, match="check: the message must be a str"):
+        wrap(lambda x: hf.debugging.check(x > 0, 3))(hf.asarray(1.0))
+
+
+def test_synchronize_waits():
+    f = hf.compile(lambda x: x @ x)
+    y = f(hf.ones((300, 300)))
+    hf.synchronize()
+    assert y._value.is_ready()
