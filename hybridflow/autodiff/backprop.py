@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -31,6 +31,7 @@ from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.builder import GraphBuilder
 
 Wanted = tuple[bool, ...]
+T = TypeVar("T", bound="Tensor | None")
 EVER = (-1, 1 << 62)
 """An interval that every node is in."""
 
@@ -465,6 +466,22 @@ class BoundEngine:
                 )
             xs.append(make_tensor(value, edge))
         return vjp_of_lowering(node.op, xs, cotangents, node.attrs, wanted)
+
+
+def conjugates(gradients: list[T]) -> list[T]:
+    """Turn gradients from the walk's convention for complex numbers into the users', or back.
+
+    Rules and the walk keep jax's: the change of a real target is the real part of ``gradient * change``, summed, so
+    rules of holomorphic functions conjugate nothing. Users get and give the conjugate, ``d/dx + i d/dy``, the
+    direction of steepest ascent. Whatever hands gradients to users, or takes them, comes by here.
+
+    Reference:
+        K. Kreutz-Delgado, "The complex gradient operator and the CR-calculus", 2009, section 4.
+    """
+    for index, gradient in enumerate(gradients):
+        if gradient is not None and gradient.dtype.kind == "c":
+            gradients[index] = PUBLIC.conj(gradient)
+    return gradients
 
 
 RAW = RawEngine()

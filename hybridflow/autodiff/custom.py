@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from hybridflow.autodiff.backprop import BOUND, EVER, backprop, reachable
+from hybridflow.autodiff.backprop import BOUND, EVER, backprop, conjugates, reachable
 from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import call
 from hybridflow.autodiff.namespaces import PUBLIC
@@ -139,7 +139,7 @@ def _rule(body: _Body, outputs: Sequence[Edge | None], free: _Free) -> Rule:
             PUBLIC.full(tensor.shape, 0, dtype=tensor.dtype) if g is None else g
             for g, tensor in zip(gs, body.outputs, strict=True)
         ]
-        mine = _checked(body, body.grad_fn(*cotangents))
+        mine = conjugates(_checked(body, body.grad_fn(*conjugates(list(cotangents)))))
         starts = [
             (edge, g) for edge, g in zip(outputs, cotangents, strict=True) if edge is not None
             and is_differentiable(edge[0].spec(edge[1]).dtype)

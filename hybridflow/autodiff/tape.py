@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn, Self, cast
 import jax
 import numpy as np
 
-from hybridflow.autodiff.backprop import BOUND, RAW, Engine, Wanted, backprop, connected, reachable
+from hybridflow.autodiff.backprop import BOUND, RAW, Engine, Wanted, backprop, conjugates, connected, reachable
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current, set_tapes
 from hybridflow.core.device import place
@@ -242,6 +242,10 @@ class GradientTape:
     ) -> Any:
         """Return the gradients of a target (the sum, if it is several tensors or elements) for each source.
 
+        The gradient of a real target for a complex source ``z = x + iy`` is ``d/dx + i d/dy``, the direction of
+        steepest ascent, as in PyTorch and TensorFlow (jax gives its conjugate). A complex target counts as its real
+        part unless it has an output gradient.
+
         Args:
             target: a tensor, or a pytree of them.
             sources: tensors and Variables in any nesting.
@@ -271,11 +275,11 @@ class GradientTape:
         leaves, tree = flatten(sources)
         for leaf in leaves:
             _require_tensor(leaf, "source")
-        seeds = _seeds(targets, output_gradients, target)
+        seeds = conjugates(_seeds(targets, output_gradients, target))
         if self._active and not self._persistent:
             self._pop()
         self._used = True
-        found = self._backprop(targets, seeds, leaves)
+        found = conjugates(self._backprop(targets, seeds, leaves))
         if not self._persistent and None not in found:
             self._exits.clear()  # nobody will ask why; the nodes need not live on
         if tree is _LEAF:

@@ -54,12 +54,17 @@ def allowance(call: Call, reference: Array, index: int, dtype: Any, attrs: Attrs
     with np.errstate(all="ignore"):
         size = np.abs(reference)
         if not call.op.has("pointwise"):
-            floats = [x for x in call.wide.inputs if kind_of(as_dtype(x.dtype)) == "float"]
-            magnitudes = [np.abs(x) if kind_of(as_dtype(x.dtype)) == "float" else x for x in call.wide.inputs]
+            floats = [x for x in call.wide.inputs if rounds(x.dtype)]
+            magnitudes = [np.abs(x).astype(x.dtype) if rounds(x.dtype) else x for x in call.wide.inputs]
             size = np.maximum(size, np.nan_to_num(np.abs(call.wide.run(attrs, magnitudes)[index]), posinf=0.0))
             size = np.maximum(size, max([np.max(np.abs(x[np.isfinite(x)]), initial=0.0) for x in floats]))
         size = np.where(np.isfinite(size), size, 0.0)
         return call.op.ulp * (float(info.eps) * size + float(info.tiny))
+
+
+def rounds(dtype: Any) -> bool:
+    """Whether numbers of a dtype are floats or complex."""
+    return kind_of(as_dtype(dtype)) in ("float", "complex")
 
 
 def _matches_reference(call: Call, name: str, found: tuple[Array, ...], attrs: Attrs) -> None:
@@ -67,12 +72,12 @@ def _matches_reference(call: Call, name: str, found: tuple[Array, ...], attrs: A
     references = call.wide.run({**call.wide.attrs, **({k: attrs[k] for k in ("residuals",) if k in attrs})})
     wide_attrs = {**call.wide.attrs, **{k: v for k, v in attrs.items() if k == "residuals"}}
     for index, (y, reference) in enumerate(zip(found, references, strict=True)):
-        if kind_of(as_dtype(y.dtype)) != "float":
+        if not rounds(y.dtype):
             continue
         allowed = allowance(call, reference, index, y.dtype, wide_attrs)
         with np.errstate(all="ignore"):
             rounded = reference.astype(y.dtype)
-        text = difference(y, rounded, allowed + float(jnp.finfo(y.dtype).eps) * np.abs(rounded.astype(np.float64)),
+        text = difference(y, rounded, allowed + float(jnp.finfo(y.dtype).eps) * np.abs(rounded).astype(np.float64),
                           signs=False)  # fmt: skip
         if text is not None:
             fail(call, f"the {name}'s output {index} is off the float64 result: {text}")
@@ -81,7 +86,7 @@ def _matches_reference(call: Call, name: str, found: tuple[Array, ...], attrs: A
 def _has_reference(call: Call) -> bool:
     """Whether a float64 run of the call means the same computation."""
     op = call.op
-    return bool(call.inputs) and op.ulp > 0 and not op.has("random") and any(call.differentiable) and call.is_real
+    return bool(call.inputs) and op.ulp > 0 and not op.has("random") and any(call.differentiable)
 
 
 # -- values -------------------------------------------------------------------------------------------------------
@@ -103,9 +108,9 @@ def kernel_is_lowering(call: Call) -> None:
             _matches_reference(call, "kernel", outputs, attrs)
         for index, (a, b) in enumerate(zip(outputs, lowered, strict=True)):
             allowed: Any = 0
-            if kind_of(as_dtype(a.dtype)) in ("float", "complex") and call.op.ulp:
+            if rounds(a.dtype) and call.op.ulp:
                 wide = {**call.wide.attrs, **{k: v for k, v in attrs.items() if k == "residuals"}}
-                size = np.abs(a.astype(np.complex128)) if not call.is_real else a.astype(np.float64)
+                size = np.abs(a.astype(np.complex128 if a.dtype.kind == "c" else np.float64))
                 allowed = 2 * allowance(call, size, index, a.real.dtype, wide) if call.inputs else 2 * (
                     call.op.ulp * float(jnp.finfo(a.dtype).eps) * np.abs(size)
                 )
@@ -199,7 +204,11 @@ def has_rule(call: Call) -> bool:
 def draw(call: Call, like: Sequence[Array], seed: int) -> list[Array]:
     """Draw numbers of the shapes and dtypes of arrays."""
     rng = np.random.default_rng([seed, len(call.inputs), *[x.size for x in call.inputs]])
-    return [np.asarray(rng.uniform(0.5, 1.5, y.shape) * rng.choice([-1, 1], y.shape)).astype(y.dtype) for y in like]
+
+    def one(y: Array) -> Array:
+        return np.asarray(rng.uniform(0.5, 1.5, y.shape) * rng.choice([-1, 1], y.shape))
+
+    return [(one(y) + 1j * one(y) if y.dtype.kind == "c" else one(y)).astype(y.dtype) for y in like]
 
 
 @call_check
@@ -235,17 +244,20 @@ def saves_is_honest(call: Call) -> None:
 
 
 def _weighted(call: Call, inputs: Sequence[Array], weights: Sequence[Array]) -> float:
-    """Return the outputs' sum, weighted, at other inputs."""
+    """Return the real part of the outputs' sum, weighted, at other inputs."""
     outputs = call.run(call.with_residuals()[0], inputs)
     with np.errstate(all="ignore"):
-        return float(sum(np.sum(y * w) for y, w in zip(outputs, weights, strict=True) if w.dtype.kind == "f"))
+        return float(sum(np.sum(y * w).real for y, w in zip(outputs, weights, strict=True) if w.dtype.kind in "fc"))
 
 
 @call_check
 def vjp_is_finite_difference(call: Call) -> None:
-    """A rule gives the central differences in float64, in random directions."""
+    """A rule gives the central differences in float64, in random directions.
+
+    Rules keep jax's convention for complex numbers: the real part of ``sum(gradient * direction)``.
+    """
     stops = isinstance(call.op.vjp, Stops)
-    if not (has_rule(call) or (stops and call.sample.gradient)) or call.op.has("identity") or not call.is_real:
+    if not (has_rule(call) or (stops and call.sample.gradient)) or call.op.has("identity"):
         return
     if call.op.has("random"):
         return
@@ -262,7 +274,7 @@ def vjp_is_finite_difference(call: Call) -> None:
             (direction,) = draw(call, [x], 4 + number)
             numeric, size = _central_difference(wide, index, direction, weights)
             gradient = gradients[index]
-            terms = np.zeros(()) if gradient is None else gradient * direction
+            terms = np.zeros(()) if gradient is None else (gradient * direction).real
             bound = 1e-6 * (float(np.sum(np.abs(terms))) + abs(numeric)) + 1e-9 * (1 + size)
             if not abs(float(np.sum(terms)) - numeric) <= bound:
                 fail(call, f"the gradient of input {index} is {float(np.sum(terms)):.10g} along a random direction, "
@@ -305,13 +317,13 @@ def _of_lowering(call: Call, cotangents: Sequence[Array], seconds: Sequence[Arra
         return jax.vjp(forward, *some)[1](tuple([g for g in cotangents if g.dtype.kind in "fc"]))
 
     def projected(*some: Any) -> Any:
-        return sum(jnp.sum(g * v) for g, v in zip(pull(*some), seconds, strict=True))
+        return sum(jnp.sum(g * v).real for g, v in zip(pull(*some), seconds, strict=True))
 
     def everything(inputs: Sequence[Any], gs: Sequence[Any]) -> tuple[Any, Any, Any]:
         some = [inputs[i] for i in wanted]
         outputs = as_tuple(call.op.lower(*inputs, **call.recorded_attrs))
         own = call.gradients(XLA, inputs, outputs, gs)
-        second = jax.grad(projected, argnums=tuple(range(len(some))))(*some) if call.is_real else None
+        second = jax.grad(projected, argnums=tuple(range(len(some))))(*some)
         return pull(*some), [own[i] for i in wanted], second
 
     with enable_x64():
@@ -330,10 +342,9 @@ def vjp_is_jax_vjp(call: Call) -> None:
     theirs, own, second = _of_lowering(wide, cotangents, seconds)
     for index, a, b in zip(wanted, own, theirs, strict=True):
         _close(call, f"the gradient of input {index}", a, np.asarray(b), "jax.vjp of the lowering gives")
-    if second is not None:
-        found = _second_order(wide, cotangents, wanted, seconds)
-        for index, a, b in zip(wanted, found, second, strict=True):
-            _close(call, f"the second-order gradient of input {index}", a, np.asarray(b), "jax gives")
+    found = _second_order(wide, cotangents, wanted, seconds)
+    for index, a, b in zip(wanted, found, second, strict=True):
+        _close(call, f"the second-order gradient of input {index}", a, np.asarray(b), "jax gives")
 
 
 def _close(call: Call, what: str, found: Any, expected: Array, who: str) -> None:
@@ -349,25 +360,28 @@ def _close(call: Call, what: str, found: Any, expected: Array, who: str) -> None
 def _second_order(
     call: Call, cotangents: Sequence[Array], wanted: Sequence[int], seconds: Sequence[Array]
 ) -> list[Array | None]:
-    """Differentiate, with tapes, the gradients projected on `seconds`."""
+    """Differentiate, with tapes, the gradients projected on `seconds`.
+
+    Tapes give and take conjugates of what rules, and jax, do.
+    """
     tensors = [asarray(x) for x in call.inputs]
     sources = [tensors[i] for i in wanted]
-    multiply, add, total = (cast("Any", REGISTRY[name].public) for name in ("multiply", "add", "sum"))
+    multiply, add, total, real = (cast("Any", REGISTRY[name].public) for name in ("multiply", "add", "sum", "real"))
     with GradientTape() as outer:
         outer.watch(sources)
         with GradientTape() as inner:
             inner.watch(sources)
             outputs = as_tuple(bind(call.op, tuple(tensors), call.attrs))
         smooth = [(y, asarray(g)) for y, g in zip(outputs, cotangents, strict=True) if is_differentiable(y.dtype)]
-        first = inner.gradient([y for y, _ in smooth], sources, [g for _, g in smooth])
+        first = inner.gradient([y for y, _ in smooth], sources, [asarray(g.numpy().conj()) for _, g in smooth])
         projected: Tensor | None = None
         for gradient, second in zip(first, seconds, strict=True):
             if gradient is not None:
-                term = total(multiply(gradient, asarray(second)))
+                term = real(total(multiply(gradient, asarray(second.conj()))))
                 projected = term if projected is None else add(projected, term)
     if projected is None:
         return [None] * len(sources)
-    return [None if g is None else g.numpy() for g in outer.gradient(projected, sources)]
+    return [None if g is None else g.numpy().conj() for g in outer.gradient(projected, sources)]
 
 
 # -- traits -------------------------------------------------------------------------------------------------------

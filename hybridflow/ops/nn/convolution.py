@@ -254,10 +254,19 @@ def _kernel_gradient_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 2, 3, 6, 5), normals(rng, 2, 4, 3, 4)), {"shape": (4, 3, 3, 2), **_PLAIN_2D})
 
 
+def _of_shape(name: str) -> Any:
+    def infer(a: TensorSpec, b: TensorSpec, *, shape: Any, **attrs: Any) -> TensorSpec:
+        del attrs
+        require_kind(name, REAL_FLOAT, a, b)
+        return make_spec(tuple(shape), a.dtype)
+
+    return infer
+
+
 @op(
     kernel=_NO_KERNEL,
     lower=_input_gradient_lower,
-    infer=lambda g, kernel, *, shape, **attrs: make_spec(tuple(shape), g.dtype),
+    infer=_of_shape("conv_input_gradient"),
     vjp=_input_gradient_vjp,
     saves=Saves(x=(0, 1)),
     flops=lambda y, g, kernel, *, shape, **attrs: _flops(g, y, kernel, **attrs),
@@ -272,7 +281,7 @@ def conv_input_gradient(g: TensorLike, kernel: TensorLike, *, shape: Sizes, **at
 @op(
     kernel=_NO_KERNEL,
     lower=_kernel_gradient_lower,
-    infer=lambda x, g, *, shape, **attrs: make_spec(tuple(shape), g.dtype),
+    infer=_of_shape("conv_kernel_gradient"),
     vjp=_kernel_gradient_vjp,
     saves=Saves(x=(0, 1)),
     flops=lambda y, x, g, *, shape, **attrs: _flops(g, x, y, **attrs),

@@ -1,0 +1,413 @@
+"""Systems of equations, inverses and determinants."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import DTypeError, ShapeError
+from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, broadcast_lowered, make_spec, require_kind
+from hybridflow.ops.linalg.common import (
+    conjugated,
+    cubes,
+    each_matrix,
+    factorable,
+    gaussian,
+    is_square,
+    nan_of,
+    real_dtype,
+    require_square,
+    transposed,
+    well_conditioned,
+    with_axes,
+)
+from hybridflow.ops.linalg.triangular import square_infer, system_gradients, system_infer
+
+# -- solving ------------------------------------------------------------------------------------------------------
+
+
+def _solve_kernel(a: Any, b: Any) -> Any:
+    if not is_square(a):
+        raise ValueError
+    try:
+        return np.linalg.solve(a, b)
+    except np.linalg.LinAlgError:
+        right = b[:, None] if b.ndim == 1 else b
+        batch = np.broadcast_shapes(a.shape[:-2], right.shape[:-2])
+        stacks = [np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, right)]
+        found = each_matrix(np.linalg.solve, np.empty((*batch, *right.shape[-2:]), a.dtype), *stacks)
+        return found[..., 0] if b.ndim == 1 else found
+
+
+def _lower_singular(lu: Any) -> Any:
+    """Return which factored matrices have a pivot that is exactly zero."""
+    return jnp.any(jnp.diagonal(lu, axis1=-2, axis2=-1) == 0, axis=-1)
+
+
+def _lower_solve(a: Any, b: Any) -> Any:
+    """Solve for matrices ``(..., n, k)``; NaN for singular ones."""
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*batch, *b.shape[-2:])
+    if not np.prod(shape):
+        return jnp.zeros(shape, b.dtype)
+    lu, _, order = lax.linalg.lu(a)
+    lu, order = (broadcast_lowered(x, (*batch, *x.shape[a.ndim - 2 :])) for x in (lu, order))
+    right = jnp.take_along_axis(broadcast_lowered(b, shape), order[..., None], axis=-2)
+    half = lax.linalg.triangular_solve(lu, right, left_side=True, lower=True, unit_diagonal=True)
+    found = lax.linalg.triangular_solve(lu, half, left_side=True, lower=False)
+    return jnp.where(_lower_singular(lu)[..., None, None], nan_of(b.dtype), found)
+
+
+def _solve_lower(a: Any, b: Any) -> Any:
+    if b.ndim > 1:
+        return _lower_solve(a, b)
+    found = _lower_solve(a, lax.expand_dims(b, (1,)))
+    return lax.squeeze(found, (found.ndim - 1,))
+
+
+def _solve_vjp(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
+    return system_gradients(F, g, y, a, b, lambda g: F.solve(transposed(F, a), g))
+
+
+def _solve_samples(rng: np.random.Generator) -> Any:
+    wide = np.complex128
+    yield Sample((well_conditioned(rng, 3, 3), gaussian(rng, 3, 2)))
+    yield Sample((well_conditioned(rng, 2, 1, 3, 3), gaussian(rng, 2, 3, 1)))
+    yield Sample((well_conditioned(rng, 2, 2, 2, dtype=wide), gaussian(rng, 2, dtype=wide)))
+    yield Sample((gaussian(rng, 2, 0, 0), gaussian(rng, 0, 2)), gradient=False)
+    singular = np.stack([np.ones((2, 2)), np.eye(2)])
+    yield Sample((singular.astype(np.float32), gaussian(rng, 2, 1)), gradient=False)
+    yield Sample((singular.astype(np.complex64), gaussian(rng, 2)), gradient=False)
+    yield Bad((gaussian(rng, 3, 2), gaussian(rng, 3)), error=ShapeError, text="not square: 3 rows, 2 columns")
+    yield Bad((gaussian(rng, 3, 3), gaussian(rng, 2)), error=ShapeError, text="3 equations, but a right-hand side")
+    half = gaussian(rng, 3, 3, dtype="float16")
+    yield Bad((half, half), error=DTypeError, text="does not take float16")
+
+
+@op(
+    kernel=_solve_kernel,
+    lower=_solve_lower,
+    infer=lambda a, b: system_infer("solve", a, b),
+    vjp=_solve_vjp,
+    saves=Saves(x=(0,), y=True),
+    flops=lambda y, a, b: 2 * a.size * a.shape[-1] // 3 + 2 * y.size * a.shape[-1],
+    samples=_solve_samples,
+    ulp=64,
+)
+def solve(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Solve systems of equations ``x1 x = x2``.
+
+    A matrix that Gaussian elimination with pivoting finds exactly singular gives NaN, eagerly and compiled; the
+    others of a stack are not affected.
+
+    Args:
+        x1: ``(..., n, n)``, real or complex floats.
+        x2: ``(n,)``, one right-hand side, or ``(..., n, k)``, `k` of them.
+
+    Returns:
+        The solution, of the shape of `x2` with the leading axes broadcast.
+
+    Raises:
+        ShapeError: a matrix that is not square, or another number of rows.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linalg.solve([[2.0, 0.0], [1.0, 4.0]], [2.0, 9.0])
+        Tensor([1., 2.], dtype=float32)
+
+    Reference:
+        Gradient: M. B. Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
+        differentiation", 2008, section 2.3.1. ``2/3 n**3 + 2 n**2 k`` FLOPs: G. H. Golub and C. F. Van Loan,
+        Matrix Computations, section 3.4.
+    """
+    return bind(solve.op, factorable("solve", x1, x2))
+
+
+def _inv_kernel(x: Any) -> Any:
+    if not is_square(x):
+        raise ValueError
+    try:
+        return np.linalg.inv(x)
+    except np.linalg.LinAlgError:
+        return each_matrix(np.linalg.inv, np.empty_like(x), x)
+
+
+def _inv_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
+    other = transposed(F, y)
+    return (-F.matmul(other, F.matmul(g, other)),)
+
+
+def _inv_samples(rng: np.random.Generator) -> Any:
+    yield Sample((well_conditioned(rng, 3, 3),))
+    yield Sample((well_conditioned(rng, 2, 2, 2, dtype=np.complex128),))
+    yield Sample((gaussian(rng, 2, 0, 0),), gradient=False)
+    yield Sample((np.stack([np.zeros((2, 2)), np.eye(2)]).astype(np.float32),), gradient=False)
+    yield Bad((gaussian(rng, 3, 2),), error=ShapeError, text="not square: 3 rows, 2 columns")
+    yield Bad((gaussian(rng, 2, 2, dtype="float16"),), error=DTypeError, text="does not take float16")
+
+
+@op(
+    kernel=_inv_kernel,
+    lower=lambda x: _lower_solve(x, jnp.eye(x.shape[-1], dtype=x.dtype)),
+    infer=square_infer("inv"),
+    vjp=_inv_vjp,
+    saves=Saves(y=True),
+    flops=cubes(2),
+    samples=_inv_samples,
+    ulp=64,
+)
+def inv(x: TensorLike, /) -> Tensor:
+    """Invert matrices.
+
+    A matrix that Gaussian elimination with pivoting finds exactly singular gives NaN, eagerly and compiled; the
+    others of a stack are not affected. To solve a system, `solve` is faster and more accurate.
+
+    Args:
+        x: ``(..., n, n)``, real or complex floats.
+
+    Returns:
+        The inverses.
+
+    Raises:
+        ShapeError: a matrix that is not square.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linalg.inv([[2.0, 0.0], [0.0, 4.0]])
+        Tensor([[0.5 , 0.  ],
+                [0.  , 0.25]], dtype=float32)
+
+    Reference:
+        Gradient ``-y^T g y^T``: M. B. Giles 2008, section 2.2.3. ``2 n**3`` FLOPs: G. H. Golub and C. F. Van Loan,
+        Matrix Computations, section 3.4.
+    """
+    return bind(inv.op, factorable("inv", x))
+
+
+# -- determinants -------------------------------------------------------------------------------------------------
+
+
+def _adjugate_with(xp: Any, x: Any) -> Any:
+    """Return the adjugate by a singular value decomposition, with NumPy or jax."""
+    size = x.shape[-1]
+    if not x.size:
+        return x
+    u, s, vh = xp.linalg.svd(x, full_matrices=True)
+    others = xp.where(np.eye(size, dtype=bool), np.ones((), s.dtype), s[..., None, :]).prod(-1)
+    signs = xp.linalg.det(xp.matmul(u, vh))
+    found = xp.matmul(vh.conj().swapaxes(-1, -2) * others[..., None, :], u.conj().swapaxes(-1, -2))
+    return (found * signs[..., None, None]).astype(x.dtype)
+
+
+def _adjugate_kernel(x: Any) -> Any:
+    if not is_square(x):
+        raise ValueError
+    if np.isfinite(x).all():
+        return _adjugate_with(np, x)
+    finite = np.isfinite(x).all((-1, -2))[..., None, None]
+    return np.where(finite, _adjugate_with(np, np.where(finite, x, x.dtype.type(0))), nan_of(x.dtype))
+
+
+def _adjugate_lower(x: Any) -> Any:
+    finite = jnp.isfinite(x).all((-1, -2))[..., None, None]
+    return jnp.where(finite, _adjugate_with(jnp, x), nan_of(x.dtype))
+
+
+def _adjugate_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
+    other = transposed(F, y)
+    inside = F.sum(g * y, axis=(len(y.shape) - 2, len(y.shape) - 1), keepdims=True)
+    return ((inside * other - F.matmul(other, F.matmul(g, other))) / with_axes(F, F.det(x), 2),)
+
+
+@op(
+    kernel=_adjugate_kernel,
+    lower=_adjugate_lower,
+    infer=square_infer("adjugate"),
+    vjp=_adjugate_vjp,
+    saves=Saves(x=(0,), y=True),
+    flops=cubes(26),
+    samples=_inv_samples,
+    ulp=256,
+)
+def adjugate(x: TensorLike, /) -> Tensor:
+    """Compute the transposed matrix of cofactors: ``det(x) inv(x)``, which singular matrices have too.
+
+    The gradient of `det`, and so finite at singular matrices; its own gradient is not. A matrix with elements that
+    are not finite gives NaN.
+
+    Args:
+        x: ``(..., n, n)``, real or complex floats.
+
+    Returns:
+        The adjugates.
+
+    Raises:
+        ShapeError: a matrix that is not square.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.round(hf.linalg.adjugate([[1.0, 2.0], [2.0, 4.0]]) * 10) / 10
+        Tensor([[ 4., -2.],
+                [-2.,  1.]], dtype=float32)
+
+    Reference:
+        G. W. Stewart, "On the adjugate matrix", Linear Algebra and its Applications 283, 1998.
+    """
+    return bind(adjugate.op, factorable("adjugate", x))
+
+
+def _lower_parity(pivots: Any, dtype: Any) -> Any:
+    """Return 1 for an even number of row exchanges, -1 for an odd one."""
+    swaps = jnp.sum(pivots != np.arange(pivots.shape[-1], dtype=pivots.dtype), axis=-1, dtype=np.int32)
+    return (1 - 2 * (swaps % 2)).astype(dtype)
+
+
+def _det_lower(x: Any) -> Any:
+    lu, pivots, _ = lax.linalg.lu(x)
+    return jnp.prod(jnp.diagonal(lu, axis1=-2, axis2=-1), axis=-1) * _lower_parity(pivots, x.dtype)
+
+
+def _det_infer(x: TensorSpec) -> TensorSpec:
+    require_kind("det", FLOATING, x)
+    require_square("det", x)
+    return make_spec(x.shape[:-2], x.dtype)
+
+
+def _det_samples(rng: np.random.Generator) -> Any:
+    yield Sample((well_conditioned(rng, 3, 3),))
+    yield Sample((well_conditioned(rng, 2, 2, 2, dtype=np.complex128),))
+    yield Sample((gaussian(rng, 2, 0, 0),), gradient=False)
+    yield Sample((np.stack([np.ones((2, 2)), np.full((2, 2), np.nan)]).astype(np.float32),), gradient=False)
+    yield Bad((gaussian(rng, 3, 2),), error=ShapeError, text="not square: 3 rows, 2 columns")
+    yield Bad((gaussian(rng, 2, 2, dtype="float16"),), error=DTypeError, text="does not take float16")
+
+
+@op(
+    kernel=np.linalg.det,
+    lower=_det_lower,
+    infer=_det_infer,
+    vjp=lambda F, g, y, x: (with_axes(F, g, 2) * transposed(F, F.adjugate(x)),),
+    saves=Saves(x=(0,)),
+    flops=cubes(2 / 3),
+    samples=_det_samples,
+    ulp=64,
+)
+def det(x: TensorLike, /) -> Tensor:
+    """Compute determinants.
+
+    Where they may overflow, use `slogdet`. The gradient is the transposed `adjugate`, right at singular matrices
+    too; the second-order gradient needs a matrix that is not singular.
+
+    Args:
+        x: ``(..., n, n)``, real or complex floats.
+
+    Returns:
+        ``(...)``, of the dtype of `x`.
+
+    Raises:
+        ShapeError: a matrix that is not square.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linalg.det([[2.0, 0.0], [1.0, 4.0]])
+        Tensor(8., dtype=float32)
+
+    Reference:
+        Gradient: M. B. Giles 2008, section 2.2.4. ``2/3 n**3`` FLOPs: G. H. Golub and C. F. Van Loan, Matrix
+        Computations, section 3.4.
+    """
+    return bind(det.op, factorable("det", x))
+
+
+class SlogdetResult(NamedTuple):
+    """The determinant as ``sign * exp(logabsdet)``.
+
+    Attributes:
+        sign: ``(...)``, of the matrix's dtype: of absolute value 1, or 0 for a singular matrix.
+        logabsdet: ``(...)``, real: the logarithm of the determinant's absolute value, ``-inf`` for a singular matrix.
+    """
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+def _slogdet_kernel(x: Any) -> Any:
+    sign, logabsdet = np.linalg.slogdet(x)
+    return np.where(np.isnan(logabsdet), nan_of(x.dtype), sign), np.asarray(logabsdet)
+
+
+def _slogdet_lower(x: Any) -> Any:
+    lu, pivots, _ = lax.linalg.lu(x)
+    diagonal = jnp.diagonal(lu, axis1=-2, axis2=-1)
+    size = jnp.abs(diagonal)
+    zero = size == 0
+    units = jnp.where(zero, np.zeros((), x.dtype), diagonal / jnp.where(zero, np.ones((), size.dtype), size))
+    sign = jnp.prod(units, axis=-1) * _lower_parity(pivots, x.dtype)
+    return sign, jnp.sum(jnp.log(size), axis=-1)
+
+
+def _slogdet_infer(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
+    require_kind("slogdet", FLOATING, x)
+    require_square("slogdet", x)
+    return make_spec(x.shape[:-2], x.dtype), make_spec(x.shape[:-2], real_dtype(x.dtype))
+
+
+def _slogdet_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
+    of_sign, of_log = g
+    factor = of_log
+    if x.dtype.kind == "c" and of_sign is not None:
+        turned = of_sign * y[0]
+        turn = (turned - conjugated(F, turned)) * 0.5
+        factor = turn if of_log is None else turn + of_log
+    if factor is None:
+        return (None,)
+    return (lambda: F.astype(with_axes(F, factor, 2) * transposed(F, F.inv(x)), dtype=x.dtype),)
+
+
+@op(
+    kernel=_slogdet_kernel,
+    lower=_slogdet_lower,
+    infer=_slogdet_infer,
+    vjp=_slogdet_vjp,
+    saves=Saves(x=(0,), y=True),
+    flops=cubes(2 / 3),
+    samples=_det_samples,
+    ulp=64,
+)
+def slogdet(x: TensorLike, /) -> SlogdetResult:
+    """Compute determinants as sign and logarithm, which neither overflow nor underflow.
+
+    The gradient of the logarithm is the transposed inverse: NaN at a singular matrix.
+
+    Args:
+        x: ``(..., n, n)``, real or complex floats.
+
+    Returns:
+        A `SlogdetResult`.
+
+    Raises:
+        ShapeError: a matrix that is not square.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> sign, logabsdet = hf.linalg.slogdet([[0.0, 1.0], [1.0, 0.0]])
+        >>> float(sign), abs(float(logabsdet))
+        (-1.0, 0.0)
+
+    Reference:
+        Gradient: M. B. Giles 2008, section 2.2.4.
+    """
+    return SlogdetResult(*bind(slogdet.op, factorable("slogdet", x)))
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

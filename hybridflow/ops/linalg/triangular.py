@@ -1,0 +1,324 @@
+"""Triangular systems and the Cholesky factorisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
+from hybridflow.ops.common import (
+    FLOATING,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    broadcast_lowered,
+    broadcast_shapes,
+    call_text,
+    make_spec,
+    require_kind,
+    unbroadcast,
+)
+from hybridflow.ops.linalg.common import (
+    adjoint,
+    conjugated,
+    cubes,
+    each_matrix,
+    factorable,
+    gaussian,
+    is_square,
+    nan_of,
+    positive_definite,
+    require_square,
+    transposed,
+    well_conditioned,
+    with_axes,
+)
+
+# -- systems of equations: what their shapes must be --------------------------------------------------------------
+
+
+def system_infer(name: str, a: TensorSpec, b: TensorSpec) -> TensorSpec:
+    """Return the spec of the solution of ``a x = b``; a 1-d `b` is one right-hand side."""
+    require_kind(name, FLOATING, a, b)
+    if a.dtype != b.dtype:
+        raise DTypeError(message(f"{name}: dtypes differ: {a.dtype} and {b.dtype}", got=call_text(name, a, b)))
+    require_square(name, a, b)
+    if not b.shape:
+        raise ShapeError(
+            message(f"{name}: the right-hand side has 0 dimensions, 1 at least is needed", got=call_text(name, a, b),
+                    hint="Pass (n,) or (..., n, k).")
+        )  # fmt: skip
+    vector = len(b.shape) == 1
+    size, rows = a.shape[-1], b.shape[-1 if vector else -2]
+    if size != rows:
+        raise ShapeError(
+            message(f"{name}: {size} equations, but a right-hand side with {rows}", got=call_text(name, a, b),
+                    hint="The second to last size of the second operand must be the size of the matrix.")
+        )  # fmt: skip
+    batch = broadcast_shapes(name, a.shape[:-2], () if vector else b.shape[:-2])
+    return make_spec((*batch, *(b.shape if vector else b.shape[-2:])), a.dtype)
+
+
+def system_gradients(F: Any, g: Any, y: Any, a: Any, b: Any, back: Any) -> tuple[Any, Any]:
+    """Return the gradients of a system's operands: ``back`` solves the transposed systems.
+
+    With ``x = a^-1 b`` they are ``gb = a^-T g`` and ``ga = -gb x^T`` (M. B. Giles 2008, section 2.3.1).
+    """
+    vector = len(b.shape) == 1
+    gb = F.reshape(back(with_axes(F, g, 1)), shape=g.shape) if vector else back(g)
+
+    def of_matrix() -> Any:
+        left, right = (with_axes(F, gb, 1), with_axes(F, y, 1)) if vector else (gb, y)
+        return unbroadcast(F, -F.matmul(left, transposed(F, right)), a)
+
+    return of_matrix, unbroadcast(F, gb, b)
+
+
+def lower_batch(a: Any, b: Any) -> tuple[Any, Any]:
+    """Broadcast a matrix and a right-hand side ``(..., n, k)`` against each other."""
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return broadcast_lowered(a, (*batch, *a.shape[-2:])), broadcast_lowered(b, (*batch, *b.shape[-2:]))
+
+
+def _triangular_lower(a: Any, b: Any, *, lower: bool, transpose: bool, unit_diagonal: bool) -> Any:
+    vector = b.ndim == 1
+    left, right = lower_batch(a, lax.expand_dims(b, (1,)) if vector else b)
+    if not right.size:
+        return jnp.zeros(right.shape[:-1] if vector else right.shape, b.dtype)
+    x = lax.linalg.triangular_solve(
+        left, right, left_side=True, lower=lower, transpose_a=transpose, unit_diagonal=unit_diagonal
+    )
+    return lax.squeeze(x, (x.ndim - 1,)) if vector else x
+
+
+def _triangular_vjp(
+    F: Any, g: Any, y: Any, a: Any, b: Any, *, lower: bool, transpose: bool, unit_diagonal: bool
+) -> Any:
+    def back(g: Any) -> Any:
+        return F.solve_triangular(a, g, lower=lower, transpose=not transpose, unit_diagonal=unit_diagonal)
+
+    of_matrix, of_right = system_gradients(F, g, y, a, b, back)
+
+    def of_triangle() -> Any:
+        found = of_matrix()
+        found = transposed(F, found) if transpose else found
+        offset = 1 if unit_diagonal else 0
+        return F.tril(found, k=-offset) if lower else F.triu(found, k=offset)
+
+    return of_triangle, of_right
+
+
+def _triangular_samples(rng: np.random.Generator) -> Any:
+    wide = np.complex128
+    yield Sample((well_conditioned(rng, 3, 3), gaussian(rng, 3, 2)), {"lower": True})
+    yield Sample((well_conditioned(rng, 2, 3, 3), gaussian(rng, 3)), {"transpose": True})
+    yield Sample((well_conditioned(rng, 3, 3, dtype=wide), gaussian(rng, 3, dtype=wide)), {"unit_diagonal": True})
+    yield Sample((gaussian(rng, 2, 0, 0), gaussian(rng, 2, 0, 1)), gradient=False)
+    yield Bad((gaussian(rng, 3, 2), gaussian(rng, 3)), error=ShapeError, text="not square: 3 rows, 2 columns")
+    yield Bad((gaussian(rng, 3, 3), gaussian(rng, 2)), error=ShapeError, text="3 equations, but a right-hand side")
+    yield Bad((gaussian(rng, 3, 3), gaussian(rng)), error=ShapeError, text="has 0 dimensions")
+
+
+@op(
+    kernel=No("NumPy has no triangular solver"),
+    lower=_triangular_lower,
+    infer=lambda a, b, *, lower, transpose, unit_diagonal: system_infer("solve_triangular", a, b),
+    vjp=_triangular_vjp,
+    saves=Saves(x=(0,), y=True),
+    flops=lambda y, a, b, **attrs: y.size * a.shape[-1],
+    samples=_triangular_samples,
+    ulp=32,
+)
+def solve_triangular(
+    x1: TensorLike,
+    x2: TensorLike,
+    /,
+    *,
+    lower: bool = False,
+    transpose: bool = False,
+    unit_diagonal: bool = False,
+) -> Tensor:
+    """Solve systems of equations with a triangular matrix.
+
+    A zero on the diagonal gives infinities and NaN. ``n**2`` FLOPs per right-hand side.
+
+    Args:
+        x1: ``(..., n, n)``, real or complex floats; the other triangle is not read.
+        x2: ``(n,)``, one right-hand side, or ``(..., n, k)``, `k` of them.
+        lower: whether `x1` is lower triangular.
+        transpose: whether to solve with the transposed matrix (not conjugated).
+        unit_diagonal: whether to take the diagonal as ones without reading it.
+
+    Returns:
+        The solution, of the shape of `x2` with the leading axes broadcast.
+
+    Raises:
+        ShapeError: a matrix that is not square, or another number of rows.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linalg.solve_triangular([[2.0, 0.0], [1.0, 4.0]], [2.0, 9.0], lower=True)
+        Tensor([1., 2.], dtype=float32)
+
+    Reference:
+        G. H. Golub and C. F. Van Loan, Matrix Computations, 4th edition, section 3.1.
+    """
+    tensors = factorable("solve_triangular", x1, x2)
+    return bind(
+        solve_triangular.op, tensors,
+        {"lower": bool(lower), "transpose": bool(transpose), "unit_diagonal": bool(unit_diagonal)},
+    )  # fmt: skip
+
+
+# -- Cholesky -----------------------------------------------------------------------------------------------------
+
+
+def hermitian_part(x: Any) -> Any:
+    """Return ``(x + x^H) / 2`` of a NumPy or jax array."""
+    other = x.swapaxes(-1, -2)
+    return (x + (other.conj() if x.dtype.kind == "c" else other)) * np.asarray(0.5, x.dtype)
+
+
+def _cholesky_kernel(x: Any, *, upper: bool) -> Any:
+    if not is_square(x):
+        raise ValueError
+    whole = hermitian_part(x)
+    try:
+        found = np.linalg.cholesky(whole, upper=upper)
+    except np.linalg.LinAlgError:
+        found = each_matrix(lambda one: np.linalg.cholesky(one, upper=upper), np.empty_like(whole), whole)
+    failed = np.isnan(np.diagonal(found, axis1=-2, axis2=-1)).any(-1)
+    if failed.any():
+        found[failed] = (np.triu if upper else np.tril)(np.full(x.shape[-2:], nan_of(x.dtype)))
+    return found
+
+
+def _cholesky_lower(x: Any, *, upper: bool) -> Any:
+    if not x.size:
+        return x
+    factor = lax.linalg.cholesky(hermitian_part(x), symmetrize_input=False)
+    if x.dtype.kind == "c":
+        failed = jnp.isnan(jnp.diagonal(factor, axis1=-2, axis2=-1)).any(-1)[..., None, None]
+        factor = jnp.where(failed, np.tril(np.full(x.shape[-2:], nan_of(x.dtype))), factor)
+    return jnp.conj(factor.swapaxes(-1, -2)) if upper else factor
+
+
+def square_infer(name: str) -> Any:
+    def infer(x: TensorSpec, **attrs: Any) -> TensorSpec:
+        del attrs
+        require_kind(name, FLOATING, x)
+        require_square(name, x)
+        return make_spec(x.shape, x.dtype)
+
+    return infer
+
+
+def _cholesky_vjp(F: Any, g: Any, y: Any, x: Any, *, upper: bool) -> Any:
+    factor, g = (adjoint(F, y), adjoint(F, g)) if upper else (y, g)
+
+    def solve(one: Any, b: Any) -> Any:
+        return F.solve_triangular(one, b, lower=True, transpose=True, unit_diagonal=False)
+
+    inner = F.matmul(transposed(F, factor), g)
+    half = (F.tril(inner, k=0) + F.tril(inner, k=-1)) * 0.5
+    middle = (half + adjoint(F, half)) * 0.5
+    left = solve(factor, middle)
+    return (transposed(F, solve(conjugated(F, factor), transposed(F, left))),)
+
+
+def _cholesky_samples(rng: np.random.Generator) -> Any:
+    yield Sample((positive_definite(rng, 3, 3),))
+    yield Sample((positive_definite(rng, 2, 2, 2, dtype=np.complex128),), {"upper": True})
+    yield Sample((gaussian(rng, 2, 0, 0),), gradient=False)
+    negative = np.stack([-np.eye(2), np.eye(2), np.full((2, 2), np.nan)])
+    yield Sample((negative.astype(np.float32),), gradient=False)
+    yield Sample((negative.astype(np.complex64),), {"upper": True}, gradient=False)
+    yield Bad((gaussian(rng, 3, 2),), error=ShapeError, text="not square: 3 rows, 2 columns")
+    yield Bad((gaussian(rng, 3),), error=ShapeError, text="needs a matrix, the operand has 1 dimensions")
+    yield Bad((gaussian(rng, 2, 2).astype(np.float16),), error=DTypeError, text="does not take float16")
+
+
+@op(
+    kernel=_cholesky_kernel,
+    lower=_cholesky_lower,
+    infer=square_infer("cholesky"),
+    vjp=_cholesky_vjp,
+    saves=Saves(y=True),
+    flops=cubes(1 / 3),
+    samples=_cholesky_samples,
+    ulp=32,
+)
+def cholesky(x: TensorLike, /, *, upper: bool = False) -> Tensor:
+    """Factor Hermitian positive definite matrices: ``x = L L^H``.
+
+    The Hermitian part ``(x + x^H) / 2`` is what is factored, so the gradient is Hermitian. A matrix that is not
+    positive definite gives NaN in its triangle, eagerly and compiled; the others of a stack are not affected.
+
+    Args:
+        x: ``(..., n, n)``, real or complex floats.
+        upper: whether to return ``U = L^H`` instead.
+
+    Returns:
+        The triangular factor; its diagonal is real and positive.
+
+    Raises:
+        ShapeError: a matrix that is not square.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linalg.cholesky([[4.0, 2.0], [2.0, 5.0]])
+        Tensor([[2., 0.],
+                [1., 2.]], dtype=float32)
+
+    Reference:
+        I. Murray, "Differentiation of the Cholesky decomposition", 2016; ``n**3 / 3`` FLOPs: G. H. Golub and
+        C. F. Van Loan, Matrix Computations, section 4.2.
+    """
+    return bind(cholesky.op, factorable("cholesky", x), {"upper": bool(upper)})
+
+
+def cholesky_solve(factor: TensorLike, x2: TensorLike, /, *, upper: bool = False) -> Tensor:
+    """Solve ``a x = b`` with the Cholesky factor of ``a``.
+
+    Args:
+        factor: ``(..., n, n)``, what `cholesky` returned.
+        x2: ``(n,)`` or ``(..., n, k)``, the right-hand sides.
+        upper: whether the factor is the upper one.
+
+    Returns:
+        The solution, of the shape of `x2` with the leading axes broadcast.
+
+    Raises:
+        ShapeError: a factor that is not square, or another number of rows.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> factor = hf.linalg.cholesky([[4.0, 2.0], [2.0, 5.0]])
+        >>> hf.linalg.cholesky_solve(factor, [6.0, 7.0])
+        Tensor([1., 1.], dtype=float32)
+    """
+    triangle, right = factorable("cholesky_solve", factor, x2)
+    vector = right.ndim == 1
+    if vector:
+        right = right[:, None]
+    other = _conjugate(triangle)
+    first, second = (other, triangle) if upper else (triangle, other)
+    half = solve_triangular(first, right, lower=not upper, transpose=upper)
+    found = solve_triangular(second, half, lower=not upper, transpose=not upper)
+    return found[..., 0] if vector else found
+
+
+def _conjugate(tensor: Tensor) -> Tensor:
+    from hybridflow.ops.complex_parts import conj
+
+    return conj(tensor)
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
