@@ -56,6 +56,7 @@ from hybridflow.ops import nn as nn
 from hybridflow.ops import random as random
 from hybridflow.ops.matmul import matmul as matmul
 from hybridflow.tracing import config as config
+from hybridflow.tracing.convert import no_convert as no_convert
 from hybridflow.tracing.function import CompiledFunction as CompiledFunction
 from hybridflow.tracing.function import compile as compile
 from hybridflow.xla.pending import synchronize as synchronize

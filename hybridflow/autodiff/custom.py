@@ -18,6 +18,7 @@ from hybridflow.core.context import Context, current
 from hybridflow.core.dispatch import bind, record
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.node import Edge, Node, next_sequence
 from hybridflow.core.op import No, Op, Saves, register
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
@@ -63,7 +64,7 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         for position, argument in zip(positions, arguments, strict=True):
             leaves[position] = argument
         fresh_args, fresh_kwargs = jax.tree_util.tree_unflatten(tree, leaves)
-        answer = function(*fresh_args, **dict(zip(names, fresh_kwargs, strict=True)))
+        answer = as_traced(function)(*fresh_args, **dict(zip(names, fresh_kwargs, strict=True)))
         if not isinstance(answer, tuple) or len(answer) != 2 or not callable(answer[1]):
             raise ArgumentTypeError(
                 message(f"custom_gradient: {function.__qualname__} must return (result, grad_fn)",

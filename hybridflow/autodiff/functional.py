@@ -13,6 +13,7 @@ from hybridflow.core.context import CONTEXT
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.op import No, Op, register
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 
@@ -82,7 +83,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     tape = GradientTape(persistent=True, watch_accessed_variables=False)
     with tape:
         tape.watch(arguments)
-        value = fn(*arguments)
+        value = as_traced(fn)(*arguments)
 
     def pullback(output_gradients: Any) -> tuple[Any, ...]:
         return tape.gradient(value, arguments, output_gradients, unconnected_gradients="zero")
@@ -129,7 +130,7 @@ def value_and_grad(
         tape = GradientTape(watch_accessed_variables=False)
         with tape:
             tape.watch([arguments[number] for number in numbers])
-            result = fn(*arguments, **kwargs)
+            result = as_traced(fn)(*arguments, **kwargs)
         value, aux = _with_aux(result) if has_aux else (result, None)
         _require_scalar(value)
         gradients = tape.gradient(value, [arguments[number] for number in numbers], unconnected_gradients="zero")

@@ -30,8 +30,9 @@ from hybridflow.core.errors import (
     TracedValueError,
     message,
 )
+from hybridflow.core.functions import Hooks
 from hybridflow.core.methods import TensorMethods
-from hybridflow.core.node import Edge, Node, format_where, make_node, next_sequence
+from hybridflow.core.node import Edge, Node, format_where, make_node, next_sequence, user_place
 from hybridflow.core.op import REGISTRY, No, Op, register
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.traced_float import TracedFloat
@@ -286,6 +287,9 @@ def require_value(tensor: Tensor, wanted: str) -> None:
             if wanted == "bool"
             else "Return it and read it outside the compiled function, or mark the argument static."
         )
+        why = Hooks.reason(place[0]) if wanted == "bool" and (place := user_place(2)) is not None else None
+        if why is not None:
+            hint = f"{why} Use hf.where, hf.cond or hf.while_loop there."
         raise TracedValueError(
             message(
                 f"{wanted}: a traced tensor has no value while the function is being compiled.{made}",

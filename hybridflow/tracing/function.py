@@ -18,6 +18,7 @@ import numpy as np
 from hybridflow.core.context import CONTEXT, current
 from hybridflow.core.dtypes import WIDE
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.traced_float import NeedsNumber
@@ -35,6 +36,7 @@ from hybridflow.tracing.arguments import (
 from hybridflow.tracing.cache import CacheInfo, TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
 from hybridflow.tracing.config import STATE
+from hybridflow.tracing.convert import NotConvertible, converted_text
 from hybridflow.tracing.explain import Change, Explanation, TraceRecord
 from hybridflow.tracing.lowered import Lowered
 from hybridflow.tracing.signature import (
@@ -143,6 +145,7 @@ class CompiledFunction(Generic[P, R]):
         function: Callable[P, R],
         *,
         static_argnames: Iterable[str] = (),
+        autograph: bool = True,
         max_traces: int = 64,
         name: str | None = None,
         bound: bool = False,
@@ -162,6 +165,7 @@ class CompiledFunction(Generic[P, R]):
             raise ArgumentError(message(f"compile: max_traces={max_traces}, which is less than 1"))
         functools.update_wrapper(cast(Any, self), function)
         self._function = function
+        self._autograph = autograph
         self._bound = bound
         self._name = name or getattr(function, "__name__", type(function).__name__)
         self._parameters = parameters_of(function, skip_first=bound)
@@ -225,8 +229,12 @@ class CompiledFunction(Generic[P, R]):
             signature = self._signature(args, kwargs)
             result = call_with_tensors(label, self._caller(args), signature, self._static)
         else:
-            result = cast(Callable[..., Any], self._function)(*args, **kwargs)
+            result = self._to_call()(*args, **kwargs)
         return as_outputs(label, result)
+
+    def _to_call(self) -> Callable[..., Any]:
+        """Return the function as it runs now: converted in a trace, the user's own outside."""
+        return as_traced(self._function) if self._autograph else self._function
 
     def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
         if self._bound:
@@ -239,7 +247,7 @@ class CompiledFunction(Generic[P, R]):
     def _caller(self, args: tuple[Any, ...]) -> Callable[[dict[str, Any]], Any]:
         """Return a function of named arguments that calls the user's function."""
         first = args[:1] if self._bound else ()
-        return lambda arguments: apply_arguments(self._function, self._parameters, first, arguments)
+        return lambda arguments: apply_arguments(self._to_call(), self._parameters, first, arguments)
 
     def _find(self, signature: Signature, args: tuple[Any, ...]) -> tuple[Trace, Signature]:
         """Return the trace of a call, made if there is none, and the signature by which it was found."""
@@ -353,8 +361,9 @@ class CompiledFunction(Generic[P, R]):
     def _like(self, function: Callable[..., Any], *, bound: bool = False) -> CompiledFunction[Any, Any]:
         """Compile a function with the same options."""
         return CompiledFunction(
-            function, static_argnames=self._static, max_traces=self._max_traces, name=self._name, bound=bound
-        )
+            function, static_argnames=self._static, autograph=self._autograph, max_traces=self._max_traces,
+            name=self._name, bound=bound,
+        )  # fmt: skip
 
     # -- looking inside ---------------------------------------------------------------------------------------
 
@@ -405,6 +414,20 @@ class CompiledFunction(Generic[P, R]):
         arrays += [variable.current() for variable in trace.variables(signature)]
         return Lowered(trace.raw_graph, trace.graph, trace.executable(arrays, current().device))
 
+    def converted_code(self) -> str:
+        """Return the code that is traced in place of the function's: its Python control flow made to take tensors.
+
+        Raises:
+            ArgumentError: the function is traced as it is; the text says why.
+
+        """
+        if not self._autograph:
+            raise ArgumentError(message(f"converted_code: {self._name} is compiled with autograph=False"))
+        try:
+            return converted_text(self._function)
+        except NotConvertible as why:
+            raise ArgumentError(message(f"converted_code: {self._name} is traced as it is, for {why}")) from None
+
     def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]:
         return self._find(self._signature(args, kwargs), args)
 
@@ -449,17 +472,20 @@ class CompiledMethod(BoundCall):
 
 @overload
 def compile(
-    fn: Callable[P, R], /, *, static_argnames: Iterable[str] = (), max_traces: int = 64, name: str | None = None
-) -> CompiledFunction[P, R]: ...
+    fn: Callable[P, R], /, *, static_argnames: Iterable[str] = (), autograph: bool = True, max_traces: int = 64,
+    name: str | None = None,
+) -> CompiledFunction[P, R]: ...  # fmt: skip
 @overload
 def compile(
-    fn: None = None, /, *, static_argnames: Iterable[str] = (), max_traces: int = 64, name: str | None = None
-) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
+    fn: None = None, /, *, static_argnames: Iterable[str] = (), autograph: bool = True, max_traces: int = 64,
+    name: str | None = None,
+) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...  # fmt: skip
 def compile(
     fn: Callable[..., Any] | None = None,
     /,
     *,
     static_argnames: Iterable[str] = (),
+    autograph: bool = True,
     max_traces: int = 64,
     name: str | None = None,
 ) -> Any:
@@ -474,6 +500,8 @@ def compile(
     Args:
         fn: the function; used as a decorator with arguments if left out.
         static_argnames: parameters that are part of the signature by value, whatever they are.
+        autograph: convert the function's source, and what it calls, so that Python's control flow takes tensors
+            and what it reads and writes outside is known; False traces the function as it is.
         max_traces: how many traces are kept; the least recently used one is dropped.
         name: a name for graphs and messages.
 
@@ -496,6 +524,8 @@ def compile(
     def decorate(function: Callable[..., Any]) -> CompiledFunction[Any, Any]:
         if isinstance(function, CompiledFunction):
             function = cast("CompiledFunction[Any, Any]", function).python_function
-        return CompiledFunction(function, static_argnames=static_argnames, max_traces=max_traces, name=name)
+        return CompiledFunction(
+            function, static_argnames=static_argnames, autograph=autograph, max_traces=max_traces, name=name
+        )
 
     return decorate if fn is None else decorate(fn)

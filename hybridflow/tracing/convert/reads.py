@@ -1,0 +1,172 @@
+"""Expressions: reads of globals, attributes and items, calls, comprehensions."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from hybridflow.tracing.convert.scopes import GLOBAL, LOCAL, Scope
+from hybridflow.tracing.convert.syntax import constant, load, runtime
+
+OF_THE_FRAME = frozenset(
+    {"locals", "globals", "vars", "dir", "eval", "exec", "breakpoint", "set_trace", "_getframe", "currentframe"}
+)
+"""Functions that look at the frame that calls them: they are called directly."""
+
+
+class Reads(ast.NodeTransformer):
+    """Rewrites expressions so that what they read and call goes through the runtime.
+
+    Attributes:
+        scopes: the scopes by node.
+        scope: the scope that the visited node is in.
+    """
+
+    def __init__(self, scopes: dict[Any, Scope], root: Any) -> None:
+        self.scopes = scopes
+        self.root = root
+        self.scope = scopes[root]
+        self.temporaries = 0
+
+    def temporary(self) -> str:
+        """Return a new name of a temporary."""
+        self.temporaries += 1
+        return f".{self.temporaries}"
+
+    # -- names ------------------------------------------------------------------------------------------------
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        if not isinstance(node.ctx, ast.Load) or node.id.startswith(".") or self.scope.kind(node.id) != GLOBAL:
+            return node
+        return runtime(node, "read_global", constant(node, node.id), node)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> Any:
+        node.value = self.written(node.target.id, self.visit(node.value), node)
+        return node
+
+    def written(self, name: str, value: Any, place: Any, *, augmented: bool = False) -> Any:
+        """Return the value to store to a name: noted first if the name is not the function's own."""
+        scope = self.scope
+        while isinstance(scope.node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            assert scope.parent is not None
+            scope = scope.parent
+        if name in scope.declared_global:
+            return runtime(place, "write_global", constant(place, name), value, constant(place, augmented))
+        if name in scope.declared_nonlocal and scope.kind(name) != LOCAL:
+            return runtime(place, "write_free", constant(place, name), value, constant(place, augmented))
+        return value
+
+    # -- attributes and items -----------------------------------------------------------------------------------
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        return runtime(node, "read_attr", self.visit(node.value), constant(node, node.attr))
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        return runtime(node, "read_item", self.visit(node.value), self.key(node.slice))
+
+    def key(self, node: Any) -> Any:
+        """Return a subscript as an expression: slices stand only in brackets."""
+        if isinstance(node, ast.Slice):
+            ends = [constant(node, None) if one is None else self.visit(one) for one in (node.lower, node.upper)]
+            step = [] if node.step is None else [self.visit(node.step)]
+            return runtime(node, "slice", *ends, *step)
+        if isinstance(node, ast.Tuple):
+            node.elts = [self.key(one) for one in node.elts]
+            return node
+        return self.visit(node)
+
+    # -- calls ------------------------------------------------------------------------------------------------
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        function = node.func
+        name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", None)
+        node.args = [self.visit(one) for one in node.args]
+        for keyword in node.keywords:
+            keyword.value = self.visit(keyword.value)
+        if name in OF_THE_FRAME or self.is_super(node):
+            return self.of_the_frame(node)
+        if isinstance(function, ast.Attribute) and function.end_lineno != function.lineno:
+            # As Python does: a call in a chain over several lines is on the line of its method.
+            end: int = function.end_col_offset or 0
+            node.lineno, node.col_offset = function.end_lineno or node.lineno, max(end - len(function.attr), 0)
+        node.func = runtime(function, "callee", self.visit(function))
+        return node
+
+    def is_super(self, node: ast.Call) -> bool:
+        """Whether a call is ``super()`` with nothing in the brackets."""
+        function = node.func
+        bare = not node.args and not node.keywords
+        return bare and isinstance(function, ast.Name) and function.id == "super" and self.kind("super") == GLOBAL
+
+    def kind(self, name: str) -> str:
+        """Return whose a name is where the visited node stands."""
+        return self.scope.kind(name)
+
+    def of_the_frame(self, node: ast.Call) -> Any:
+        """Return a call that must be in the user's frame."""
+        function = node.func
+        if self.is_super(node):
+            first = self.first_argument()
+            if first is not None:
+                node.args = [load(node, "__class__"), load(node, first)]
+            return node
+        if isinstance(function, ast.Attribute):
+            function.value = self.visit(function.value)
+        elif isinstance(function, ast.Name) and function.id in ("locals", "vars", "dir") and not node.args:
+            return runtime(node, "without_temporaries", node)
+        return node
+
+    def first_argument(self) -> str | None:
+        """Return the name of the first parameter of the innermost function, which ``super()`` is about."""
+        scope: Scope | None = self.scope
+        while scope is not None and not isinstance(scope.node, ast.FunctionDef | ast.Lambda):
+            scope = scope.parent
+        if scope is None:
+            return None
+        given = scope.node.args
+        names = [one.arg for one in (*given.posonlyargs, *given.args)]
+        return names[0] if names else None
+
+    # -- comprehensions and lambdas ------------------------------------------------------------------------------
+
+    def visit_comprehension_of(self, node: Any) -> Any:
+        first = node.generators[0]
+        first.iter = self.iterated(first.iter)
+        outer, self.scope = self.scope, self.scopes[node]
+        for number, one in enumerate(node.generators):
+            if number:
+                one.iter = self.iterated(one.iter)
+            one.ifs = [self.visit(test) for test in one.ifs]
+        if isinstance(node, ast.DictComp):
+            node.key, node.value = self.visit(node.key), self.visit(node.value)
+        else:
+            node.elt = self.visit(node.elt)
+        self.scope = outer
+        return node
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_comprehension_of
+
+    def iterated(self, node: Any) -> Any:
+        """Return what a loop runs over."""
+        return runtime(node, "iterate", self.visit(node))
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        self.visit_defaults(node)
+        outer, self.scope = self.scope, self.scopes[node]
+        node.body = self.visit(node.body)
+        self.scope = outer
+        return node
+
+    def visit_defaults(self, node: Any) -> None:
+        """Visit what is evaluated around a function: its defaults."""
+        node.args.defaults = [self.visit(one) for one in node.args.defaults]
+        node.args.kw_defaults = [None if one is None else self.visit(one) for one in node.args.kw_defaults]
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> Any:
+        for one in node.values:
+            if isinstance(one, ast.FormattedValue):
+                one.value = self.visit(one.value)
+                if isinstance(one.format_spec, ast.JoinedStr):
+                    self.visit_JoinedStr(one.format_spec)
+        return node
+

@@ -1,0 +1,159 @@
+"""The source of a function: its node in the parsed file, and the classes around it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import threading
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+FunctionNode = ast.FunctionDef | ast.Lambda
+
+
+class NotConvertible(Exception):
+    """Why a function stays as it is."""
+
+
+class Found(NamedTuple):
+    """A function's node in its file, which must not be changed, and the name of the class around it."""
+
+    node: FunctionNode
+    private: str | None
+
+
+class _File:
+    """One parsed file: its functions by first line and name."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+        self.functions: dict[tuple[int, str], list[Found]] = {}
+        for found in _functions(ast.parse("".join(lines)), None):
+            self.functions.setdefault(_key(found.node), []).append(found)
+
+
+def _functions(node: ast.AST, private: str | None) -> Iterator[Found]:
+    """Yield the functions below a node, outer ones first."""
+    pending: list[tuple[ast.AST, str | None]] = [(node, private)]
+    while pending:
+        node, private = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            yield Found(node, private)
+        inner = node.name if isinstance(node, ast.ClassDef) else private
+        pending += [(child, inner) for child in ast.iter_child_nodes(node)]
+
+
+def _key(node: FunctionNode) -> tuple[int, str]:
+    if isinstance(node, ast.Lambda):
+        return node.lineno, "<lambda>"
+    return min([node.lineno, *[one.lineno for one in node.decorator_list]]), node.name
+
+
+_files: dict[str, _File] = {}
+_lock = threading.Lock()
+
+
+def _load(function: FunctionType) -> _File:
+    name = function.__code__.co_filename
+    lines = linecache.getlines(name, function.__globals__)
+    if not lines:
+        raise NotConvertible(f"its source, {name}, cannot be found")
+    with _lock:
+        found = _files.get(name)
+        if found is None or (found.lines is not lines and found.lines != lines):
+            try:
+                found = _files[name] = _File(lines)
+            except SyntaxError as error:
+                raise NotConvertible(f"its source, {name}, cannot be parsed ({error.msg})") from error
+        return found
+
+
+def find(function: FunctionType) -> Found:
+    """Return a function's node.
+
+    Raises:
+        NotConvertible: there is no source, or it is not what was compiled.
+    """
+    code = function.__code__
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise NotConvertible("it is an async function")
+    name = code.co_name
+    candidates = _load(function).functions.get((code.co_firstlineno, name), [])
+    candidates = [found for found in candidates if _arguments(found.node, found.private) == arguments_of(code)]
+    if len(candidates) > 1:
+        places = set(code.co_positions())
+        candidates = [found for found in candidates if _body_place(found.node) in places]
+    if len(candidates) != 1:
+        what = "was changed since it was loaded" if not candidates else "has several like it on the line"
+        raise NotConvertible(f"its source, {code.co_filename}:{code.co_firstlineno}, {what}")
+    return candidates[0]
+
+
+def _body_place(node: FunctionNode) -> Any:
+    """Return the place of the instruction that ends a lambda: its whole body."""
+    body = node.body if isinstance(node, ast.Lambda) else node.body[-1]
+    return body.lineno, body.end_lineno, body.col_offset, body.end_col_offset
+
+
+def arguments_of(code: CodeType) -> tuple[str, ...]:
+    """Return the names of a code object's parameters."""
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[:count]
+
+
+def _arguments(node: FunctionNode, private: str | None) -> tuple[str, ...]:
+    given = node.args
+    names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    names += [one.arg for one in (given.vararg, given.kwarg) if one is not None]
+    return tuple([mangled(name, private) for name in names])
+
+
+def mangled(name: str, private: str | None) -> str:
+    """Return a name as Python spells it inside a class: private names get the class's."""
+    if private is None or not name.startswith("__") or name.endswith("__") or "." in name:
+        return name
+    stripped = private.lstrip("_")
+    return f"_{stripped}{name}" if stripped else name
+
+
+_NAMES = frozenset({"id", "attr", "arg", "name", "asname", "rest"})
+"""The fields that hold an identifier."""
+_SHARED = ast.expr_context | ast.operator | ast.unaryop | ast.boolop | ast.cmpop
+
+
+def copied(node: Any, private: str | None) -> Any:
+    """Return a copy of a tree in which private names are spelled out."""
+    if isinstance(node, _SHARED):
+        return node
+    state = node.__dict__.copy()
+    inside = node.name if isinstance(node, ast.ClassDef) else private
+    for field, value in state.items():
+        if isinstance(value, ast.AST):
+            state[field] = copied(value, inside)
+        elif type(value) is list:
+            within = inside if field == "body" else private
+            state[field] = [copied(one, within) if isinstance(one, ast.AST) else one for one in value]
+    if private is not None:
+        _spell_out(node, state, private)
+    kind: Any = type(node)
+    made = kind.__new__(kind)
+    made.__dict__.update(state)
+    return made
+
+
+def _spell_out(node: ast.AST, state: dict[str, Any], private: str) -> None:
+    if isinstance(node, ast.alias):
+        bound = mangled(node.asname or node.name, private)
+        if bound != (node.asname or node.name):
+            state["asname"] = bound
+        return
+    for field, value in state.items():
+        if field in _NAMES and type(value) is str:
+            state[field] = mangled(value, private)
+    if isinstance(node, ast.Global | ast.Nonlocal):
+        state["names"] = [mangled(name, private) for name in node.names]
+    elif isinstance(node, ast.MatchClass):
+        state["kwd_attrs"] = [mangled(name, private) for name in node.kwd_attrs]
