@@ -45,6 +45,7 @@ from hybridflow.ops.creation import *  # noqa: F403
 from hybridflow.ops.effects import *  # noqa: F403
 from hybridflow.ops.elementwise import *  # noqa: F403
 from hybridflow.ops.indexing import *  # noqa: F403
+from hybridflow.ops.jax_functions import from_jax as from_jax
 from hybridflow.ops.reductions import *  # noqa: F403
 from hybridflow.ops.shape import *  # noqa: F403
 from hybridflow.ops.statistics import *  # noqa: F403
@@ -59,6 +60,7 @@ from hybridflow.tracing import config as config
 from hybridflow.tracing.convert import no_convert as no_convert
 from hybridflow.tracing.function import CompiledFunction as CompiledFunction
 from hybridflow.tracing.function import compile as compile
+from hybridflow.tracing.to_jax import to_jax as to_jax
 from hybridflow.xla.pending import synchronize as synchronize
 
 from hybridflow import debugging as debugging

@@ -49,9 +49,12 @@ def rounds(node: Node) -> bool:
 
 
 def keeps_precision(node: Node) -> bool:
-    """Whether a node must run in its own dtypes: random bits depend on them, and made-up numbers are rounded once."""
+    """Whether a node must run in its own dtypes.
+
+    Random bits depend on them, foreign functions may insist on them, and made-up numbers are rounded once.
+    """
     given = [edge[0].spec(edge[1]).dtype for edge in node.inputs if edge is not None]
-    return node.op.has("random") or not any(is_wide_kind(dtype) for dtype in given)
+    return node.op.has("random") or node.op.has("foreign") or not any(is_wide_kind(dtype) for dtype in given)
 
 
 class Float64Run:

@@ -252,7 +252,7 @@ TRACED = register(
         _traced_vjp,
         saves=Saves(x="all"),
         samples=No("made by @hf.custom_gradient; tested with it"),
-        traits=frozenset({"nested"}),
+        traits=frozenset({"nested", "own_rule"}),
     )
 )
 

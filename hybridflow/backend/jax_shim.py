@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import jax
+from jax.core import Tracer as Tracer
 from jax.experimental import io_callback
+from jax.extend.core import jaxpr_as_fun
 
 JAX_VERSION: tuple[int, ...] = tuple(int(part) for part in jax.__version__.split(".")[:3] if part.isdigit())
 
@@ -27,3 +29,13 @@ def wait_for_everything() -> None:
     for array in jax.live_arrays():
         array.block_until_ready()
     jax.effects_barrier()
+
+
+def x64_enabled() -> bool:
+    """Whether jax keeps 64-bit dtypes here and now."""
+    return bool(cast(Any, jax.config).jax_enable_x64)
+
+
+def jaxpr_as_function(jaxpr: Any) -> Callable[..., list[Any]]:
+    """Return a traced program as a function of a flat list of arrays."""
+    return jaxpr_as_fun(jaxpr)

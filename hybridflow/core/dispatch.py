@@ -203,15 +203,17 @@ def _explain(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], error: E
 
 
 _LARGE = 1 << 14
+_FULLY_COMPILED = frozenset({"nested", "random", "foreign"})
 
 
 def quick_to_compile(op: Op, values: Iterable[Any]) -> bool:
     """Whether an op alone is compiled with the options that save compile time at the cost of its run time.
 
-    Not on many elements: those options run `gelu` of 65536 ten times slower, a convolution twice. Not graphs, and
-    not draws, which must be compiled as they would be in a graph: other optimisations contract other products.
+    Not on many elements: those options run `gelu` of 65536 ten times slower, a convolution twice. Not graphs, nor
+    functions of any size, nor draws, which must be compiled as they would be in a graph: other optimisations contract
+    other products.
     """
-    return not (op.has("nested") or op.has("random") or any(value.size >= _LARGE for value in values))
+    return op.traits.isdisjoint(_FULLY_COMPILED) and not any(value.size >= _LARGE for value in values)
 
 
 def jitted(op: Op, attrs: dict[str, Any], values: Iterable[Any]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from hybridflow.core.dims import Dim, substitute
@@ -65,11 +66,15 @@ def run_lowering(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
     return node.op.lower(*inputs, **attrs)
 
 
+RUN_NODE: ContextVar[RunNode] = ContextVar("run_node", default=run_lowering)
+"""What `lower_graph` runs a node by."""
+
+
 def lower_graph(graph: Graph) -> Callable[..., tuple[Any, ...]]:
     """Return the graph as one jax function of its inputs."""
 
     def lowered(*values: Any) -> tuple[Any, ...]:
-        return evaluate(graph, values, run_lowering)
+        return evaluate(graph, values, RUN_NODE.get())
 
     lowered.__name__ = "".join(c if c.isalnum() else "_" for c in graph.name) or "graph"
     return lowered

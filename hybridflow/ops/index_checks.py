@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.context import is_tracing
-from hybridflow.core.dtypes import int64, uint64
+from hybridflow.core.dtypes import int8, int16, int32, int64, uint8, uint16, uint64
 from hybridflow.core.errors import IndexRangeError, message
 from hybridflow.core.tensor import Tensor, host_array
 from hybridflow.ir.builder import add_check
@@ -45,9 +45,11 @@ def check_indices(name: str, indices: Tensor, size: Any, axis: int) -> None:
     if node is not None and node.op.name == "constant" and isinstance(size, int):
         check_range(name, node.attrs["value"].array, size, axis)
         return
-    # A size of the indices' own dtype would wrap; int64 holds every index and size.
-    wide = cast_to(indices, int64)
-    limit = full((), size, dtype=int64)
+    # A size of the indices' own dtype may wrap; int64 holds every index and size, but makes the graph a 64-bit one.
+    narrow = indices.dtype in (int8, int16, int32, uint8, uint16) and isinstance(size, int) and size < 2**31
+    dtype = int32 if narrow else int64
+    wide = cast_to(indices, dtype)
+    limit = full((), size, dtype=dtype)
     inside = logical_and(greater_equal(wide, negative(limit)), less(wide, limit))
     text = message(f"{name}: an index is out of range for size {size} on axis {axis}", got=str(indices.spec),
                    hint="Indices count from 0, negative ones from the end.")  # fmt: skip

@@ -1,0 +1,153 @@
+"""Graphs as JAX functions whose derivatives are hybridflow's: kinks, stopped and custom gradients included.
+
+JAX would differentiate the lowering of an operation, which knows nothing of `hf.stop_gradient`, of a user's
+`hf.custom_gradient`, or of what slope was chosen at a kink. So every operation gets a `jax.custom_jvp` made from its
+own rule: the rule maps cotangents to gradients linearly, and the transpose of that maps tangents to tangents, which
+JAX runs forward or transposes back. Loops and branches are differentiated by JAX, and the operations in them like
+the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+from hybridflow.autodiff.backprop import rule_of
+from hybridflow.autodiff.transform import differentiate
+from hybridflow.core.attrs import attrs_key
+from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.node import Edge, Node
+from hybridflow.core.op import Op, Stops
+from hybridflow.core.spec import make_spec
+from hybridflow.ir.evaluate import RUN_NODE, evaluate, run_lowering
+from hybridflow.ir.graph import Graph, clone_node, input_node
+
+
+def evaluate_with_rules(graph: Graph, values: Sequence[Any]) -> tuple[Any, ...]:
+    """Run a graph on JAX values, nested graphs included, so that JAX differentiates it by hybridflow's rules."""
+    token = RUN_NODE.set(_run_with_rule)
+    try:
+        return evaluate(graph, values, _run_with_rule)
+    finally:
+        RUN_NODE.reset(token)
+
+
+def _follows_jax(op: Op) -> bool:
+    """Whether JAX's derivative of the lowering is the right one: of control flow, of JAX's own functions, of copies."""
+    if op.has("own_rule") or isinstance(op.vjp, Stops):
+        return False
+    return op.has("nested") or op.has("foreign") or op.has("identity")
+
+
+def _run_with_rule(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
+    op = node.op
+    differentiable = any(is_differentiable(spec.dtype) for spec in node.specs)
+    if not differentiable or _follows_jax(op) or not any(is_differentiable(x.dtype) for x in inputs):
+        return run_lowering(node, inputs, attrs)
+
+    def run(*xs: Any) -> Any:
+        return run_lowering(node, list(xs), attrs)
+
+    with_rule = jax.custom_jvp(run)
+
+    def derivative(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+        outputs = with_rule(*primals)
+        several = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+        found = _tangents(node, attrs, primals, tangents, several)
+        return outputs, found if isinstance(outputs, tuple | list) else found[0]
+
+    with_rule.defjvp(derivative, symbolic_zeros=True)
+    return with_rule(*inputs)
+
+
+def _tangents(
+    node: Node, attrs: dict[str, Any], primals: Sequence[Any], tangents: Sequence[Any], outputs: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Return the tangents of a node's outputs, from the transpose of its gradient rule."""
+    given = tuple([is_differentiable(y.dtype) for y in outputs])
+    wanted = tuple(
+        [type(t) is not SymbolicZero and is_differentiable(x.dtype) for x, t in zip(primals, tangents, strict=True)]
+    )
+    result: list[Any] = [
+        jnp.zeros(y.shape, y.dtype) if has else np.zeros(y.shape, jax.dtypes.float0)
+        for y, has in zip(outputs, given, strict=True)
+    ]
+    if isinstance(node.op.vjp, Stops) or not any(wanted):
+        return tuple(result)
+    rule_of(node.op)
+    gradient = differentiate(_alone(node, attrs, primals), given, wanted)
+    pull, present = _linear(gradient.graph, primals)
+    moved = [t for t, has in zip(tangents, gradient.present, strict=True) if has]
+    moved = [t for t, depends in zip(moved, present, strict=True) if depends]
+    if moved:
+        shapes = [jax.ShapeDtypeStruct(y.shape, y.dtype) for y, has in zip(outputs, given, strict=True) if has]
+        found = iter(jax.linear_transpose(pull, *shapes)(tuple(moved)))
+        result = [next(found) if has else zero for has, zero in zip(given, result, strict=True)]
+    return tuple(result)
+
+
+def _alone(node: Node, attrs: dict[str, Any], primals: Sequence[Any]) -> Graph:
+    """Return the graph of one node; the same one for the same operation on the same shapes."""
+    cache: dict[Any, Any] = node.op.jitted
+    for value in attrs.values():
+        if hasattr(value, "executables"):
+            cache = value.executables
+    specs = [make_spec(tuple(x.shape), np.dtype(x.dtype)) for x in primals]
+    key = ("alone", node.op.name, attrs_key(attrs), tuple(map(str, specs)))
+    found = cache.get(key)
+    if found is None:
+        inputs = tuple([input_node(spec, f"x{index}") for index, spec in enumerate(specs)])
+        edges: tuple[Edge, ...] = tuple([(one, 0) for one in inputs])
+        copy = clone_node(node, edges, attrs=attrs)
+        outputs: tuple[Edge, ...] = tuple([(copy, index) for index in range(len(node.outputs))])
+        found = cache[key] = Graph(node.op.name, inputs, (copy,), outputs)
+    return found
+
+
+def _linear(graph: Graph, primals: Sequence[Any]) -> tuple[Callable[..., tuple[Any, ...]], list[bool]]:
+    """Return the part of a gradient graph that is linear in the cotangents, and which outputs depend on them.
+
+    What does not depend on them is computed here, by rules again, for the sake of higher orders.
+    """
+    count = len(primals)
+    cotangents = graph.inputs[count:]
+    dependent: set[Node] = set(cotangents)
+    environment: dict[Edge, Any] = {(node, 0): x for node, x in zip(graph.inputs, primals, strict=False)}
+    later: list[Node] = []
+    token = RUN_NODE.set(_run_with_rule)
+    try:
+        for node in graph.nodes:
+            if any(edge is not None and edge[0] in dependent for edge in node.inputs):
+                dependent.add(node)
+                later.append(node)
+            else:
+                _run(node, environment, _run_with_rule)
+    finally:
+        RUN_NODE.reset(token)
+    present = [edge[0] in dependent for edge in graph.outputs]
+
+    def pull(*gs: Any) -> tuple[Any, ...]:
+        inner = {**environment, **{(node, 0): g for node, g in zip(cotangents, gs, strict=True)}}
+        token = RUN_NODE.set(run_lowering)
+        try:
+            for node in later:
+                _run(node, inner, run_lowering)
+        finally:
+            RUN_NODE.reset(token)
+        return tuple([inner[edge] for edge, has in zip(graph.outputs, present, strict=True) if has])
+
+    return pull, present
+
+
+def _run(node: Node, environment: dict[Edge, Any], run: Callable[..., Any]) -> None:
+    result = run(node, [environment[edge] for edge in node.inputs if edge is not None], node.attrs)
+    if len(node.outputs) == 1:
+        environment[node, 0] = result
+        return
+    for index, value in enumerate(result):
+        environment[node, index] = value

@@ -1,0 +1,394 @@
+"""`hf.from_jax`: JAX functions as operations, differentiable to any order, eager and compiled."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hybridflow.backend.jax_shim import enable_x64, jaxpr_as_function, x64_enabled
+from hybridflow.core.attrs import attr_key
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import WIDE, as_dtype, is_differentiable
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.tensor import Tensor, Variable, as_tensor
+
+Specs = tuple[tuple[tuple[int, ...], Any], ...]
+"""The shapes and dtypes of a call's arrays."""
+
+_MOST_KEPT = 64
+"""How many variants of one function (static arguments, surroundings, structures) are kept."""
+
+
+class TracedByJax(NamedTuple):
+    """What JAX made of a function for given shapes.
+
+    Attributes:
+        run: the traced program on a flat list of arrays.
+        tree: the structure of the result.
+        specs: the specs of its leaves.
+        effect: whether it does something besides computing, such as printing.
+    """
+
+    run: Callable[..., Sequence[Any]]
+    tree: Any
+    specs: tuple[TensorSpec, ...]
+    effect: bool
+
+
+class JaxFunction:
+    """A function of flat JAX arrays, as an attribute of a node: compared by identity.
+
+    Args:
+        name: a name for graphs and messages.
+        function: takes JAX arrays, returns a pytree of them.
+        wide: whether JAX keeps 64-bit dtypes while it traces the function.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], wide: bool) -> None:
+        self.name = name
+        self.executables: dict[Any, Any] = {}
+        self._function = function
+        self._wide = wide
+        self._traced: dict[Specs, TracedByJax] = {}
+        self._pullbacks: dict[Any, JaxFunction] = {}
+
+    def traced(self, values: Iterable[Any]) -> TracedByJax:
+        """Return what JAX makes of the function for arrays (or specs) of these shapes; symbolic sizes specialise."""
+        key = tuple([(tuple(map(int, value.shape)), np.dtype(value.dtype)) for value in values])
+        found = self._traced.get(key)
+        if found is None:
+            with enable_x64(self._wide):
+                jaxpr, shapes = jax.make_jaxpr(self._function, return_shape=True)(
+                    *[jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in key]
+                )
+            leaves, tree = jax.tree_util.tree_flatten(shapes)
+            specs = tuple([make_spec(tuple(leaf.shape), as_dtype(leaf.dtype)) for leaf in leaves])
+            found = self._traced[key] = TracedByJax(jaxpr_as_function(jaxpr), tree, specs, bool(jaxpr.effects))
+        return found
+
+    def pullback(self, wanted: tuple[int, ...], given: tuple[bool, ...]) -> JaxFunction:
+        """Return the function from ``(*inputs, *given cotangents)`` to the gradients of the wanted inputs."""
+        key = (wanted, given)
+        found = self._pullbacks.get(key)
+        if found is None:
+            run = functools.partial(self._pull, wanted, given)
+            found = self._pullbacks[key] = JaxFunction(f"{self.name}_gradient", run, self._wide)
+        return found
+
+    def _pull(self, wanted: tuple[int, ...], given: tuple[bool, ...], *values: Any) -> Any:
+        count = len(values) - sum(given)
+        xs, gs = values[:count], iter(values[count:])
+        run = self.traced(xs).run
+
+        def of_wanted(*some: Any) -> tuple[Any, ...]:
+            full = list(xs)
+            for position, value in zip(wanted, some, strict=True):
+                full[position] = value
+            return tuple(run(*full))
+
+        outputs, pull = jax.vjp(of_wanted, *[xs[i] for i in wanted])
+        return pull(tuple([next(gs) if has else _zero(y) for has, y in zip(given, outputs, strict=True)]))
+
+    def __repr__(self) -> str:
+        return f"<jax {self.name}>"
+
+
+def _zero(y: Any) -> Any:
+    if jnp.issubdtype(y.dtype, jnp.inexact):
+        return jnp.zeros(y.shape, y.dtype)
+    return np.zeros(y.shape, jax.dtypes.float0)
+
+
+# -- the operation ------------------------------------------------------------------------------------------------
+
+
+def _lower(*xs: Any, function: JaxFunction) -> Any:
+    outputs = tuple(function.traced(xs).run(*xs))
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _infer(*specs: TensorSpec, function: JaxFunction) -> Any:
+    found = function.traced(specs).specs
+    return found[0] if len(found) == 1 else found
+
+
+def _vjp(F: Any, g: Any, y: Any, *xs: Any, function: JaxFunction) -> list[Any]:
+    del y
+    gs = list(g) if isinstance(g, tuple) else [g]
+    wanted = tuple([index for index, x in enumerate(xs) if is_differentiable(x.dtype)])
+    gradients: list[Any] = [None] * len(xs)
+    if wanted:
+        pull = function.pullback(wanted, tuple([one is not None for one in gs]))
+        found = F.jax_function(*xs, *[one for one in gs if one is not None], function=pull)
+        several = found if isinstance(found, tuple | list) else (found,)
+        for index, gradient in zip(wanted, several, strict=True):
+            gradients[index] = gradient
+    return gradients
+
+
+def jax_function(*xs: Tensor, function: JaxFunction) -> Any:
+    """Run a function of JAX arrays as one operation.
+
+    Args:
+        *xs: its arrays.
+        function: the function.
+
+    Returns:
+        Its result, or a tuple of the leaves of its result.
+    """
+    op = WITH_EFFECT if function.traced(xs).effect else PURE
+    return bind(op, xs, {"function": function})
+
+
+def _record(name: str, *traits: str) -> Op:
+    return register(
+        Op(
+            name,
+            No("JAX runs it"),
+            _lower,
+            _infer,
+            _vjp,
+            saves=Saves(x="all"),
+            samples=No("made by hf.from_jax; tested with it"),
+            traits=frozenset({"foreign", *traits}),
+            ulp=64,
+            public=jax_function,
+        )
+    )
+
+
+PURE = _record("jax_function")
+WITH_EFFECT = _record("jax_function_with_effect", "effect")
+
+
+# -- from_jax -----------------------------------------------------------------------------------------------------
+
+
+def from_jax(
+    fn: Callable[..., Any] | None = None, /, *, static_argnames: Iterable[str] | str = (), name: str | None = None
+) -> Any:
+    """Make a JAX function an operation on tensors: recorded by tapes, traced by `hf.compile`, differentiable.
+
+    JAX's own rules give its gradients, to any order (`jax.custom_vjp` and `jax.custom_jvp` included), so what JAX
+    cannot differentiate is an error when its gradient is asked for. The function is traced once per signature, with
+    JAX's 64-bit mode on if the process has it on or if an argument has a 64-bit dtype, and runs compiled in both
+    modes; sizes that `hf.compile` keeps symbolic become the numbers of the call.
+
+    Args:
+        fn: a pure function of JAX arrays; used as a decorator with arguments if left out. JAX arrays that it closes
+            over are constants (pass them as arguments to get their gradients); if a variable around it is bound to
+            another object, it is traced anew.
+        static_argnames: parameters that the function gets as they are, hashable.
+        name: a name for graphs; the function's own if not given.
+
+    Returns:
+        A function of the same arguments, in any nesting: tensors, Variables and arrays reach `fn` as JAX arrays,
+        Python numbers and other values as they are (one trace per value). Its result has the structure of `fn`'s,
+        with tensors in the places of arrays.
+
+    Raises:
+        ArgumentTypeError: `fn` is not callable, or a value among the arguments is neither an array nor hashable.
+        ArgumentError: a static argument that is no parameter of `fn`.
+
+    Example:
+        >>> import jax
+        >>> import hybridflow as hf
+        >>> normalise = hf.from_jax(lambda x: {"unit": x / jax.numpy.linalg.norm(x)})
+        >>> normalise(hf.asarray([3.0, 4.0]))
+        {'unit': Tensor([0.6, 0.8], dtype=float32)}
+        >>> hf.grad(hf.from_jax(jax.numpy.sin))(0.0)
+        Tensor(1., dtype=float32)
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(function):
+            raise ArgumentTypeError(
+                message(f"from_jax: a {type(function).__name__} is not callable", hint="Pass a function of JAX arrays.")
+            )
+        static = frozenset([static_argnames] if isinstance(static_argnames, str) else static_argnames)
+        caller = _Caller(function, static, name or _name_of(function))
+
+        @functools.wraps(function, updated=())
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return caller(args, kwargs)
+
+        return wrapped
+
+    return decorate if fn is None else decorate(fn)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    found = getattr(function, "__name__", type(function).__name__)
+    return found if found != "<lambda>" else "lambda"
+
+
+class _Static:
+    """A static argument's place in a structure: a leaf that holds the value."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class _Caller:
+    """Calls of one JAX function: one `JaxFunction` per structure, values of Python arguments, and surroundings."""
+
+    def __init__(self, function: Callable[..., Any], static: frozenset[str], name: str) -> None:
+        self.function = function
+        self.name = name
+        self.static = static
+        self.signature = _signature(function)
+        self.surroundings = _Surroundings(function)
+        self.variants: dict[Any, tuple[JaxFunction, Any]] = {}
+        self.lock = threading.Lock()
+        unknown = static - (self.signature.parameters.keys() if self.signature is not None else set())
+        if unknown:
+            raise ArgumentError(
+                message(f"from_jax: static_argnames {sorted(unknown)} are no parameters of {name}",
+                        got=f"{name}{self.signature or '(...)'}", hint="Name parameters of the function.")
+            )  # fmt: skip
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.static:
+            args, kwargs = self._with_static(args, kwargs)
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        places: list[int] = []
+        tensors: list[Tensor] = []
+        fixed: list[Any] = []
+        for index, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor | Variable | np.ndarray | np.generic | jax.Array):
+                places.append(index)
+                tensors.append(_tensor(leaf, self.name))
+            else:
+                fixed.append(leaf)
+        wide = x64_enabled() or any(tensor.dtype.num in WIDE for tensor in tensors)
+        function = self._variant(tree, tuple(places), fixed, wide)
+        traced = function.traced(tensors)
+        if not traced.specs:
+            return jax.tree_util.tree_unflatten(traced.tree, ())
+        outputs = jax_function(*tensors, function=function)
+        return jax.tree_util.tree_unflatten(traced.tree, outputs if isinstance(outputs, tuple) else (outputs,))
+
+    def _with_static(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with the static ones as leaves."""
+        assert self.signature is not None
+        bound = self.signature.bind(*args, **kwargs)
+        for name in self.static & bound.arguments.keys():
+            bound.arguments[name] = _Static(bound.arguments[name])
+        return bound.args, bound.kwargs
+
+    def _variant(self, tree: Any, places: tuple[int, ...], fixed: list[Any], wide: bool) -> JaxFunction:
+        around = self.surroundings.read()
+        try:
+            key = (tree, places, wide, tuple([_key(leaf) for leaf in fixed]), tuple(map(id, around)))
+            found = self.variants.get(key)
+        except TypeError:
+            kinds = sorted({type(leaf).__name__ for leaf in fixed if not _is_hashable(leaf)})
+            raise ArgumentTypeError(
+                message(f"from_jax: {self.name} got {', '.join(kinds)}, neither an array nor hashable",
+                        hint="Close over it, or register its class with jax.tree_util.")
+            ) from None  # fmt: skip
+        if found is None:
+            with self.lock:
+                while len(self.variants) >= _MOST_KEPT:
+                    self.variants.pop(next(iter(self.variants)))
+                values = [leaf.value if isinstance(leaf, _Static) else leaf for leaf in fixed]
+                made = JaxFunction(self.name, functools.partial(self._run, tree, places, values), wide)
+                found = self.variants[key] = (made, around)  # what is around stays alive, so its ids stay its own
+        return found[0]
+
+    def _run(self, tree: Any, places: tuple[int, ...], fixed: list[Any], *arrays: Any) -> Any:
+        given, others, taken = iter(arrays), iter(fixed), frozenset(places)
+        leaves = [next(given) if index in taken else next(others) for index in range(tree.num_leaves)]
+        args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
+        return self.function(*args, **kwargs)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def _tensor(leaf: Any, name: str) -> Tensor:
+    """Return an argument as a tensor.
+
+    Raises:
+        ArgumentTypeError: a typed random key, which is no array of numbers.
+    """
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
+        raise ArgumentTypeError(
+            message(f"from_jax: {name} got an array of {leaf.dtype}, which is no tensor",
+                    hint="Pass jax.random.key_data(key) and wrap it inside, or close over the key.")
+        )  # fmt: skip
+    return as_tensor(leaf)
+
+
+def _key(leaf: Any) -> Any:
+    """Return a value that two leaves share only if JAX traces the same program for them.
+
+    Raises:
+        TypeError: a leaf that is not hashable.
+    """
+    value = leaf.value if isinstance(leaf, _Static) else leaf
+    found = attr_key(value)
+    hash(found)
+    return type(value), found
+
+
+def _is_hashable(leaf: Any) -> bool:
+    try:
+        _key(leaf)
+    except TypeError:
+        return False
+    return True
+
+
+# -- what is around a function ------------------------------------------------------------------------------------
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names that a function's code, and the functions in it, look up outside."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+class _Surroundings:
+    """The objects that a Python function's free names are bound to."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        plain: Any = inspect.unwrap(function)
+        plain = getattr(plain, "__func__", plain)
+        if isinstance(plain, FunctionType):
+            self.cells: tuple[Any, ...] = plain.__closure__ or ()
+            self.globals = plain.__globals__
+            self.names = tuple(sorted({name for name in _names(plain.__code__) if name in self.globals}))
+        else:
+            self.cells, self.globals, self.names = (), {}, ()
+
+    def read(self) -> tuple[Any, ...]:
+        """Return the objects, as they are now."""
+        found = [self.globals.get(name) for name in self.names]
+        for cell in self.cells:
+            try:
+                found.append(cell.cell_contents)
+            except ValueError:  # not bound yet, such as a function's own name while it is decorated
+                found.append(None)
+        return tuple(found)
+
+
+__all__ = ["from_jax"]

@@ -1,0 +1,167 @@
+"""`hf.to_jax`: hybridflow functions as pure JAX functions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hybridflow.autodiff.jax_derivatives import evaluate_with_rules
+from hybridflow.backend.jax_shim import Tracer, x64_enabled
+from hybridflow.core.context import context_of
+from hybridflow.core.dtypes import as_dtype, default_dtype, kind_of, short_name
+from hybridflow.core.errors import ArgumentTypeError, DTypeError, TraceError, message
+from hybridflow.core.node import format_where
+from hybridflow.core.spec import make_spec
+from hybridflow.core.tensor import Tensor, Variable, as_tensor
+from hybridflow.ir.builder import Check, GraphBuilder
+from hybridflow.ir.graph import Graph
+from hybridflow.tracing.calls import output_tensor
+from hybridflow.tracing.function import CompiledFunction
+from hybridflow.tracing.trace import raw_value
+from hybridflow.xla.executable import is_wide
+
+
+def to_jax(fn: Callable[..., Any], /, *, freeze_variables: bool = False, checks: bool = True) -> Callable[..., Any]:
+    """Make a hybridflow function a pure JAX function, for `jax.jit`, `jax.grad`, `jax.vmap`, `jax.jvp` and the rest.
+
+    Every call traces `fn` for the shapes it gets, so call it inside `jax.jit`. JAX differentiates it by hybridflow's
+    own rules: the same slopes at kinks, `hf.stop_gradient` and `hf.custom_gradient` as they are; loops and branches
+    by JAX's.
+
+    A JAX function has no state. Tensors that `fn` closes over are constants; a Variable it reads is an error unless
+    `freeze_variables` makes its present value a constant, and one it assigns is always an error. Drawing random
+    numbers assigns a generator's state: draw outside, with `jax.random` or `hf.random`, and pass the numbers in.
+
+    Args:
+        fn: a function of tensors, compiled by `hf.compile` or not.
+        freeze_variables: take the values that Variables have when `fn` is traced (`jax.jit` keeps them for good).
+        checks: whether what hybridflow checks at run time, such as the range of indices, fails the JAX call too, by
+            a callback to the host; False leaves the checks out, and an index out of range gives some value.
+
+    Returns:
+        A function of the same arguments: JAX arrays in the places of tensors, in any nesting; Python numbers are
+        taken as they are. Its result has the structure of `fn`'s, with JAX arrays in the places of tensors.
+
+    Raises:
+        ArgumentTypeError: `fn` is not callable.
+
+    The function that is returned raises:
+        TraceError: a Variable read (without `freeze_variables`) or assigned.
+        DTypeError: 64-bit numbers while JAX's 64-bit mode is off.
+
+    Example:
+        >>> import jax
+        >>> import hybridflow as hf
+        >>> square = hf.to_jax(lambda x: hf.sum(x * x))
+        >>> jax.jit(jax.grad(square))(jax.numpy.arange(3.0)).tolist()
+        [0.0, 2.0, 4.0]
+    """
+    if not callable(fn):
+        raise ArgumentTypeError(
+            message(f"to_jax: a {type(fn).__name__} is not callable", hint="Pass a function of tensors.")
+        )
+    traced: CompiledFunction[..., Any] = (
+        cast("CompiledFunction[..., Any]", fn) if isinstance(fn, CompiledFunction) else CompiledFunction(fn)
+    )
+    name = getattr(fn, "__qualname__", type(fn).__name__)
+
+    @functools.wraps(fn, updated=())
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        values = {index: _array(leaf) for index, leaf in enumerate(leaves) if _is_array(leaf)}
+        with context_of(None):
+            builder = GraphBuilder(name)
+        try:
+            with context_of(builder):
+                for index, value in values.items():
+                    spec = make_spec(tuple(value.shape), as_dtype(value.dtype))
+                    leaves[index] = builder.argument(spec, f"x{index}")
+                given, named = jax.tree_util.tree_unflatten(tree, leaves)
+                result, result_tree = jax.tree_util.tree_flatten(traced(*given, **named))
+                outputs = [output_tensor(name, leaf) for leaf in result]
+                _require_pure(builder, name, freeze_variables)
+                graph = builder.finish(outputs)
+        finally:
+            builder.scope.alive = False
+        _require_width(graph, name)
+        inputs = [*values.values(), *[raw_value(tensor) for tensor, _ in builder.captures.values()]]
+        inputs += [state.variable.current() for state in builder.variables.values()]
+        found = evaluate_with_rules(graph, [jnp.asarray(value) for value in inputs])
+        if checks:
+            for check, ok in zip(builder.checks, found[len(outputs) :], strict=True):
+                _require(check, ok, name)
+        return jax.tree_util.tree_unflatten(result_tree, found[: len(outputs)])
+
+    return wrapped
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic | Tensor | Variable)
+
+
+def _array(leaf: Any) -> Any:
+    """Return an argument as an array; JAX's weakly typed numbers count as hybridflow counts Python's."""
+    if isinstance(leaf, Tensor | Variable):
+        return raw_value(as_tensor(leaf))
+    if isinstance(leaf, jax.Array) and leaf.weak_type and not leaf.ndim:
+        numbers = {"bool": False, "int": 0, "float": 0.0, "complex": 0j}
+        return leaf.astype(default_dtype(numbers[kind_of(as_dtype(leaf.dtype))]))
+    return leaf
+
+
+def _require_pure(builder: GraphBuilder, name: str, freeze: bool) -> None:
+    """Raise if the function has state."""
+    for state in builder.variables.values():
+        variable = state.variable
+        if state.assignments:
+            raise TraceError(
+                message(
+                    f"to_jax: {name} assigns Variable {variable.name!r}, and a JAX function has no state",
+                    got=f"{variable.spec} at {format_where(state.assignments[0].where)}",
+                    hint="Pass the value in and return the new one; draw random numbers outside and pass them in.",
+                )
+            )
+        if not freeze:
+            raise TraceError(
+                message(
+                    f"to_jax: {name} reads Variable {variable.name!r}, and a JAX function has no state",
+                    got=str(variable.spec),
+                    hint="Pass its value as an argument, or take it as a constant with freeze_variables=True.",
+                )
+            )
+
+
+def _require_width(graph: Graph, name: str) -> None:
+    """Raise if JAX would narrow the graph's numbers without a word."""
+    if is_wide(graph) and not x64_enabled():
+        wide = sorted({short_name(spec.dtype) for spec in _specs(graph) if spec.dtype.itemsize > 4})
+        raise DTypeError(
+            message(f"to_jax: {name} computes in {', '.join(wide)}, and JAX's 64-bit mode is off",
+                    hint="Turn it on with jax.config.update('jax_enable_x64', True), or cast to 32 bits.")
+        )  # fmt: skip
+
+
+def _specs(graph: Graph) -> Sequence[Any]:
+    return [*graph.input_specs, *[spec for node in graph.walk() for spec in node.specs]]
+
+
+def _require(check: Check, ok: Any, name: str) -> None:
+    """Make a JAX call fail unless a condition holds: at once where it is known, else when the program runs."""
+    text = f"{check.text}\n  in {name}, at {format_where(check.where)}"
+
+    def verify(value: Any) -> None:
+        if not value:
+            raise check.error(text)
+
+    if isinstance(ok, Tracer):
+        jax.debug.callback(verify, ok)
+    else:
+        verify(ok)
+
+
+__all__ = ["to_jax"]
