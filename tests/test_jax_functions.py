@@ -387,4 +387,4 @@ def test_jax_derives_by_our_rules(name: str):
         close(list(backward), expected, rtol=1e-4, atol=1e-5)
         pulled = sum(complex(jnp.vdot(t.conj(), g)) for t, g in zip(ts, backward, strict=True))
         pushed = sum(complex(jnp.vdot(t.conj(), g)) for t, g in zip(forward(*ts), gs, strict=True))
-        np.testing.assert_allclose(pushed, pulled, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(pushed.real, pulled.real, rtol=1e-3, atol=1e-4)

@@ -20,7 +20,8 @@ from hybridflow.core.dtypes import WIDE, as_dtype, is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.op import No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
-from hybridflow.core.tensor import Tensor, Variable, as_tensor
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.variable import Variable
 
 Specs = tuple[tuple[tuple[int, ...], Any], ...]
 """The shapes and dtypes of a call's arrays."""

@@ -17,7 +17,8 @@ from hybridflow.core.dtypes import as_dtype, default_dtype, kind_of, short_name
 from hybridflow.core.errors import ArgumentTypeError, DTypeError, TraceError, message
 from hybridflow.core.node import format_where
 from hybridflow.core.spec import make_spec
-from hybridflow.core.tensor import Tensor, Variable, as_tensor
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import Check, GraphBuilder
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.calls import output_tensor
