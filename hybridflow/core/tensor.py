@@ -34,6 +34,8 @@ from hybridflow.core.functions import Hooks
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node, next_sequence, user_place
 from hybridflow.core.op import REGISTRY, No, Op, register
+from hybridflow.core.pending import LOCAL as PENDING
+from hybridflow.core.pending import PendingChecks, settle_calls
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.traced_float import TracedFloat
 
@@ -275,7 +277,8 @@ def _unpickle(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def require_value(tensor: Tensor, wanted: str) -> None:
-    """Raise if a traced tensor is asked for its value."""
+    """Raise if a traced tensor is asked for its value, or if the compiled call that a value comes from has failed."""
+    settle_reads(tensor)
     if tensor._value is None:
         node = cast(Edge, tensor._edge)[0]
         made = f" It was made at {node.location}." if node.where is not None else ""
@@ -297,6 +300,17 @@ def require_value(tensor: Tensor, wanted: str) -> None:
                 hint=hint,
             )
         )
+
+
+def settle_reads(tensor: Tensor) -> None:
+    """Raise if a check of the compiled call that a value comes from has failed, or of one before it."""
+    if type(tensor._value) is np.ndarray:
+        return  # read before
+    if PENDING.calls:
+        settle_calls()
+    if type(tensor._alt) is PendingChecks:
+        tensor._alt.settle()
+        tensor._alt = None
 
 
 def leak_text(tensor: Tensor) -> str:

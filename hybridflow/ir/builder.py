@@ -14,6 +14,7 @@ from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import DTypeError, HybridflowError, LeakError, TraceError, message
 from hybridflow.core.node import Edge, Node, Where, format_where, make_node, user_place
 from hybridflow.core.op import REGISTRY, Op, Stops, register
+from hybridflow.core.settings import SETTINGS
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.traced_float import TracedFloat
@@ -266,7 +267,7 @@ class GraphBuilder:
         """Return the graph: arguments, numbers, captures, Variables in; outputs, assigned Variables, checks out."""
         edges = [self.edge_of(tensor) for tensor in outputs]
         edges += [self._guarded(state) for state in self.assigned()]
-        edges += [self.edge_of(check.ok) for check in self.checks]
+        edges += self._flags()
         inputs = (
             *self.arguments,
             *[node for _, node in self.numbers.values()],
@@ -274,6 +275,13 @@ class GraphBuilder:
             *[state.original[0] for state in self.variables.values()],
         )
         return Graph(self.name, inputs, tuple(self.nodes), tuple(edges), self.dims)
+
+    def _flags(self) -> list[Edge]:
+        """Return the outcome of the checks: in one output, since each output costs a call a microsecond."""
+        if self.outer is not None or len(self.checks) < 2:
+            return [self.edge_of(check.ok) for check in self.checks]
+        stack = cast(Any, REGISTRY["stack"].public)
+        return [cast(Edge, stack([check.ok for check in self.checks])._edge)]
 
     def _guarded(self, state: VariableState) -> Edge:
         """Return the value to write to a Variable: the old one if a check of the call fails."""
@@ -332,4 +340,5 @@ def add_check(ok: Tensor, error: type[HybridflowError], text: str) -> None:
     assert isinstance(tracer, GraphBuilder)
     if ok.dtype != np.bool_:
         raise DTypeError(message(f"check: the condition must be bool, not {ok.dtype}", got=str(spec_of(ok))))
-    tracer.checks.append(Check(ok, error, text, user_place(2)))
+    if SETTINGS.checks:
+        tracer.checks.append(Check(ok, error, text, user_place(2)))

@@ -20,6 +20,7 @@ from hybridflow.core.dtypes import WIDE
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import format_where, user_place, where_file_line
+from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import Variable
@@ -35,7 +36,6 @@ from hybridflow.tracing.arguments import (
 )
 from hybridflow.tracing.cache import CacheInfo, TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
-from hybridflow.tracing.config import STATE
 from hybridflow.tracing.convert import NotConvertible, converted_text
 from hybridflow.tracing.explain import Change, Explanation, TraceRecord
 from hybridflow.tracing.lowered import Lowered
@@ -202,7 +202,7 @@ class CompiledFunction(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function, tracing it first if no trace fits the arguments."""
         sole = self._sole
-        if sole is not None and not kwargs and CONTEXT.get() is None and not STATE.eager:
+        if sole is not None and not kwargs and CONTEXT.get() is None and SETTINGS.plain:
             # The executable itself refuses other shapes and dtypes, so a lone trace needs no key.
             arrays = sole.raw_arguments(args)
             if arrays is not None:
@@ -214,7 +214,7 @@ class CompiledFunction(Generic[P, R]):
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         context = CONTEXT.get()
-        if STATE.eager or (context is not None and context.tracer is not None):
+        if SETTINGS.eager or (context is not None and context.tracer is not None):
             return self._call_python(args, kwargs)
         trace, signature = self._find(self._signature(args, kwargs), args)
         if context is not None and context.tapes:
@@ -264,7 +264,7 @@ class CompiledFunction(Generic[P, R]):
 
     def _fitting(self, signature: Signature) -> Trace | None:
         """Return the trace of a signature that also fits what is outside of the arguments."""
-        for trace in self._traces.find((signature.key, current().device)):
+        for trace in self._traces.find(_cache_key(signature)):
             if not trace.takes_variables or trace.fits(signature):
                 return trace
         return None
@@ -282,8 +282,9 @@ class CompiledFunction(Generic[P, R]):
                 needed |= {left[i] for i in need.arguments}
         if needed:
             self._needed[generic.key] = needed
-        self._traces.add((signature.key, current().device), trace)
-        self._sole = _SoleTrace.of(trace, signature) if self._plain and len(self._traces) == 1 else None
+        self._traces.add(_cache_key(signature), trace)
+        alone = self._plain and SETTINGS.plain and len(self._traces) == 1
+        self._sole = _SoleTrace.of(trace, signature) if alone else None
         if self._misses == _MANY and self._hits < _MANY:
             self._warn(trace.record)
         return trace, signature
@@ -299,7 +300,7 @@ class CompiledFunction(Generic[P, R]):
         warnings.warn_explicit(text, RetraceWarning, file, line)
 
     def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
-        dropped = self._traces.was_dropped((signature.key, current().device))
+        dropped = self._traces.was_dropped(_cache_key(signature))
         named = named_leaves(signature)
         record = TraceRecord(
             number=self._trace_count + 1,
@@ -468,6 +469,11 @@ class CompiledMethod(BoundCall):
 
     def __repr__(self) -> str:
         return f"<CompiledMethod {self.__func__!r} of {type(self.__self__).__name__}>"
+
+
+def _cache_key(signature: Signature) -> Any:
+    """Return what a trace is found by."""
+    return signature.key, current().device, SETTINGS.checks
 
 
 @overload

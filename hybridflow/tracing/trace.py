@@ -21,6 +21,8 @@ from hybridflow.core.dispatch import record as record_node
 from hybridflow.core.errors import LeakError
 from hybridflow.core.node import Edge, format_where, user_place, where_file_line
 from hybridflow.core.op import Op
+from hybridflow.core.pending import LOCAL as PENDING
+from hybridflow.core.pending import PendingChecks, settle_calls
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.variable import WRITES, Variable
 from hybridflow.ir.builder import Check, GraphBuilder
@@ -191,17 +193,21 @@ class Trace:
             device: the device of the call, None for the default one.
         """
         self.last_used = next_use()
+        if PENDING.calls:
+            settle_calls(self)
         arrays += [raw_value(tensor) for tensor in self.captures]
         if self.assigned:
             outputs = self._call_assigning(arrays, variables, device)
         else:
             arrays += [variable.current() for variable in variables]
             outputs = self.executable(arrays, device).call(*arrays)
-            if self.checks:
-                self.raise_failed(outputs)
         if self.single:
-            return make_tensor(outputs[0])
-        return self.plan.build([make_tensor(value) for value in outputs[: self.plan.count]])
+            results = [make_tensor(outputs[0])]
+        else:
+            results = [make_tensor(value) for value in outputs[: self.plan.count]]
+        if self.checks:
+            self.check_later(outputs, results)
+        return results[0] if self.single else self.plan.build(results)
 
     def _call_assigning(self, arrays: list[Any], variables: Sequence[Variable], device: Any) -> Any:
         """Run a call that assigns Variables: all of its writes happen, or none."""
@@ -218,8 +224,6 @@ class Trace:
                     variables[index]._value = before[index]
                 raise
             self._write(variables, outputs)
-        if self.checks:
-            self.raise_failed(outputs)
         return outputs
 
     def _run_donating(self, executable: Executable, arrays: list[Any], before: list[Any]) -> Any:
@@ -234,12 +238,21 @@ class Trace:
         for index, value in zip(self.assigned, outputs[self.plan.count :], strict=False):
             variables[index]._value = value
 
-    def raise_failed(self, outputs: Sequence[Any]) -> None:
-        """Raise the error of the first check that does not hold; the graph itself has kept the Variables' values."""
-        first = self.plan.count + len(self.assigned)
-        for check, ok in zip(self.checks, outputs[first:], strict=True):
-            if not bool(ok):
-                raise check.error(f"{check.text}\n  in {self.raw_graph.name}, at {format_where(check.where)}")
+    def check_later(self, outputs: Sequence[Any], results: Sequence[Tensor]) -> None:
+        """See to it that a failed check is raised; the graph itself has kept the Variables' values.
+
+        Args:
+            outputs: the graph's outputs.
+            results: the tensors that the user gets.
+        """
+        pending = PendingChecks(outputs[self.plan.count + len(self.assigned)], self, self._raise_failed)
+        pending.later()
+        for tensor in results:
+            tensor._alt = pending
+
+    def _raise_failed(self, flags: Any) -> None:
+        check = self.checks[int(np.argmin(flags))]
+        raise check.error(f"{check.text}\n  in {self.raw_graph.name}, at {format_where(check.where)}")
 
     # -- gradients --------------------------------------------------------------------------------------------
 
@@ -277,16 +290,18 @@ class Trace:
         self, inputs: list[Tensor], edges: list[Edge | None], variables: Sequence[Variable], device: Any
     ) -> Any:
         self.last_used = next_use()
+        if PENDING.calls:
+            settle_calls(self)
         gradient = self._gradient_op(tuple([edge is not None for edge in edges]), device)
         values = [raw_value(tensor) for tensor in inputs]
         outputs = tuple(gradient.jitted["forward"](*values))
         self._write(variables, outputs)
-        if self.checks:
-            self.raise_failed(outputs[: len(self.graph.outputs)])
         attrs = {"graph": self.recorded, "residuals": True}
         made = record_node(gradient, tuple(edges), attrs, values, outputs, "xla")
-        tensors = made if isinstance(made, tuple) else (made,)
-        return self.plan.build(tensors[: self.plan.count])
+        tensors = (made if isinstance(made, tuple) else (made,))[: self.plan.count]
+        if self.checks:
+            self.check_later(outputs, tensors)
+        return self.plan.build(tensors)
 
     def _gradient_op(self, wanted: tuple[bool, ...], device: Any) -> Op:
         found = self.gradient_ops.get((wanted, device))
