@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from hybridflow.backend.jax_shim import wait_for_everything
+from hybridflow.core.pending import settle_calls
 
 
 def synchronize() -> None:
     """Wait for all pending work: compiled calls return before their results are there.
 
-    Time between two calls of it, and the time is that of the work.
+    Time between two calls of it, and the time is that of the work. Raises what has gone wrong in compiled calls of
+    this thread and has not been said yet.
 
     Example:
         >>> import time
@@ -21,3 +23,4 @@ def synchronize() -> None:
         >>> elapsed = time.perf_counter() - start
     """
     wait_for_everything()
+    settle_calls()
