@@ -61,6 +61,11 @@ from hybridflow.tracing.convert import no_convert as no_convert
 from hybridflow.tracing.function import CompiledFunction as CompiledFunction
 from hybridflow.tracing.function import compile as compile
 from hybridflow.tracing.to_jax import to_jax as to_jax
+from hybridflow.transforms.forward import hessian as hessian
+from hybridflow.transforms.forward import hvp as hvp
+from hybridflow.transforms.forward import jacobian as jacobian
+from hybridflow.transforms.forward import jvp as jvp
+from hybridflow.transforms.vmap import vmap as vmap
 from hybridflow.xla.pending import synchronize as synchronize
 
 from hybridflow import debugging as debugging

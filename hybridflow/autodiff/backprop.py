@@ -25,7 +25,7 @@ from hybridflow.core.dispatch import as_arrays, quick_to_compile, run_raw
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import GradientError, message
 from hybridflow.core.node import Edge, Node
-from hybridflow.core.op import REGISTRY, Each, No, Op, Stops
+from hybridflow.core.op import REGISTRY, Each, Joint, No, Op, Stops
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.builder import GraphBuilder
@@ -239,7 +239,10 @@ def apply_rule(
     rule: Callable[..., Any], F: Any, g: Any, args: Sequence[Any], attrs: dict[str, Any], wanted: Wanted
 ) -> list[Any]:
     """Call a rule and compute those of its results that are wanted."""
-    gradients = rule(F, g, *args, **attrs)
+    if isinstance(rule, Joint):
+        gradients = rule.rule(F, g, *args, wanted=wanted, **attrs)
+    else:
+        gradients = rule(F, g, *args, **attrs)
     return [
         (gradient() if type(gradient) is FunctionType else gradient) if want and gradient is not None else None
         for gradient, want in zip(gradients, wanted, strict=True)

@@ -40,7 +40,7 @@ def fresh(tensor: Tensor) -> Tensor:
     return make_tensor(tensor._value) if CONTEXT.get() is None else bind(IDENTITY, (tensor,))
 
 
-def _fresh_primals(name: str, tree: Any) -> Any:
+def fresh_primals(name: str, tree: Any) -> Any:
     """Return a pytree with every leaf a fresh differentiable tensor.
 
     Raises:
@@ -57,6 +57,24 @@ def _fresh_primals(name: str, tree: Any) -> Any:
         return fresh(tensor)
 
     return jax.tree_util.tree_map_with_path(convert, tree)
+
+
+def fresh_arguments(name: str, args: tuple[Any, ...], numbers: tuple[int, ...]) -> list[Any]:
+    """Return positional arguments, the numbered ones with fresh differentiable tensors for leaves.
+
+    Raises:
+        ArgumentError: a number that the call does not have.
+        DTypeError: a leaf that cannot carry a gradient.
+    """
+    arguments = list(args)
+    for number in numbers:
+        if not -len(args) <= number < len(args):
+            raise ArgumentError(
+                message(f"{name}: argnums has {number}, the call has {len(args)} positional arguments",
+                        hint="Pass the arguments to differentiate by position.")
+            )  # fmt: skip
+        arguments[number] = fresh_primals(name, args[number])
+    return arguments
 
 
 def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
@@ -79,7 +97,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
         >>> pullback(hf.asarray(1.0))
         (Tensor(6., dtype=float32),)
     """
-    arguments = _fresh_primals("vjp", primals)
+    arguments = fresh_primals("vjp", primals)
     tape = GradientTape(persistent=True, watch_accessed_variables=False)
     with tape:
         tape.watch(arguments)
@@ -119,14 +137,7 @@ def value_and_grad(
 
     @functools.wraps(fn)
     def differentiated(*args: Any, **kwargs: Any) -> Any:
-        arguments = list(args)
-        for number in numbers:
-            if not -len(args) <= number < len(args):
-                raise ArgumentError(
-                    message(f"grad: argnums has {number}, the call has {len(args)} positional arguments",
-                            hint="Pass the arguments to differentiate by position.")
-                )  # fmt: skip
-            arguments[number] = _fresh_primals("grad", args[number])
+        arguments = fresh_arguments("grad", args, numbers)
         tape = GradientTape(watch_accessed_variables=False)
         with tape:
             tape.watch([arguments[number] for number in numbers])

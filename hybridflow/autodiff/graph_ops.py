@@ -9,7 +9,7 @@ from hybridflow.autodiff.transform import Mask, differentiate
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind
 from hybridflow.core.node import Node
-from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.core.op import Joint, No, Op, Saves, register
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.evaluate import evaluate, lower_graph
@@ -26,9 +26,8 @@ def _call_infer(*specs: Any, graph: Graph) -> Any:
     return graph.output_specs[0] if len(graph.outputs) == 1 else graph.output_specs
 
 
-def _call_vjp(F: Any, g: Any, y: Any, *xs: Any, graph: Graph) -> list[Any]:
+def _call_vjp(F: Any, g: Any, y: Any, *xs: Any, graph: Graph, wanted: Mask) -> list[Any]:
     del y
-    wanted = tuple([True] * len(xs))
     return graph_pullback(F, graph, xs, list(g) if isinstance(g, tuple) else [g], wanted)
 
 
@@ -80,7 +79,7 @@ CALL = register(
         No("the graph is compiled"),
         _call_lower,
         _call_infer,
-        _call_vjp,
+        Joint(_call_vjp),
         saves=Saves(x="all"),
         samples=No("made by compiled functions; tested with them"),
         traits=frozenset({"nested"}),

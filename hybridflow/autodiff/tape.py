@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from hybridflow.autodiff.backprop import BOUND, RAW, Engine, Wanted, backprop, conjugates, connected, reachable
+from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current, set_tapes
 from hybridflow.core.device import place
@@ -34,22 +35,11 @@ from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
 
 _FOREVER = 1 << 62
-_CHOICES = ("none", "zero")
 _NOWHERE = object()
 """The scope of a tape that was not entered yet."""
 
 
-_LEAF = jax.tree_util.tree_structure(0)
-
-
-def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """Flatten a pytree, keeping None as a leaf."""
-    if isinstance(tree, Tensor | Variable):
-        return [tree], _LEAF
-    return jax.tree_util.tree_flatten(tree, is_leaf=lambda x: x is None)
-
-
-class GradientTape:
+class GradientTape(Jacobians):
     """Records the operations of a ``with`` block, so that gradients can be asked afterwards.
 
     Trainable Variables are watched when they are read; tensors only after `watch`.
@@ -261,13 +251,32 @@ class GradientTape:
             ArgumentError: another word for `unconnected_gradients`.
             ShapeError, DTypeError: output gradients unlike the target.
         """
-        if unconnected_gradients not in _CHOICES:
-            raise ArgumentError(
-                message(f"gradient: unconnected_gradients={unconnected_gradients!r} is not one of {list(_CHOICES)}")
-            )
+        require_choice("gradient", unconnected_gradients)
+        targets, leaves, tree = self._asked("gradient", target, sources)
+        seeds = conjugates(_seeds(targets, output_gradients, target))
+        self._answer()
+        found = conjugates(self._backprop(targets, seeds, leaves))
+        if not self._persistent and None not in found:
+            self._exits.clear()  # nobody will ask why; the nodes need not live on
+        if tree is LEAF:
+            return found[0] if found[0] is not None or unconnected_gradients == "none" else _zeros(leaves[0])
+        if unconnected_gradients == "zero":
+            found = [_zeros(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
+        return jax.tree_util.tree_unflatten(tree, found)
+
+    def _pullback(self, target: Tensor, leaves: list[Any]) -> Pullback | None:
+        """Return the walk from one target to sources, or None if there is none to make."""
+        edge = self._known_edge(target)
+        if edge is None or not is_differentiable(target.dtype):
+            return None
+        nodes, wanted, live = self._paths([edge], leaves)
+        return Pullback(edge, nodes, wanted, None if live is None else _Recorded(BOUND, live))
+
+    def _asked(self, what: str, target: Any, sources: Any) -> tuple[list[Tensor], list[Any], Any]:
+        """Return targets, sources and the sources' structure, if the tape may still be asked."""
         if self._used and not self._persistent:
             raise TapeError(
-                message("gradient: a tape that is not persistent answers once",
+                message(f"{what}: a tape that is not persistent answers once",
                         hint="Make it with hf.GradientTape(persistent=True).")
             )  # fmt: skip
         self._require_here("gradient")
@@ -275,18 +284,13 @@ class GradientTape:
         leaves, tree = flatten(sources)
         for leaf in leaves:
             _require_tensor(leaf, "source")
-        seeds = conjugates(_seeds(targets, output_gradients, target))
+        return targets, leaves, tree
+
+    def _answer(self) -> None:
+        """Take note that the tape answers now."""
         if self._active and not self._persistent:
             self._pop()
         self._used = True
-        found = conjugates(self._backprop(targets, seeds, leaves))
-        if not self._persistent and None not in found:
-            self._exits.clear()  # nobody will ask why; the nodes need not live on
-        if tree is _LEAF:
-            return found[0] if found[0] is not None or unconnected_gradients == "none" else _zeros(leaves[0])
-        if unconnected_gradients == "zero":
-            found = [_zeros(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
-        return jax.tree_util.tree_unflatten(tree, found)
 
     def _targets(self, target: Any) -> list[Tensor]:
         """Return the targets as tensors; a Variable is read as if inside the tape's block."""
@@ -321,18 +325,9 @@ class GradientTape:
             if edge is not None and is_differentiable(tensor.dtype):
                 start = seed if seed is not None else _ones(tensor)
                 starts.append((edge, start if bound else start._value))
-        nodes = reachable([edge for edge, _ in starts], self._recorded())
-        watched = self._watched_edges()
-        wanted = [self._source_edges(leaf) for leaf in leaves]
-        live: Mapping[Node, Wanted] | None = None
-        if self._watched and max(self._watched.values()) > _first_operation(nodes):
-            live = self._connected(nodes)
-            engine = _Recorded(engine, live)
-        elif any(edge not in watched for edges in wanted for edge in edges):
-            live = connected(nodes, watched)
+        nodes, wanted, live = self._paths([edge for edge, _ in starts], leaves)
         if live is not None:
-            # An unwatched source counts only if it was computed from something watched.
-            wanted = [[edge for edge in edges if edge in watched or live.get(edge[0])] for edges in wanted]
+            engine = _Recorded(engine, live)
         result = backprop(starts, {edge for edges in wanted for edge in edges}, nodes, engine)
         gradients: list[Tensor | None] = []
         for edges in wanted:
@@ -343,6 +338,29 @@ class GradientTape:
                     total = one if total is None else engine.add(total, one)
             gradients.append(total if total is None or bound else make_tensor(as_arrays(total)))
         return gradients
+
+    def _paths(
+        self, targets: list[Edge], leaves: list[Any]
+    ) -> tuple[list[Node], list[Sequence[Edge]], Mapping[Node, Wanted] | None]:
+        """Return what a walk from targets to sources needs.
+
+        Returns:
+            The nodes between, the edges of every source, and, if something was watched after it was used, the nodes
+            that were recorded from when it was watched on.
+        """
+        nodes = reachable(targets, self._recorded())
+        watched = self._watched_edges()
+        wanted: list[Sequence[Edge]] = [self._source_edges(leaf) for leaf in leaves]
+        late = bool(self._watched) and max(self._watched.values()) > _first_operation(nodes)
+        live: Mapping[Node, Wanted] | None = None
+        if late:
+            live = self._connected(nodes)
+        elif any(edge not in watched for edges in wanted for edge in edges):
+            live = connected(nodes, watched)
+        if live is not None:
+            # An unwatched source counts only if it was computed from something watched.
+            wanted = [[edge for edge in edges if edge in watched or live.get(edge[0])] for edges in wanted]
+        return nodes, wanted, live if late else None
 
     def _connected(self, nodes: Sequence[Node]) -> dict[Node, Wanted]:
         """Return what `connected` does for all that is watched, but only from when it was watched on."""

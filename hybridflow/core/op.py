@@ -48,6 +48,22 @@ class Each:
         return [lambda rule=rule: rule(F, g, y, *xs, **attrs) for rule in self.rules]
 
 
+class Joint:
+    """A gradient rule of an op that carries graphs: ``(F, g, y, *xs, wanted, **attrs)``.
+
+    It computes all gradients at once, so it is told for which inputs they are wanted.
+    """
+
+    __slots__ = ("rule",)
+
+    def __init__(self, rule: Callable[..., Any]) -> None:
+        self.rule = rule
+
+    def __call__(self, F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> Any:
+        """Return every input's gradient."""
+        return self.rule(F, g, y, *xs, wanted=(True,) * len(xs), **attrs)
+
+
 @dataclass(frozen=True)
 class Saves:
     """What a gradient rule reads, and so what the recording keeps alive.

@@ -285,17 +285,18 @@ def require_value(tensor: Tensor, wanted: str) -> None:
         scope = node.scope
         if scope is not None and not scope.alive:
             raise LeakError(leak_text(tensor))
+        where = getattr(scope, "where", "the function")
         hint = (
-            "Use hf.where, hf.cond or hf.while_loop, or move this out of the compiled function."
+            f"Use hf.where, hf.cond or hf.while_loop, or move this out of {where}."
             if wanted == "bool"
-            else "Return it and read it outside the compiled function, or mark the argument static."
+            else f"Return it and read it outside {where}, or mark the argument static."
         )
         why = Hooks.reason(place[0]) if wanted == "bool" and (place := user_place(2)) is not None else None
         if why is not None:
             hint = f"{why} Use hf.where, hf.cond or hf.while_loop there."
         raise TracedValueError(
             message(
-                f"{wanted}: a traced tensor has no value while the function is being compiled.{made}",
+                f"{wanted}: a traced tensor has no value {getattr(scope, 'when', '')}.{made}",
                 got=f"{wanted}({tensor.spec})",
                 hint=hint,
             )
@@ -320,7 +321,7 @@ def leak_text(tensor: Tensor) -> str:
     origin = f" by {node.op.name} at {format_where(node.where)}" if node.where is not None else ""
     name = getattr(scope, "name", None)
     return message(
-        f"a traced tensor leaked out of the compiled function {name!r}: it was made{origin}",
+        f"a traced tensor leaked out of {getattr(scope, 'where', 'the function')} {name!r}: it was made{origin}",
         got=str(tensor.spec),
         hint="Return the value from the function instead of storing it.",
     )

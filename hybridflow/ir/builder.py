@@ -28,6 +28,10 @@ class Scope:
 
     __slots__ = ("alive", "name", "parent")
 
+    when = "while the function is being compiled"
+    """Why traced tensors have no value, for messages."""
+    where = "the compiled function"
+
     def __init__(self, name: str, parent: Scope | None) -> None:
         self.name = name
         self.parent = parent

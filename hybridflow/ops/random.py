@@ -45,6 +45,12 @@ def _parameter(value: TensorLike, dtype: Any) -> Tensor:
     return tensor if tensor.dtype == dtype else cast_to(tensor, dtype)
 
 
+class RandomState(Variable):
+    """The key and counter of a generator: what is run on slices has one of its own for every slice."""
+
+    __slots__ = ()
+
+
 class Generator:
     """A stream of random numbers.
 
@@ -59,7 +65,7 @@ class Generator:
     """
 
     def __init__(self, seed: int | None = None) -> None:
-        self._state = Variable(_initial_state(seed), name="random_state", trainable=False)
+        self._state = RandomState(_initial_state(seed), name="random_state", trainable=False)
         self._lock = threading.Lock()
 
     @property

@@ -1,0 +1,346 @@
+"""Jacobians of a tape: one vectorised walk back over what was recorded, traced once per structure and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import jax
+
+from hybridflow.autodiff.backprop import BoundEngine, Engine, backprop, connected
+from hybridflow.autodiff.vectorize import InnerBuilder, Recent, run_mapped, trace_inner
+from hybridflow.core.attrs import attrs_key
+from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.node import Edge, Node
+from hybridflow.core.op import REGISTRY
+from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.ir.graph import Graph
+from hybridflow.ops.creation import eye, full
+from hybridflow.ops.shape import broadcast_to, permute_dims, reshape
+
+LEAF = jax.tree_util.tree_structure(0)
+"""The structure of a single value."""
+_CHOICES = ("none", "zero")
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Flatten a pytree, keeping None as a leaf."""
+    if isinstance(tree, Tensor | Variable):
+        return [tree], LEAF
+    return jax.tree_util.tree_flatten(tree, is_leaf=lambda x: x is None)
+
+
+def require_choice(what: str, word: str) -> None:
+    """Raise unless a word says what unconnected sources get."""
+    if word not in _CHOICES:
+        raise ArgumentError(message(f"{what}: unconnected_gradients={word!r} is not one of {list(_CHOICES)}"))
+
+
+class Jacobians:
+    """The Jacobians that a tape can be asked for."""
+
+    def jacobian(self, target: Any, sources: Any, unconnected_gradients: str = "none") -> Any:
+        """Return the derivative of every element of a target for every element of each source.
+
+        One vectorised walk back gives all elements of a target. It is traced once for what was recorded, shape by
+        shape; later calls with the same operations and shapes only run it.
+
+        Args:
+            target: a tensor, or a pytree of them.
+            sources: tensors and Variables in any nesting.
+            unconnected_gradients: what a source that a target does not depend on gets: ``"none"`` or ``"zero"``.
+
+        Returns:
+            The sources' structure of tensors of shape ``(*target.shape, *source.shape)`` and the source's dtype, or
+            None; if the target is a pytree, that for each of its tensors. For complex numbers it is the derivative
+            of a holomorphic function, of which `gradient` gives the conjugate.
+
+        Raises:
+            TapeError: on a second call of a tape that is not persistent, or across the border of a compiled function.
+            ArgumentTypeError: a target or source that is no tensor.
+            ArgumentError: another word for `unconnected_gradients`.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> x = hf.Variable([1.0, 2.0])
+            >>> with hf.GradientTape() as tape:
+            ...     y = x * x
+            >>> tape.jacobian(y, x)
+            Tensor([[2., 0.],
+                    [0., 4.]], dtype=float32)
+        """
+        return self._jacobians("jacobian", target, sources, unconnected_gradients)
+
+    def batch_jacobian(self, target: Any, source: Any, unconnected_gradients: str = "none") -> Any:
+        """Return the Jacobian of every example of a batch, for examples that do not depend on each other.
+
+        Args:
+            target: a tensor ``(batch, ...)``, or a pytree of them.
+            source: a tensor or Variable ``(batch, ...)``, or a pytree of them.
+            unconnected_gradients: what a source that a target does not depend on gets: ``"none"`` or ``"zero"``.
+
+        Returns:
+            A tensor ``(batch, *target.shape[1:], *source.shape[1:])`` per target and source, in their structures,
+            or None. Where examples do depend on each other, the derivatives of all of them are added up.
+
+        Raises:
+            ShapeError: a target and source without a common leading size.
+            TapeError, ArgumentTypeError, ArgumentError: as `jacobian` raises them.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> x = hf.Variable([[1.0, 2.0], [3.0, 4.0]])
+            >>> with hf.GradientTape() as tape:
+            ...     y = x * x
+            >>> tape.batch_jacobian(y, x).shape
+            (2, 2, 2)
+        """
+        return self._jacobians("batch_jacobian", target, source, unconnected_gradients)
+
+    def _jacobians(self, what: str, target: Any, sources: Any, unconnected: str) -> Any:
+        require_choice(what, unconnected)
+        targets, leaves, tree = self._asked(what, target, sources)
+        batch = what == "batch_jacobian"
+        if batch:
+            for tensor in targets:
+                for leaf in leaves:
+                    _require_same_batch(tensor, leaf)
+        self._answer()
+        results: list[Any] = []
+        for tensor in targets:
+            found = self._rows(tensor, leaves, batch=batch)
+            for index, (one, leaf) in enumerate(zip(found, leaves, strict=True)):
+                shape = (*tensor.shape, *leaf.shape[1:]) if batch else (*tensor.shape, *leaf.shape)
+                if one is not None:
+                    found[index] = reshape(one, shape)
+                elif unconnected == "zero":
+                    found[index] = full(shape, 0, dtype=leaf.dtype)
+            results.append(jax.tree_util.tree_unflatten(tree, found))
+        structure = flatten(target)[1]
+        return results[0] if structure == LEAF else jax.tree_util.tree_unflatten(structure, results)
+
+    def _rows(self, target: Tensor, leaves: list[Any], *, batch: bool) -> list[Tensor | None]:
+        """Return, for every element of a target (of an example), the gradients of the sources, stacked."""
+        shape = target.shape[1:] if batch else target.shape
+        size = 1
+        for one in shape:
+            size = size * one
+        if size == 1:
+            return self._backprop([target], [None], leaves)
+        pullback = self._pullback(target, leaves)
+        if pullback is None:
+            return [None] * len(leaves)
+        seeds = eye(size, dtype=target.dtype)
+        if batch:
+            seeds = broadcast_to(reshape(seeds, (size, 1, *shape)), (size, *target.shape))
+        else:
+            seeds = reshape(seeds, (size, *shape))
+        found = pullback.rows(seeds, size)
+        if not batch:
+            return found
+        return [one if one is None else permute_dims(one, (1, 0, *range(2, one.ndim))) for one in found]
+
+    # -- what a tape provides ---------------------------------------------------------------------------------
+
+    def _asked(self, what: str, target: Any, sources: Any) -> tuple[list[Tensor], list[Any], Any]:
+        raise NotImplementedError
+
+    def _answer(self) -> None:
+        raise NotImplementedError
+
+    def _backprop(
+        self, targets: list[Tensor], seeds: list[Tensor | None], leaves: list[Any], engine: Engine | None = None
+    ) -> list[Tensor | None]:
+        raise NotImplementedError
+
+    def _pullback(self, target: Tensor, leaves: list[Any]) -> Pullback | None:
+        raise NotImplementedError
+
+
+def _require_same_batch(target: Tensor, source: Tensor | Variable) -> None:
+    if target.shape[:1] == source.shape[:1] != ():
+        return
+    raise ShapeError(
+        message(f"batch_jacobian: the target has shape {target.shape} and the source {source.shape}, "
+                "which do not begin with one batch size",
+                got=f"{target.spec} for {source.spec}", hint="Use tape.jacobian where there is no common batch axis.")
+    )  # fmt: skip
+
+
+# -- the walk as a graph ------------------------------------------------------------------------------------------
+
+
+class _Place(NamedTuple):
+    """Which saved value of the recording an input of the walk is: of which node, and where there."""
+
+    node: int
+    of_output: bool
+    slot: int
+
+
+class _Walk(NamedTuple):
+    """A walk back as a graph of the target's gradient and of saved values.
+
+    Attributes:
+        graph: takes the target's gradient and the captured values.
+        present: per source, whether a gradient reaches it.
+        places: where a later recording keeps the captured values; None if they are not all the recording's.
+    """
+
+    graph: Graph
+    present: tuple[bool, ...]
+    places: tuple[_Place, ...] | None
+
+
+class _Saved(BoundEngine):
+    """An engine that knows which saved value of the recording a tensor is."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._numbers = {node: index for index, node in enumerate(nodes)}
+        self._tensors: dict[_Place, Tensor] = {}
+        self._places: dict[int, _Place] = {}
+
+    def place_of(self, tensor: Tensor) -> _Place | None:
+        """Return where the recording keeps a tensor's value."""
+        return self._places.get(id(tensor))
+
+    def _arguments(self, node: Node) -> list[Any]:
+        found = super()._arguments(node)
+        y = tuple([self._known(node, True, i, one) for i, one in enumerate(_several(found[0]))])
+        xs = [self._known(node, False, i, one) for i, one in enumerate(found[1:])]
+        return [y if isinstance(found[0], tuple) else y[0], *xs]
+
+    def _known(self, node: Node, of_output: bool, index: int, value: Any) -> Any:
+        if not isinstance(value, Tensor) or value._value is None:
+            return value
+        key = _Place(self._numbers[node], of_output, index)
+        tensor = self._tensors.setdefault(key, value)
+        self._places[id(tensor)] = key
+        return tensor
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+
+
+_WALKS = Recent(128)
+
+
+class Pullback:
+    """The walk from a target to sources over what was recorded.
+
+    Args:
+        target: the target.
+        nodes: what it depends on, in recording order.
+        sources: the edges of every source.
+        engine: what runs the rules, if it is not the plain engine: such a walk is traced anew every time.
+    """
+
+    def __init__(
+        self, target: Edge, nodes: Sequence[Node], sources: Sequence[Sequence[Edge]], engine: Engine | None = None
+    ) -> None:
+        self._target = target
+        self._nodes = nodes
+        self._sources = sources
+        self._engine = engine
+        self._needed = connected(nodes, {edge for edges in sources for edge in edges})
+        self._walked = [node for node in nodes if self._needed.get(node)]
+
+    def rows(self, seeds: Tensor, size: Any) -> list[Tensor | None]:
+        """Return the gradients of the sources for every one of `size` stacked gradients of the target."""
+        walk, captures = self._walk()
+        mapped = (True, *[False] * len(captures))
+        found = iter(run_mapped(walk.graph, [seeds, *captures], mapped, size) if any(walk.present) else ())
+        return [next(found) if has else None for has in walk.present]
+
+    def _walk(self) -> tuple[_Walk, Sequence[Tensor]]:
+        cache = self._cache()
+        if cache is None:
+            return self._trace()
+        key = self._key()
+        known: _Walk | None = cache.get(key)
+        if known is not None and known.places is not None:
+            return known, [self._saved(place) for place in known.places]
+        walk, captures = self._trace()
+        if walk.places is not None:
+            cache.put(key, walk)
+        return walk, captures
+
+    def _trace(self) -> tuple[_Walk, Sequence[Tensor]]:
+        saved = _Saved(self._walked)
+        engine = self._engine or saved
+        present: list[bool] = []
+
+        def walk(gradient: Tensor) -> list[Tensor]:
+            edges = {edge for edges in self._sources for edge in edges}
+            found = backprop([(self._target, gradient)], edges, self._nodes, engine)
+            totals: list[Tensor | None] = []
+            for several in self._sources:
+                total: Tensor | None = None
+                for one in [found[edge] for edge in several if edge in found]:
+                    total = one if total is None else engine.add(total, one)
+                totals.append(total)
+            present.extend(total is not None for total in totals)
+            return [total for total in totals if total is not None]
+
+        node, index = self._target
+        traced = trace_inner(InnerBuilder("pullback"), walk, [node.spec(index)])
+        places = [saved.place_of(tensor) for tensor in traced.captures]
+        known = None if None in places else cast("tuple[_Place, ...]", tuple(places))
+        return _Walk(traced.graph, tuple(present), known), traced.captures
+
+    def _saved(self, place: _Place) -> Tensor:
+        """Return a saved value of this recording, connected to what it was computed from."""
+        node = self._walked[place.node]
+        assert node.saved is not None
+        if not place.of_output:
+            return make_tensor(node.saved[place.slot + 1], node.inputs[place.slot])
+        value = node.saved[0]
+        return make_tensor(value[place.slot] if type(value) is tuple else value, (node, place.slot))
+
+    def _cache(self) -> Recent | None:
+        """Return where this walk is remembered: with the compiled functions it goes through, or with all others.
+
+        A walk in a trace is traced with it, and one with users' rules every time, since nobody knows what they read.
+        """
+        if self._engine is not None or not self._walked:
+            return None
+        for node in self._walked:
+            if node.scope is not None or "tensor_rule" in node.op.traits:
+                return None
+        for node in self._walked:
+            for value in node.attrs.values():
+                if isinstance(value, Graph):
+                    return value.executables.setdefault("pullbacks", Recent(32))
+            if REGISTRY.get(node.op.name) is not node.op:
+                return cast(Recent, node.op.jitted.setdefault("pullbacks", cast(Any, Recent(32))))
+        return _WALKS
+
+    def _key(self) -> Any:
+        numbers: dict[Edge | None, int] = {None: -1}
+
+        def number(edge: Edge | None) -> int:
+            return numbers.setdefault(edge, len(numbers))
+
+        nodes = tuple([
+            (node.op, attrs_key(node.attrs), self._needed[node], _saved_key(node),
+             tuple([number(edge) for edge in node.inputs]),
+             tuple([(number((node, i)), spec.shape, spec.dtype.num) for i, spec in enumerate(node.specs)]))
+            for node in self._walked
+        ])  # fmt: skip
+        sources = tuple([tuple([number(edge) for edge in edges]) for edges in self._sources])
+        return nodes, number(self._target), sources
+
+
+def _saved_key(node: Node) -> Any:
+    """Return which values a node saved, and the shapes and dtypes of them and of its other inputs."""
+    assert node.saved is not None
+    saved = tuple([tuple([_array_key(one) for one in _several(value)]) for value in node.saved])
+    specs = None if node.input_specs is None else tuple([None if one is None else str(one) for one in node.input_specs])
+    return saved, specs
+
+
+def _array_key(value: Any) -> Any:
+    return None if value is None else (value.shape, value.dtype.num)
+

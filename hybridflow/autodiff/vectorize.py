@@ -1,0 +1,226 @@
+"""The op ``vmap``: a graph run on every slice along the leading axis of some of its inputs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from hybridflow.autodiff.transform import Mask, differentiate
+from hybridflow.core.attrs import attr_key
+from hybridflow.core.context import CONTEXT, context_of
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import LOW_PRECISION
+from hybridflow.core.node import Edge, Node
+from hybridflow.core.op import Joint, No, Op, Saves, register
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.ir.builder import GraphBuilder, Traced
+from hybridflow.ir.evaluate import lower_graph
+from hybridflow.ir.graph import Graph, input_node
+
+T = TypeVar("T")
+
+
+def vmap_graph(*xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Any:
+    """Run a graph on every slice of some of its inputs.
+
+    Args:
+        *xs: one tensor per input of the graph; those mapped have a leading axis more.
+        graph: the graph.
+        mapped: per input, whether it is sliced along its leading axis.
+        summed: per output, whether the slices' results are added up instead of stacked.
+        size: the size of the leading axis.
+
+    Returns:
+        The output or a tuple of them, each stacked along a new leading axis or added up.
+    """
+    return bind(VMAP, xs, {"graph": graph, "mapped": mapped, "summed": summed, "size": size})
+
+
+def _lower(*xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Any:
+    outputs = jax.vmap(lower_graph(graph), in_axes=tuple([0 if one else None for one in mapped]), axis_size=size)(*xs)
+    found = tuple([_total(y) if add else y for y, add in zip(outputs, summed, strict=True)])
+    return found[0] if len(found) == 1 else found
+
+
+def _total(values: Any) -> Any:
+    """Add up the slices; low precision accumulates in float32, as sums do."""
+    if values.dtype.num in LOW_PRECISION:
+        return jnp.sum(values.astype(jnp.float32), axis=0).astype(values.dtype)
+    return jnp.sum(values, axis=0)
+
+
+def _infer(*specs: TensorSpec, graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Any:
+    del specs, mapped
+    found = tuple([
+        spec if add else make_spec((size, *spec.shape), spec.dtype)
+        for spec, add in zip(graph.output_specs, summed, strict=True)
+    ])  # fmt: skip
+    return found[0] if len(found) == 1 else found
+
+
+def _vjp(
+    F: Any, g: Any, y: Any, *xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any, wanted: Mask
+) -> list[Any]:
+    """Map the graph's own gradient; what every slice read whole gets the sum of the slices' gradients."""
+    del y
+    gs = list(g) if isinstance(g, tuple) else [g]
+    given = tuple([one is not None for one in gs])
+    gradient = differentiate(graph, given, wanted)
+    if not any(gradient.present):
+        return [None] * len(xs)
+    found = F.vmap(
+        *xs,
+        *[one for one in gs if one is not None],
+        graph=gradient.graph,
+        mapped=(*mapped, *[not add for add, has in zip(summed, given, strict=True) if has]),
+        summed=tuple([not one for one, has in zip(mapped, gradient.present, strict=True) if has]),
+        size=size,
+    )
+    several = iter(found if isinstance(found, tuple | list) else (found,))
+    return [next(several) if has else None for has in gradient.present]
+
+
+VMAP = register(
+    Op(
+        "vmap",
+        No("jax maps the lowered graph"),
+        _lower,
+        _infer,
+        Joint(_vjp),
+        saves=Saves(x="all"),
+        samples=No("made by hf.vmap and jacobians; tested with them"),
+        traits=frozenset({"nested"}),
+        public=vmap_graph,
+    )
+)
+
+
+def dependent(graph: Graph, mapped: Iterable[bool]) -> Mask:
+    """Return which outputs of a graph depend on the inputs that are mapped."""
+    known = {node for node, one in zip(graph.inputs, mapped, strict=True) if one}
+    for node in graph.nodes:
+        if any(edge is not None and edge[0] in known for edge in node.inputs):
+            known.add(node)
+    return tuple([node in known for node, _ in graph.outputs])
+
+
+# -- graphs that are the same -------------------------------------------------------------------------------------
+
+
+class Recent:
+    """A bounded mapping that forgets what was used longest ago; safe to share between threads."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._entries: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Any) -> Any:
+        """Return what is known of a key, or None."""
+        with self._lock:
+            found = self._entries.pop(key, None)
+            if found is not None:
+                self._entries[key] = found
+        return found
+
+    def put(self, key: Any, value: Any) -> Any:
+        """Remember a value, unless another thread was faster, and return the one that is remembered."""
+        with self._lock:
+            found = self._entries.setdefault(key, value)
+            while len(self._entries) > self._size:
+                del self._entries[next(iter(self._entries))]
+        return found
+
+
+_GRAPHS = Recent(256)
+
+
+def canonical(graph: Graph) -> Graph:
+    """Return the graph that was given first of those equal to it, so that its executables and gradients are reused."""
+    key = graph_key(graph)
+    return _GRAPHS.get(key) or _GRAPHS.put(key, graph)
+
+
+def graph_key(graph: Graph) -> Any:
+    """Return a key that two graphs share only if they compute the same, node by node."""
+    numbers = {node: index for index, node in enumerate((*graph.inputs, *graph.nodes))}
+
+    def edges(several: Sequence[Edge | None]) -> Any:
+        return tuple([None if edge is None else (numbers[edge[0]], edge[1]) for edge in several])
+
+    nodes = tuple([(node.op, attributes_key(node.attrs), edges(node.inputs)) for node in graph.nodes])
+    specs = tuple([(str(spec.shape), spec.dtype.num) for spec in graph.input_specs])
+    return specs, nodes, edges(graph.outputs)
+
+
+def attributes_key(attrs: dict[str, Any]) -> Any:
+    """Return the key of attributes, graphs among them by what they compute."""
+    return tuple([(name, _value_key(attrs[name])) for name in sorted(attrs)])
+
+
+def _value_key(value: Any) -> Any:
+    if isinstance(value, Graph):
+        return graph_key(value)
+    if type(value) is tuple:
+        return tuple([_value_key(item) for item in value])  # pyright: ignore[reportUnknownVariableType]
+    return attr_key(value)
+
+
+def run_mapped(graph: Graph, tensors: Sequence[Tensor], mapped: Mask, size: Any) -> tuple[Tensor, ...]:
+    """Run a graph on slices and return its outputs, each stacked along a leading axis."""
+    found = vmap_graph(*tensors, graph=graph, mapped=mapped, summed=(False,) * len(graph.outputs), size=size)
+    return found if isinstance(found, tuple) else (found,)
+
+
+# -- tracing what is run on slices --------------------------------------------------------------------------------
+
+
+class InnerBuilder(GraphBuilder):
+    """Traces a graph to be run at once, eagerly or in the trace around it: Variables are read from around it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._read: dict[Node, Tensor] = {}
+
+    def read_variable(self, variable: Variable) -> Tensor:
+        """Return a Variable's value, captured."""
+        value = self._read.get(variable._leaf)
+        if value is None:
+            value = self._read[variable._leaf] = self.around(variable.read)
+        return make_tensor(None, self._reading(self.edge_of(value)))
+
+    def capture_as(self, key: Any, tensor: Tensor, spec: TensorSpec) -> Edge:
+        """Capture a tensor of which the trace sees something of another shape, and return the edge of that."""
+        node = input_node(spec, f"captured_{len(self.captures)}", self.scope)
+        self.captures[key] = (tensor, node)
+        return node, 0
+
+    def around(self, function: Callable[[], T]) -> T:
+        """Call a function in the context around the trace."""
+        token = CONTEXT.set(None if self.context.plain() else self.context)
+        try:
+            return function()
+        finally:
+            CONTEXT.reset(token)
+
+
+def trace_inner(
+    builder: InnerBuilder,
+    function: Callable[..., Sequence[Any]],
+    specs: Sequence[TensorSpec],
+    names: Sequence[str] = (),
+) -> Traced:
+    """Trace a function of tensors; the outputs of the graph are the function's and then those of its checks."""
+    arguments = [builder.argument(spec, names[i] if names else f"x{i}") for i, spec in enumerate(specs)]
+    try:
+        with context_of(builder, (), builder.context.device):
+            graph = builder.finish([as_tensor(output) for output in function(*arguments)])
+    finally:
+        builder.scope.alive = False
+    return Traced(graph, tuple([tensor for tensor, _ in builder.captures.values()]), tuple(builder.checks))

@@ -1,0 +1,300 @@
+"""`hf.vmap`: a function of one example as a function of a batch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from hybridflow.autodiff.vectorize import InnerBuilder, canonical, dependent, run_mapped, trace_inner
+from hybridflow.core.context import current
+from hybridflow.core.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    HybridflowError,
+    ShapeError,
+    TraceError,
+    message,
+    structure_text,
+)
+from hybridflow.core.node import Edge, format_where, user_place
+from hybridflow.core.spec import make_spec
+from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.ir.builder import Check, GraphBuilder, Scope
+from hybridflow.ops import draws
+from hybridflow.ops.creation import zeros
+from hybridflow.ops.random import RandomState
+from hybridflow.ops.reductions import all as reduce_all
+from hybridflow.ops.shape import concat, permute_dims
+
+Axes = Any
+"""None, an integer, or a structure of them that is a prefix of the arguments' (or the result's)."""
+
+
+def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[..., Any]:
+    """Return a function that applies `fn` to every slice of its arguments along an axis.
+
+    `fn` is written for one example; what it computes for all of them is one vectorised program. Eagerly, `fn` is run
+    once per call, with tensors that stand for every slice; the program it makes is compiled once for the same
+    operations and shapes. Branches and loops on their values need `hf.cond`, `hf.scan` or `hf.while_loop`, as in a
+    compiled function.
+    Random numbers are drawn for every slice anew. Tensors and Variables that `fn` reads from around it are the same
+    for all slices, and gradients flow to them.
+
+    Args:
+        fn: a function of tensors.
+        in_axes: the axis of every positional argument along which it is sliced: an integer for all of them, or a
+            tuple with one entry per argument, each an integer, None (every slice gets the whole argument), or a
+            structure of those for the argument's. Keyword arguments are sliced along axis 0.
+        out_axes: the axis of the results along which they are stacked; likewise an integer, or a structure of
+            integers and None (a result that is the same for all slices comes once).
+
+    Returns:
+        A function of the batched arguments, with the results stacked.
+
+    Raises:
+        ShapeError: sizes that differ, or an axis that a tensor does not have.
+        ArgumentError: axes that do not fit the arguments or the result; nothing to slice.
+        ArgumentTypeError: an axis that is no integer, or something to slice or stack that is no tensor.
+        TraceError: `fn` assigns or makes a Variable.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> per_row = hf.vmap(lambda x, w: hf.sum(x * w), in_axes=(0, None))
+        >>> per_row(hf.asarray([[1.0, 2.0], [3.0, 4.0]]), hf.asarray([10.0, 1.0]))
+        Tensor([12., 34.], dtype=float32)
+    """
+    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+
+    @functools.wraps(fn)
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        batch = _Batch(args, kwargs, in_axes)
+        builder = _SliceBuilder(getattr(fn, "__name__", "function"), batch.size)
+        found: dict[str, Any] = {}
+
+        def run(*slices: Tensor) -> list[Tensor]:
+            own_args, own_kwargs = batch.arguments(slices)
+            leaves, found["tree"] = jax.tree_util.tree_flatten(fn(*own_args, **own_kwargs))
+            found["count"] = len(leaves)
+            return [_output(leaf) for leaf in leaves]
+
+        specs = [make_spec(tensor.shape[1:], tensor.dtype) for tensor in batch.tensors]
+        graph, captures, checks = trace_inner(builder, run, specs, batch.names)
+        if builder.outer is None:
+            graph = canonical(graph)
+        which = (*[True] * len(specs), *builder.captured_slices())
+        outputs = run_mapped(graph, [*batch.tensors, *captures], which, batch.size) if graph.outputs else ()
+        count = found["count"]
+        _keep_checks(checks, outputs[count:])
+        axes = _axes_of(out_axes, found["tree"], outputs[:count], "out_axes", "the result")
+        results = [
+            _placed(output, axis, varies, index)
+            for index, (output, axis, varies) in enumerate(
+                zip(outputs[:count], axes, dependent(graph, which)[:count], strict=True)
+            )
+        ]
+        return jax.tree_util.tree_unflatten(found["tree"], results)
+
+    return mapped
+
+
+class _Batch:
+    """The arguments of one call: tensors with the sliced axis first, and the rest as it is.
+
+    Attributes:
+        tensors: the tensors to slice.
+        names: where each is among the arguments.
+        size: the size of the batch.
+    """
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Axes) -> None:
+        if isinstance(in_axes, tuple) and len(cast("tuple[Any, ...]", in_axes)) != len(args):
+            raise ArgumentError(
+                message(f"vmap: in_axes has {len(cast('tuple[Any, ...]', in_axes))} entries, the call has {len(args)} "
+                        "positional arguments", got=f"in_axes={in_axes}", hint="Give one axis or None per argument.")
+            )  # fmt: skip
+        with_paths, self._tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
+        self._leaves: list[Any] = [leaf for _, leaf in with_paths]
+        args_tree = jax.tree_util.tree_structure(args)
+        axes = _axes_of(in_axes, args_tree, self._leaves[: args_tree.num_leaves], "in_axes", "the arguments")
+        axes += [0] * (len(self._leaves) - len(axes))
+        self.tensors: list[Tensor] = []
+        self.names: list[str] = []
+        self._positions: list[int] = []
+        for index, ((path, leaf), axis) in enumerate(zip(with_paths, axes, strict=True)):
+            if axis is None:
+                continue
+            name = "argument" + jax.tree_util.keystr(path[1:])
+            self.tensors.append(_axis_first(leaf, axis, name))
+            self.names.append(name)
+            self._positions.append(index)
+        if not self.tensors:
+            raise ArgumentError(
+                message("vmap: there is nothing to slice", got=f"in_axes={in_axes}",
+                        hint="Give at least one tensor an axis.")
+            )  # fmt: skip
+        self.size = self.tensors[0].shape[0]
+        for name, tensor, position in zip(self.names, self.tensors, self._positions, strict=True):
+            if tensor.shape[0] != self.size:
+                raise ShapeError(
+                    message(f"vmap: {self.names[0]} has size {self.size} along axis {axes[self._positions[0]]}, "
+                            f"{name} has size {tensor.shape[0]} along axis {axes[position]}",
+                            hint="Give both the same size, or in_axes=None to what every slice gets whole.")
+                )  # fmt: skip
+
+    def arguments(self, slices: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments for one slice."""
+        leaves = list(self._leaves)
+        for position, one in zip(self._positions, slices, strict=True):
+            leaves[position] = one
+        return jax.tree_util.tree_unflatten(self._tree, leaves)
+
+
+def _axes_of(prefix: Axes, tree: Any, leaves: Sequence[Any], what: str, of: str) -> list[int | None]:
+    """Return the axis of every leaf of a structure, of which the axes' structure is a prefix."""
+    given, given_tree = jax.tree_util.tree_flatten(prefix, is_leaf=lambda x: x is None)
+    for axis in given:
+        if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
+            raise ArgumentTypeError(
+                message(f"vmap: {what} has a {type(axis).__name__}, which is no axis", got=f"{what}={prefix!r}",
+                        hint="Use integers and None.")
+            )  # fmt: skip
+    numbered = jax.tree_util.tree_unflatten(tree, range(len(leaves)))
+    try:
+        parts = given_tree.flatten_up_to(numbered)
+    except ValueError:
+        raise ArgumentError(
+            message(f"vmap: {what} has structure {structure_text(given_tree)}, {of} {structure_text(tree)}",
+                    got=f"{what}={prefix!r}", hint=f"Give an axis or None for each part of {of}.")
+        ) from None  # fmt: skip
+    result: list[int | None] = [None] * len(leaves)
+    for axis, part in zip(given, parts, strict=True):
+        for index in jax.tree_util.tree_leaves(part):
+            result[index] = axis
+    return result
+
+
+def _axis_first(leaf: Any, axis: int, name: str) -> Tensor:
+    """Return an argument's leaf as a tensor with the axis to slice in front."""
+    if isinstance(leaf, bool | int | float | complex | str | bytes):
+        raise ArgumentTypeError(
+            message(f"vmap: {name} is the {type(leaf).__name__} {leaf!r}, which cannot be sliced",
+                    hint="Give it in_axes=None, or pass a tensor.")
+        )  # fmt: skip
+    tensor = as_tensor(leaf)
+    if not -tensor.ndim <= axis < tensor.ndim:
+        raise ShapeError(
+            message(f"vmap: {name} has shape {tensor.shape}, which has no axis {axis}", got=str(tensor.spec),
+                    hint="Name an axis that it has, or give it in_axes=None.")
+        )  # fmt: skip
+    axis %= tensor.ndim
+    return tensor if axis == 0 else permute_dims(tensor, (axis, *[i for i in range(tensor.ndim) if i != axis]))
+
+
+def _output(leaf: Any) -> Tensor:
+    if isinstance(leaf, Tensor | Variable | bool | int | float | complex | np.ndarray | np.generic | jax.Array):
+        return as_tensor(leaf)
+    raise ArgumentTypeError(
+        message(f"vmap: the function returned a {type(leaf).__name__}, which is no tensor", got=repr(leaf)[:80],
+                hint="Return tensors, numbers, None and structures of them.")
+    )  # fmt: skip
+
+
+def _placed(output: Tensor, axis: int | None, varies: bool, index: int) -> Tensor:
+    """Return a result with the axis of the slices where it belongs."""
+    if axis is None:
+        if varies:
+            raise ArgumentError(
+                message(f"vmap: result {index} has out_axes=None, but it differs from slice to slice",
+                        got=str(output.spec), hint="Give it an axis, or reduce it after vmap.")
+            )  # fmt: skip
+        return cast(Any, output)[0]
+    if not -output.ndim <= axis < output.ndim:
+        raise ShapeError(
+            message(f"vmap: result {index} has shape {output.shape} with its slices stacked, which has no axis {axis}",
+                    got=f"out_axes={axis} for {output.spec}", hint="Name an axis that it has.")
+        )  # fmt: skip
+    axis %= output.ndim
+    return output if axis == 0 else permute_dims(output, (*range(1, axis + 1), 0, *range(axis + 1, output.ndim)))
+
+
+def _keep_checks(checks: Sequence[Check], flags: Sequence[Tensor]) -> None:
+    """Make the checks of all slices those of the trace around, or raise the error of the first that fails."""
+    tracer = current().tracer
+    for check, flag in zip(checks, flags, strict=True):
+        ok = reduce_all(flag)
+        if isinstance(tracer, GraphBuilder):
+            tracer.checks.append(check._replace(ok=ok))
+        elif not bool(ok):
+            raise cast(type[HybridflowError], check.error)(f"{check.text}\n  in vmap, at {format_where(check.where)}")
+
+
+class _SliceScope(Scope):
+    """The scope of a function that is run on slices."""
+
+    __slots__ = ()
+
+    when = "under hf.vmap, which computes all slices at once"
+    where = "the function under hf.vmap"
+
+
+class _SliceBuilder(InnerBuilder):
+    """Traces a function of one slice."""
+
+    def __init__(self, name: str, size: Any) -> None:
+        super().__init__(name)
+        self.scope = _SliceScope(name, self.scope.parent)
+        self._size = size
+        self._states: dict[Any, Edge] = {}
+        self._slices: set[Any] = set()
+
+    def captured_slices(self) -> list[bool]:
+        """Return which of the captured tensors are sliced: the random states."""
+        return [key in self._slices for key in self.captures]
+
+    def read_variable(self, variable: Variable) -> Tensor:
+        """Return a Variable's value: captured, or a random state of the slice's own."""
+        if not isinstance(variable, RandomState):
+            return super().read_variable(variable)
+        state = self._states.get(variable._leaf)
+        if state is None:
+            states = self.around(lambda: _split_state(variable, self._size))
+            spec = make_spec(states.shape[1:], states.dtype)
+            state = self._states[variable._leaf] = self.capture_as(("state", variable._leaf), states, spec)
+            self._slices.add(("state", variable._leaf))
+        return make_tensor(None, state)
+
+    def assign_variable(self, variable: Variable, value: Tensor) -> None:
+        """Move a random state of the slice's own on; nothing else can be assigned."""
+        if isinstance(variable, RandomState) and variable._leaf in self._states:
+            self._states[variable._leaf] = self.edge_of(value)
+            return
+        raise TraceError(
+            message(
+                f"assign: Variable {variable.name!r} is assigned under vmap, by every slice with its own value",
+                got=f"{variable.spec} at {format_where(user_place(2))}",
+                hint="Return the value, and assign what you make of all slices' values outside.",
+            )
+        )
+
+    def new_variable(self, variable: Variable) -> None:
+        """Refuse a Variable made for every slice."""
+        del variable
+        raise TraceError(
+            message(
+                f"Variable: created under vmap, in {self.name!r} at {format_where(user_place(2))}",
+                hint="Create it once, outside the function.",
+            )
+        )
+
+
+def _split_state(variable: Variable, size: Any) -> Tensor:
+    """Return a random state for every slice, drawn from a generator's, which moves on."""
+    state = variable.read()
+    keys = draws.random_integers(state, 0, 2**32, (size, 2), np.dtype(np.uint32))
+    variable.assign(draws.random_advance(state))
+    return concat([keys, zeros((size, 2), dtype=np.dtype(np.uint32))], axis=1)
