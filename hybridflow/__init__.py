@@ -43,11 +43,16 @@ from hybridflow.ops.comparison import *  # noqa: F403
 from hybridflow.ops.complex_parts import *  # noqa: F403
 from hybridflow.ops.creation import *  # noqa: F403
 from hybridflow.ops.effects import *  # noqa: F403
+from hybridflow.ops.dtype_functions import *  # noqa: F403
 from hybridflow.ops.elementwise import *  # noqa: F403
+from hybridflow.ops.floats import *  # noqa: F403
 from hybridflow.ops.indexing import *  # noqa: F403
 from hybridflow.ops.jax_functions import from_jax as from_jax
+from hybridflow.ops.rearrange import *  # noqa: F403
 from hybridflow.ops.reductions import *  # noqa: F403
+from hybridflow.ops.sets import *  # noqa: F403
 from hybridflow.ops.shape import *  # noqa: F403
+from hybridflow.ops.sorting import *  # noqa: F403
 from hybridflow.ops.statistics import *  # noqa: F403
 from hybridflow.ops.transcendental import *  # noqa: F403
 from hybridflow.ops.trigonometric import *  # noqa: F403

@@ -447,4 +447,7 @@ _REPEATED = 16
 """The largest exponent that is multiplied out."""
 
 
+pow = power
+"""The name that the Array API standard gives to `power`."""
+
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

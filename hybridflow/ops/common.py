@@ -25,7 +25,7 @@ from hybridflow.core.dtypes import (
 from hybridflow.core.errors import DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
-from hybridflow.core.tensor import Tensor, as_tensor, asarray, make_tensor
+from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray, host_array, make_tensor
 from hybridflow.core.variable import Variable
 
 TensorLike = Any
@@ -104,6 +104,15 @@ def cast_to(tensor: Tensor, dtype: Any) -> Tensor:
     from hybridflow.ops.elementwise import astype
 
     return astype(tensor, dtype)
+
+
+def known_value(tensor: Tensor) -> np.ndarray[Any, Any] | None:
+    """Return the value of a tensor, or None if it is traced; in a trace only constants have one."""
+    context = CONTEXT.get()
+    if context is None or context.tracer is None:
+        return host_array(tensor)
+    node = tensor._edge[0] if tensor._edge is not None else None
+    return node.attrs["value"].array if node is not None and node.op.name == "constant" else None
 
 
 def normalize_axis(op: str, axis: Any, ndim: int) -> int:
@@ -362,6 +371,7 @@ __all__ = [
     "input_elements",
     "integers",
     "is_number",
+    "known_value",
     "make_spec",
     "no_flops",
     "normalize_axes",

@@ -1,0 +1,316 @@
+"""Moving, rolling and repeating elements; shapes that meet; grids."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import int32
+from hybridflow.core.errors import ArgumentError, ShapeError, TraceError, message
+from hybridflow.core.op import Bad, Sample, op, public_names
+from hybridflow.ops import common
+from hybridflow.ops.common import (
+    Tensor,
+    TensorLike,
+    as_tensor,
+    is_number,
+    known_value,
+    make_spec,
+    no_flops,
+    normalize_axis,
+    normals,
+    promote,
+)
+from hybridflow.ops.indexing import take
+from hybridflow.ops.shape import broadcast_to, expand_dims, permute_dims, reshape
+from hybridflow.ops.sizes import Axis, normalize_shape
+
+# -- axes ---------------------------------------------------------------------------------------------------------
+
+
+def moveaxis(x: TensorLike, source: int | tuple[int, ...], destination: int | tuple[int, ...], /) -> Tensor:
+    """Move axes to other places; the rest keep their order.
+
+    Args:
+        x: any shape and dtype.
+        source: the axes to move.
+        destination: where each goes.
+
+    Returns:
+        The permuted tensor.
+
+    Raises:
+        ShapeError: an axis out of range or named twice, or another number of places than of axes.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.moveaxis(hf.zeros((2, 3, 4)), 0, -1).shape
+        (3, 4, 2)
+    """
+    tensor = as_tensor(x)
+    sides: list[list[int]] = []
+    for axes in (source, destination):
+        items = axes if isinstance(axes, list | tuple) else (axes,)
+        found = [normalize_axis("moveaxis", axis, tensor.ndim) for axis in items]
+        if len(set(found)) != len(found):
+            raise ShapeError(message(f"moveaxis: {axes} names an axis twice", hint="Name each axis once."))
+        sides.append(found)
+    old, new = sides
+    if len(old) != len(new):
+        raise ShapeError(message(f"moveaxis: {len(old)} axes to {len(new)} places", hint="Give each axis a place."))
+    order = [axis for axis in range(tensor.ndim) if axis not in old]
+    for place, axis in sorted(zip(new, old, strict=True)):
+        order.insert(place, axis)
+    return permute_dims(tensor, order)
+
+
+def broadcast_shapes(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the shape in which shapes meet.
+
+    Args:
+        shapes: the shapes.
+
+    Returns:
+        The broadcast shape.
+
+    Raises:
+        ShapeError: two sizes that differ, neither of them 1.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.broadcast_shapes((3, 1), (4,))
+        (3, 4)
+    """
+    return common.broadcast_shapes("broadcast_shapes", *[normalize_shape("broadcast_shapes", s) for s in (*shapes, ())])
+
+
+def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
+    """Broadcast tensors to the shape in which they meet.
+
+    Args:
+        arrays: tensors of any dtypes, whose shapes broadcast.
+
+    Returns:
+        The tensors, all of one shape.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> [t.shape for t in hf.broadcast_arrays(hf.zeros((3, 1)), [1.0, 2.0])]
+        [(3, 2), (3, 2)]
+    """
+    tensors = [as_tensor(array) for array in arrays]
+    shape = common.broadcast_shapes("broadcast_arrays", *[tensor.shape for tensor in tensors], ())
+    return [tensor if tensor.shape == shape else broadcast_to(tensor, shape) for tensor in tensors]
+
+
+def meshgrid(*arrays: TensorLike, indexing: Literal["xy", "ij"] = "xy") -> list[Tensor]:
+    """Return the coordinates of the points of a grid.
+
+    Args:
+        arrays: the coordinates along every axis, each of one dimension.
+        indexing: ``"ij"`` gives the axes in the order of the arrays, ``"xy"`` exchanges the first two.
+
+    Returns:
+        One tensor per array, all of the grid's shape.
+
+    Raises:
+        ShapeError: an array of other than one dimension.
+        ArgumentError: another word for `indexing`.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.meshgrid([1, 2], [3, 4, 5])[0]
+        Tensor([[1, 2],
+                [1, 2],
+                [1, 2]], dtype=int32)
+    """
+    if indexing not in ("xy", "ij"):
+        raise ArgumentError(message(f"meshgrid: {indexing!r} is neither 'xy' nor 'ij'"))
+    rows = list(promote(*arrays)) if arrays else []
+    for row in rows:
+        if row.ndim != 1:
+            raise ShapeError(
+                message(f"meshgrid: an array of {row.ndim} dimensions", got=str(row.spec), hint="Pass rows.")
+            )
+    order = list(range(len(rows)))
+    if indexing == "xy" and len(rows) > 1:
+        order[:2] = [1, 0]
+    spread = [
+        reshape(row, [-1 if i == place else 1 for i in range(len(rows))])
+        for place, row in zip(order, rows, strict=True)
+    ]
+    return broadcast_arrays(*spread)
+
+
+# -- rolling ------------------------------------------------------------------------------------------------------
+
+
+def _roll_lower(x: Any, *, shift: tuple[int, ...], axis: tuple[int, ...]) -> Any:
+    for step, place in zip(shift, axis, strict=True):
+        size = x.shape[place]
+        if size and step % size:
+            cut = size - step % size
+            x = lax.concatenate([lax.slice_in_dim(x, cut, size, axis=place), lax.slice_in_dim(x, 0, cut, axis=place)],
+                                place)  # fmt: skip
+    return x
+
+
+def _roll_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 3, 4), 1))
+    yield Sample((normals(rng, 3, 4), -2), {"axis": 1})
+    yield Sample((normals(rng, 2, 3), (1, 5)), {"axis": (0, -1)})
+    yield Sample((normals(rng, 5, dtype="float64"), (1, 2)), {"axis": (0, 0)})
+    yield Sample((normals(rng), 3))
+    yield Sample((normals(rng, 0, 2, dtype="bfloat16"), 1), {"axis": 0}, gradient=False)
+    yield Bad((normals(rng, 3), 1), {"axis": 1}, error=ShapeError, text="axis 1 is out of range")
+    yield Bad((normals(rng, 3), (1, 2)), {"axis": 0}, error=ShapeError, text="2 shifts for 1 axes")
+
+
+@op(
+    kernel=lambda x, shift, axis: np.roll(x, shift, axis),
+    lower=_roll_lower,
+    infer=lambda x, *, shift, axis: make_spec(x.shape, x.dtype),
+    vjp=lambda F, g, y, x, *, shift, axis: (F.roll(g, shift=tuple([-step for step in shift]), axis=axis),),
+    flops=no_flops,
+    samples=_roll_samples,
+    traits=("layout",),
+    ulp=0,
+)
+def roll(x: TensorLike, /, shift: int | tuple[int, ...], *, axis: Axis = None) -> Tensor:
+    """Move elements along axes; those that leave at one end come in at the other.
+
+    Args:
+        x: any shape and dtype.
+        shift: by how many places, towards the end if positive; one number, or one per axis.
+        axis: the axes; None rolls the flattened tensor. An axis named twice is rolled twice.
+
+    Returns:
+        The same shape and dtype.
+
+    Raises:
+        ShapeError: an axis out of range, or another number of shifts than of axes.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.roll([1, 2, 3, 4], 1)
+        Tensor([4, 1, 2, 3], dtype=int32)
+    """
+    tensor = as_tensor(x)
+    if axis is None:
+        flat = tensor if tensor.ndim == 1 else reshape(tensor, -1)
+        rolled = bind(roll.op, (flat,), {"shift": (_total(shift),), "axis": (0,)})
+        return rolled if tensor.ndim == 1 else reshape(rolled, tensor.shape)
+    axes = axis if isinstance(axis, list | tuple) else (axis,)
+    places = tuple([normalize_axis("roll", one, tensor.ndim) for one in axes])
+    steps = tuple([int(step) for step in shift]) if isinstance(shift, list | tuple) else (int(shift),) * len(places)
+    if len(steps) != len(places):
+        raise ShapeError(message(f"roll: {len(steps)} shifts for {len(places)} axes", hint="Give one shift per axis."))
+    return bind(roll.op, (tensor,), {"shift": steps, "axis": places})
+
+
+def _total(shift: int | tuple[int, ...]) -> int:
+    return sum([int(step) for step in shift]) if isinstance(shift, list | tuple) else int(shift)
+
+
+# -- repeating ----------------------------------------------------------------------------------------------------
+
+
+def repeat(x: TensorLike, repeats: TensorLike, /, *, axis: int | None = None) -> Tensor:
+    """Repeat every element, one after another.
+
+    Args:
+        x: any shape and dtype.
+        repeats: how often: one number, or integers of shape () or ``(n,)``, one per element of the axis.
+        axis: the axis; None repeats the elements of the flattened tensor.
+
+    Returns:
+        The shape of `x`, longer along the axis.
+
+    Raises:
+        ShapeError: an axis out of range, or another number of counts than of elements.
+        ArgumentError: a negative count.
+        TraceError: counts that are traced, since the shape depends on them.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.repeat([1, 2], 2), hf.repeat([1, 2], [1, 3])
+        (Tensor([1, 1, 2, 2], dtype=int32), Tensor([1, 2, 2, 2], dtype=int32))
+    """
+    tensor = as_tensor(x)
+    if axis is None:
+        tensor, axis = (tensor if tensor.ndim == 1 else reshape(tensor, -1)), 0
+    place = normalize_axis("repeat", axis, tensor.ndim)
+    if is_number(repeats):
+        return _repeat_all(tensor, cast(int, repeats), place)
+    counts = _counts(repeats)
+    if (counts < 0).any():
+        raise ArgumentError(message("repeat: a negative count", got=str(counts.tolist())[:80], hint="Use 0 or more."))
+    if counts.size == 1:
+        return _repeat_all(tensor, int(counts.reshape(())), place)
+    if counts.shape != (tensor.shape[place],):
+        raise ShapeError(
+            message(f"repeat: counts of shape {counts.shape} for axis {place} of size {tensor.shape[place]}",
+                    got=str(tensor.spec), hint="Give one count per element, or one for all.")
+        )  # fmt: skip
+    return take(tensor, np.repeat(np.arange(counts.size, dtype=int32), counts), axis=place)
+
+
+def _counts(repeats: TensorLike) -> np.ndarray[Any, Any]:
+    counts = as_tensor(repeats)
+    value = known_value(counts)
+    if value is None:
+        raise TraceError(
+            message("repeat: the shape depends on the counts, whose values a trace does not have",
+                    got=str(counts.spec), hint="Pass a Python number, or mark the argument static.")
+        )  # fmt: skip
+    return value
+
+
+def _repeat_all(x: Tensor, count: int, axis: int) -> Tensor:
+    """Repeat every element equally often, whatever the axis's size."""
+    if count < 0:
+        raise ArgumentError(message(f"repeat: {count} times", hint="Use 0 or more."))
+    shape = x.shape
+    longer = (*shape[: axis + 1], count, *shape[axis + 1 :])
+    spread = broadcast_to(expand_dims(x, axis + 1), longer)
+    return reshape(spread, (*shape[:axis], shape[axis] * count, *shape[axis + 1 :]))
+
+
+def tile(x: TensorLike, repetitions: int | tuple[int, ...], /) -> Tensor:
+    """Put copies of a tensor side by side.
+
+    Args:
+        x: any shape and dtype.
+        repetitions: how many along every axis, counted from the last one.
+
+    Returns:
+        The tiled tensor; it has more dimensions than `x` if there are more numbers.
+
+    Raises:
+        ArgumentError: a negative number.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.tile([1, 2], (2, 2))
+        Tensor([[1, 2, 1, 2],
+                [1, 2, 1, 2]], dtype=int32)
+    """
+    tensor = as_tensor(x)
+    counts = normalize_shape("tile", repetitions)
+    if any(count < 0 for count in counts):
+        raise ArgumentError(message(f"tile: {counts} holds a negative number", hint="Use 0 or more."))
+    ndim = max(len(counts), tensor.ndim)
+    counts = (1,) * (ndim - len(counts)) + counts
+    shape = (1,) * (ndim - tensor.ndim) + tensor.shape
+    pairs = [size for pair in zip(counts, shape, strict=True) for size in pair]
+    apart = reshape(tensor, [size for one in shape for size in (1, one)])
+    return reshape(broadcast_to(apart, pairs), [count * size for count, size in zip(counts, shape, strict=True)])
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,0 +1,324 @@
+"""Sorting, the positions that sort, the largest elements, and where elements belong in a sorted tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import int32, kind_of
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
+from hybridflow.ops.along_axis import take_along_axis
+from hybridflow.ops.common import (
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    call_text,
+    integers,
+    make_spec,
+    normalize_axis,
+    normals,
+    promote,
+    require_kind,
+)
+from hybridflow.ops.index_keys import part_of
+from hybridflow.ops.indexing import getitem, take
+
+_ORDERED = ("bool", "int", "uint", "float")
+
+
+def _sort_flops(outputs: Any, x: Any, *, axis: int, **attrs: Any) -> Any:
+    """Count one comparison per element and halving of the axis; a symbolic size counts as one."""
+    del outputs, attrs
+    size = x.shape[axis]
+    return x.size * (max(size - 1, 1).bit_length() if isinstance(size, int) else 1)
+
+
+# -- sorting ------------------------------------------------------------------------------------------------------
+
+
+def _host_order(x: Any, axis: int, descending: bool) -> Any:
+    """Return the positions that sort, equals in the order in which they come."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable").astype(int32)
+    backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return np.flip(x.shape[axis] - 1 - backwards, axis).astype(int32)
+
+
+def _lowered_order(x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
+    """Return the sorted elements and their positions."""
+    keys = x.astype(np.uint8) if kind_of(x.dtype) == "bool" else x
+    places = lax.broadcasted_iota(int32, x.shape, axis)
+    if descending:
+        keys, places = lax.rev(keys, (axis,)), lax.rev(places, (axis,))
+    found, order = lax.sort((keys, places), dimension=axis, is_stable=True, num_keys=1)
+    if descending:
+        found, order = lax.rev(found, (axis,)), lax.rev(order, (axis,))
+    return found.astype(x.dtype), order
+
+
+def _sort_kernel(x: Any, *, axis: int, descending: bool, residuals: bool) -> Any:
+    if not residuals and not descending:
+        return np.sort(x, axis=axis, kind="stable")
+    order = _host_order(x, axis, descending)
+    found = np.take_along_axis(x, order, axis)
+    return (found, order) if residuals else found
+
+
+def _sort_lower(x: Any, *, axis: int, descending: bool, residuals: bool) -> Any:
+    found = _lowered_order(x, axis, descending)
+    return found if residuals else found[0]
+
+
+def _sort_infer(x: TensorSpec, *, axis: int, descending: bool, residuals: bool) -> Any:
+    del axis, descending
+    require_kind("sort", _ORDERED, x)
+    spec = make_spec(x.shape, x.dtype)
+    return (spec, make_spec(x.shape, int32)) if residuals else spec
+
+
+def _sort_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: int, descending: bool) -> Any:
+    del descending
+    return (F.add_along_axis(g, y[1], axis=axis, size=x.shape[axis]),)
+
+
+def _order_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 3, 4),))
+    yield Sample((normals(rng, 3, 4),), {"axis": 0, "descending": True})
+    yield Sample((normals(rng, 5, dtype="float64"),), {"stable": False})
+    yield Sample((normals(rng, 0, 2),), {"axis": 0})
+    yield Sample((integers(rng, 0, 3, 2, 6),), {"descending": True})
+    yield Sample((np.array([3, 0, 200], np.uint8),))
+    yield Sample((integers(rng, 0, 2, 6, dtype="bool"),), {"descending": True})
+    special = np.array([np.nan, 0.0, -0.0, np.inf, -np.inf, 0.0, np.nan, 1.0], np.float32)
+    yield Sample((special,), gradient=False)
+    yield Sample((special,), {"descending": True}, gradient=False)
+    yield Sample((normals(rng, 2, 3, dtype="bfloat16"),), gradient=False)
+    yield Bad((normals(rng, 3),), {"axis": 1}, error=ShapeError, text="axis 1 is out of range")
+    yield Bad((normals(rng),), error=ShapeError, text="A tensor of shape () has no axes")
+    yield Bad((np.array([1j], np.complex64),), error=DTypeError, text="does not take complex64")
+
+
+@op(
+    kernel=_sort_kernel,
+    lower=_sort_lower,
+    infer=_sort_infer,
+    vjp=_sort_vjp,
+    saves=Saves(hidden=1),
+    flops=_sort_flops,
+    samples=_order_samples,
+    ulp=0,
+)
+def sort(x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """Sort the elements along an axis; each gets the gradient of the place to which it goes.
+
+    NaN counts as largest. Equals, which 0.0 and -0.0 are, stay in the order in which they come.
+
+    Args:
+        x: one dimension at least; real or bool.
+        axis: the axis.
+        descending: whether the largest comes first.
+        stable: accepted for the standard's sake; sorting is always stable.
+
+    Returns:
+        The same shape and dtype.
+
+    Raises:
+        ShapeError: an axis out of range.
+        DTypeError: complex elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.sort([3, 1, 2], descending=True)
+        Tensor([3, 2, 1], dtype=int32)
+    """
+    del stable
+    tensor = as_tensor(x)
+    place = normalize_axis("sort", axis, tensor.ndim)
+    return bind(sort.op, (tensor,), {"axis": place, "descending": bool(descending)})
+
+
+def _argsort_infer(x: TensorSpec, *, axis: int, descending: bool) -> TensorSpec:
+    del axis, descending
+    require_kind("argsort", _ORDERED, x)
+    return make_spec(x.shape, int32)
+
+
+@op(
+    kernel=lambda x, axis, descending: _host_order(x, axis, descending),
+    lower=lambda x, axis, descending: _lowered_order(x, axis, descending)[1],
+    infer=_argsort_infer,
+    vjp=Stops("a position has no gradient"),
+    flops=_sort_flops,
+    samples=_order_samples,
+    method="argsort",
+    ulp=0,
+)
+def argsort(x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """Find the positions from which `sort` takes the elements.
+
+    Args:
+        x: one dimension at least; real or bool.
+        axis: the axis.
+        descending: whether the position of the largest comes first.
+        stable: accepted for the standard's sake; sorting is always stable.
+
+    Returns:
+        Positions, int32, in the shape of `x`.
+
+    Raises:
+        ShapeError: an axis out of range.
+        DTypeError: complex elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.argsort([3.0, 1.0, 2.0])
+        Tensor([1, 2, 0], dtype=int32)
+    """
+    del stable
+    tensor = as_tensor(x)
+    place = normalize_axis("argsort", axis, tensor.ndim)
+    return bind(argsort.op, (tensor,), {"axis": place, "descending": bool(descending)})
+
+
+class TopK(NamedTuple):
+    """What `top_k` gives.
+
+    Attributes:
+        values: the elements, the most extreme one first.
+        indices: their positions along the axis, int32.
+    """
+
+    values: Tensor
+    indices: Tensor
+
+
+def top_k(x: TensorLike, k: int, /, *, axis: int = -1, mode: Literal["largest", "smallest"] = "largest") -> TopK:
+    """Find the largest elements along an axis, or the smallest, in order; gradients pass to them.
+
+    NaN counts as largest, and of equals the first comes first.
+
+    Args:
+        x: one dimension at least; real.
+        k: how many.
+        axis: the axis.
+        mode: ``"largest"`` or ``"smallest"``.
+
+    Returns:
+        The elements and their positions; both have the size `k` along the axis.
+
+    Raises:
+        ShapeError: an axis out of range, or with fewer than `k` elements.
+        ArgumentError: another word for `mode`.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.top_k([1.0, 4.0, 2.0, 3.0], 2).indices
+        Tensor([1, 3], dtype=int32)
+    """
+    if mode not in ("largest", "smallest"):
+        raise ArgumentError(message(f"top_k: {mode!r} is neither 'largest' nor 'smallest'"))
+    tensor = as_tensor(x)
+    place = normalize_axis("top_k", axis, tensor.ndim)
+    size = tensor.shape[place]
+    if k < 0 or k > size:
+        raise ShapeError(
+            message(f"top_k: {k} elements of axis {place}, which has {size}", got=call_text("top_k", tensor.spec),
+                    hint=f"Ask for 0 to {size}.")
+        )  # fmt: skip
+    order = argsort(tensor, axis=place, descending=mode == "largest")
+    indices = bind(getitem.op, (order,), {"index": part_of(order.shape, place, 0, k)})
+    return TopK(take_along_axis(tensor, indices, axis=place), indices)
+
+
+# -- searching ----------------------------------------------------------------------------------------------------
+
+
+def _search_infer(x1: TensorSpec, x2: TensorSpec, *, side: str) -> TensorSpec:
+    del side
+    require_kind("searchsorted", ("int", "uint", "float"), x1, x2)
+    if len(x1.shape) != 1:
+        raise ShapeError(
+            message(f"searchsorted: what is searched has {len(x1.shape)} dimensions, not 1",
+                    got=call_text("searchsorted", x1, x2), hint="Search one sorted row; hf.vmap searches several.")
+        )  # fmt: skip
+    if x1.dtype != x2.dtype:
+        text = f"searchsorted: dtypes differ: {x1.dtype} and {x2.dtype}"
+        raise DTypeError(message(text, got=call_text("searchsorted", x1, x2)))
+    return make_spec(x2.shape, int32)
+
+
+def _search_lower(x1: Any, x2: Any, *, side: str) -> Any:
+    if x1.shape[0] == 0 or 0 in x2.shape:
+        return lax.full(x2.shape, 0, int32)
+    return jnp.searchsorted(x1, x2, side=side).astype(int32)
+
+
+def _search_samples(rng: np.random.Generator) -> Any:
+    ordered = np.sort(integers(rng, -5, 5, 7))
+    for side in ("left", "right"):
+        yield Sample((ordered, integers(rng, -6, 6, 2, 5)), {"side": side})
+        special = np.array([-np.inf, -0.0, 0.0, 1.0, np.inf, np.nan, np.nan], np.float32)
+        yield Sample((special, special[[5, 1, 2, 3, 0, 4]]), {"side": side}, gradient=False)
+    yield Sample((np.array([1.0, 2.0, 4.0]), np.array(3.0)))
+    yield Sample((np.array([3.0, 1.0, 2.0]), np.array([2.5])), {"sorter": np.array([1, 2, 0], np.int32)})
+    yield Sample((np.zeros(0, np.float32), normals(rng, 2)), gradient=False)
+    yield Bad((normals(rng, 2, 2), normals(rng, 3)), error=ShapeError, text="has 2 dimensions, not 1")
+    yield Bad((normals(rng, 2), normals(rng, 3)), {"side": "up"}, error=ArgumentError, text="'up' is neither")
+    yield Bad((np.array([1j]), np.array([1j])), error=DTypeError, text="does not take complex128")
+
+
+_searchsorted: Callable[..., Any] = np.searchsorted
+
+
+@op(
+    kernel=lambda x1, x2, side: _searchsorted(x1, x2, side=side).astype(int32),
+    lower=_search_lower,
+    infer=_search_infer,
+    vjp=Stops("a position has no gradient"),
+    flops=lambda outputs, x1, x2, *, side: x2.size,
+    samples=_search_samples,
+    ulp=0,
+)
+def searchsorted(
+    x1: TensorLike, x2: TensorLike, /, *, side: Literal["left", "right"] = "left", sorter: TensorLike | None = None
+) -> Tensor:
+    """Find where elements would have to be put into a sorted row to keep it sorted.
+
+    NaN counts as largest, 0.0 and -0.0 are equal.
+
+    Args:
+        x1: ``(n,)``; real, in ascending order.
+        x2: the elements, any shape.
+        side: ``"left"`` of elements that are equal, or ``"right"`` of them.
+        sorter: ``(n,)``, positions that sort `x1`, as from `argsort`.
+
+    Returns:
+        Positions from 0 to n, int32, in the shape of `x2`.
+
+    Raises:
+        ShapeError: `x1` is not one row.
+        ArgumentError: another word for `side`.
+        DTypeError: bool or complex elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.searchsorted([1, 2, 2, 5], [2, 3, 9])
+        Tensor([1, 3, 4], dtype=int32)
+    """
+    if side not in ("left", "right"):
+        raise ArgumentError(message(f"searchsorted: {side!r} is neither 'left' nor 'right'"))
+    row, elements = promote(x1, x2)
+    _search_infer(row.spec, elements.spec, side=side)
+    if sorter is not None:
+        row = take(row, sorter, axis=0)
+    return bind(searchsorted.op, (row, elements), {"side": side})
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
