@@ -43,6 +43,7 @@ from hybridflow.ops.comparison import *  # noqa: F403
 from hybridflow.ops.complex_parts import *  # noqa: F403
 from hybridflow.ops.creation import *  # noqa: F403
 from hybridflow.ops.effects import *  # noqa: F403
+from hybridflow.ops.cumulative import *  # noqa: F403
 from hybridflow.ops.dtype_functions import *  # noqa: F403
 from hybridflow.ops.elementwise import *  # noqa: F403
 from hybridflow.ops.floats import *  # noqa: F403
@@ -61,6 +62,7 @@ from hybridflow.ops import linalg as linalg
 from hybridflow.ops import nn as nn
 from hybridflow.ops import random as random
 from hybridflow.ops.matmul import matmul as matmul
+from hybridflow.ops.namespace_info import array_namespace_info as __array_namespace_info__
 from hybridflow.tracing import config as config
 from hybridflow.tracing.convert import no_convert as no_convert
 from hybridflow.tracing.function import CompiledFunction as CompiledFunction
@@ -76,4 +78,10 @@ from hybridflow.xla.pending import synchronize as synchronize
 from hybridflow import debugging as debugging
 from hybridflow import testing as testing
 
+__array_api_version__ = "2024.12"
 bool = bool_
+e = 2.718281828459045
+inf = float("inf")
+nan = float("nan")
+newaxis = None
+pi = 3.141592653589793

@@ -100,11 +100,13 @@ class TensorMethods:
         """Find the position of the largest element: the first one of equals, and NaN counts as largest."""
     def argmin(self, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
         """Find the position of the smallest element: the first one of equals, and NaN counts as smallest."""
+    def argsort(self, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+        """Find the positions from which `sort` takes the elements."""
     def asin(self, /) -> Tensor:
         """Compute the angle in radians whose sine is each element; NaN outside [-1, 1]."""
     def asinh(self, /) -> Tensor:
         """Compute the inverse hyperbolic sine of every element."""
-    def astype(self, dtype: Any) -> Tensor:
+    def astype(self, /, dtype: Any, *, copy: bool = True, device: str | None = None) -> Tensor:
         """Convert to another dtype; the gradient is converted back."""
     @property
     def at(self) -> hybridflow.ops.updates.IndexUpdater:
@@ -125,6 +127,10 @@ class TensorMethods:
         """Compute the cosine of every element, an angle in radians."""
     def cosh(self, /) -> Tensor:
         """Compute the hyperbolic cosine of every element."""
+    def cumulative_prod(
+        self, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False,
+    ) -> Tensor:
+        """Multiply up to every position along an axis."""
     def cumulative_sum(
         self, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False, reverse: bool = False,
     ) -> Tensor:
@@ -210,6 +216,8 @@ class TensorMethods:
         """Keep the lower triangle of matrices and set the rest to zero."""
     def triu(self, /, *, k: int = 0) -> Tensor:
         """Keep the upper triangle of matrices and set the rest to zero."""
+    def trunc(self, /) -> Tensor:
+        """Round every element towards zero."""
     def var(
         self, /, axis: int | tuple[int, ...] | None = None, *, correction: float = 0.0, keepdims: bool = False,
     ) -> Tensor:

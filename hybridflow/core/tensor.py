@@ -40,6 +40,7 @@ from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.traced_float import TracedFloat
 
 _new = object.__new__
+_API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
 def no_value(*specs: Any, **attrs: Any) -> Any:
@@ -166,6 +167,16 @@ class Tensor(TensorMethods):
         require_value(self, "to")
         return make_tensor(place(self._value, target), self._edge)
 
+    def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
+        """Return the tensor on another device, as the Array API standard spells it; see `to`.
+
+        Raises:
+            ArgumentError: a stream was given; XLA orders its work itself.
+        """
+        if stream is not None:
+            raise ArgumentError(message("to_device: takes no stream", got=repr(stream), hint="Leave stream=None."))
+        return self.to(device)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != array.dtype:
@@ -177,10 +188,14 @@ class Tensor(TensorMethods):
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
         require_value(self, "__dlpack__")
         self._note_left()
         value = self._value
+        given = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        kwargs = {name: argument for name, argument in given.items() if argument is not None}
         if isinstance(value, np.ndarray):
             # An exporter cannot mark memory read-only for every consumer, so what leaves is a copy.
             return value.copy().__dlpack__(**kwargs)
@@ -191,6 +206,10 @@ class Tensor(TensorMethods):
         return self._value.__dlpack_device__()
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        if api_version not in (None, *_API_VERSIONS):
+            raise ArgumentError(
+                message(f"__array_namespace__: no version {api_version!r}", hint=f"There are {_API_VERSIONS}.")
+            )
         return sys.modules["hybridflow"]
 
     def __bool__(self) -> bool:

@@ -210,6 +210,10 @@ class Variable(TensorMethods):
     def __dlpack_device__(self) -> Any:
         return self.read().__dlpack_device__()
 
+    def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
+        """Return the present value as a tensor on another device; see `Tensor.to_device`."""
+        return self.read().to_device(device, stream=stream)
+
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         return self.read().__array_namespace__(api_version=api_version)
 
@@ -221,6 +225,9 @@ class Variable(TensorMethods):
 
     def __float__(self) -> float:
         return float(self.read())
+
+    def __complex__(self) -> complex:
+        return complex(self.read())
 
     def __len__(self) -> int:
         return len(self.read())

@@ -111,6 +111,8 @@ def _divide_floats(a: Any, b: Any) -> tuple[Any, Any]:
     whole = lax.floor(quotient)
     whole = lax.select(quotient - whole > 0.5, whole + 1, whole)
     whole = lax.select(quotient == 0, _copy_sign(zero, a / b), whole)
+    infinite, endless = lax.abs(a) == np.inf, lax.abs(b) == np.inf
+    whole = lax.select(infinite != endless, a / b, whole)
     by_zero = b == 0
     return lax.select(by_zero, a / b, whole), lax.select(by_zero, lax.full_like(a, np.nan), rest)
 
@@ -159,8 +161,19 @@ def _divmod_samples(rng: np.random.Generator) -> Any:
     yield Bad((np.array([True]), np.array([True])), error=TypeError, text="does not take bool")
 
 
+def _floor_divide_kernel(a: Any, b: Any) -> Any:
+    """Divide and round down; NumPy gives NaN for an infinite dividend, and -1 for a small one by an infinite divisor.
+
+    The true quotient, infinite or a zero, is what the standard asks for.
+    """
+    y = np.floor_divide(a, b)
+    if y.dtype.kind != "f" or (np.isfinite(y).all() and np.isfinite(b).all()):
+        return y
+    return np.where(np.isinf(a) != np.isinf(b), a / b, y)
+
+
 @op(
-    kernel=np.floor_divide,
+    kernel=_floor_divide_kernel,
     lower=_divmod_lower(0),
     infer=pointwise("floor_divide", REAL),
     vjp=Stops("it is constant almost everywhere"),
@@ -173,7 +186,8 @@ def _divmod_samples(rng: np.random.Generator) -> Any:
 def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Divide elementwise and round down.
 
-    An integer divided by zero gives 0, and the smallest integer divided by -1 itself. Floats follow IEEE 754.
+    An integer divided by zero gives 0, and the smallest integer divided by -1 itself. Floats follow IEEE 754; if just
+    one of the two is infinite, the result is the quotient, an infinity or a zero.
 
     Args:
         x1, x2: real, of shapes that broadcast.

@@ -25,7 +25,7 @@ from hybridflow.core.dtypes import (
 from hybridflow.core.errors import DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
-from hybridflow.core.tensor import Tensor, Variable, as_tensor, asarray, host_array, make_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array, make_tensor
 from hybridflow.core.variable import Variable
 
 TensorLike = Any

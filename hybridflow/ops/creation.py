@@ -13,7 +13,7 @@ from hybridflow.core.device import device as on_device
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, check_fits, default_dtype, float32, float64, int32, int64, kind_of
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Op, Sample, Stops, op, public_names
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.ops.common import (
@@ -22,6 +22,7 @@ from hybridflow.ops.common import (
     TensorLike,
     TensorSpec,
     as_tensor,
+    asarray,
     call_text,
     cast_to,
     is_number,
@@ -209,6 +210,72 @@ def ones_like(x: TensorLike, /, *, dtype: Any = None, device: str | None = None)
         Tensor([1, 1], dtype=int32)
     """
     return full_like(x, 1, dtype=dtype, device=device)
+
+
+def empty(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
+    """Make a tensor whose values do not matter; they are zeros, so that eager and compiled results agree.
+
+    Args:
+        shape: its shape.
+        dtype: its dtype; float32 if not given.
+        device: where to put it.
+
+    Returns:
+        The tensor.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.empty((2,)).shape
+        (2,)
+    """
+    return zeros(shape, dtype=dtype, device=device)
+
+
+def empty_like(x: TensorLike, /, *, dtype: Any = None, device: str | None = None) -> Tensor:
+    """Make a tensor whose values do not matter, shaped like another; see `empty`.
+
+    Args:
+        x: the tensor whose shape it gets.
+        dtype: its dtype; that of `x` if not given.
+        device: where to put it.
+
+    Returns:
+        The tensor.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.empty_like([1, 2]).dtype
+        dtype('int32')
+    """
+    return zeros_like(x, dtype=dtype, device=device)
+
+
+def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
+    """Make a tensor of another library's array, by the DLPack protocol.
+
+    Args:
+        x: an object with ``__dlpack__`` and ``__dlpack_device__``.
+        device: where to put it; the host if not given.
+        copy: False raises for what is not a hybridflow tensor: others can write to their memory, so it is copied.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        ArgumentTypeError: an object without the protocol.
+        ArgumentError: `copy` is False.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> import numpy as np
+        >>> hf.from_dlpack(np.arange(3.0))
+        Tensor([0., 1., 2.], dtype=float64)
+    """
+    if not hasattr(x, "__dlpack__"):
+        raise ArgumentTypeError(
+            message(f"from_dlpack: a {type(x).__name__} has no __dlpack__", hint="Use hf.asarray for other values.")
+        )
+    return asarray(x, device=device, copy=copy)
 
 
 # -- ranges -------------------------------------------------------------------------------------------------------

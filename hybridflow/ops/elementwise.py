@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jax import lax
@@ -19,7 +19,7 @@ from hybridflow.core.dtypes import (
     kind_of,
 )
 from hybridflow.core.errors import DTypeError
-from hybridflow.core.op import Bad, Each, Sample, Saves, Stops, op, public_names
+from hybridflow.core.op import REGISTRY, Bad, Each, Sample, Saves, Stops, op, public_names
 from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
     NUMERIC,
@@ -107,7 +107,7 @@ def _astype_samples(rng: np.random.Generator) -> Any:
     traits=("pointwise", "layout", "conversion"),
     method="astype",
 )
-def astype(x: TensorLike, dtype: Any) -> Tensor:
+def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | None = None) -> Tensor:
     """Convert to another dtype; the gradient is converted back.
 
     Floats become integers towards zero; one outside the range becomes the nearest integer there is, and NaN becomes 0.
@@ -116,6 +116,8 @@ def astype(x: TensorLike, dtype: Any) -> Tensor:
     Args:
         x: any shape and dtype.
         dtype: a dtype or its name.
+        copy: accepted for the standard's sake; tensors are immutable, so one that has the dtype is returned itself.
+        device: the device to put the result on; that of `x` if not given.
 
     Returns:
         The tensor of the same shape in the dtype.
@@ -128,9 +130,11 @@ def astype(x: TensorLike, dtype: Any) -> Tensor:
         >>> hf.astype([1.5, 2.5], hf.int32)
         Tensor([1, 2], dtype=int32)
     """
+    del copy
     target = as_dtype(dtype)
     tensor = as_tensor(x)
-    return tensor if tensor.dtype == target else bind(astype.op, (tensor,), {"dtype": target})
+    found = tensor if tensor.dtype == target else bind(astype.op, (tensor,), {"dtype": target})
+    return found if device is None else found.to(device)
 
 
 # -- arithmetic ---------------------------------------------------------------------------------------------------
@@ -379,21 +383,32 @@ def _sign_samples(rng: np.random.Generator) -> Any:
 def sign(x: TensorLike, /) -> Tensor:
     """Return -1, 0 or 1 by the sign of every element; zeros keep theirs and NaN stays NaN.
 
+    Of a complex number the sign is ``x / abs(x)``, and of 0 it is 0; that, unlike the real sign, has a gradient.
+
     Args:
-        x: any shape; real.
+        x: any shape; numeric.
 
     Returns:
         The same shape and dtype.
 
     Raises:
-        DTypeError: bool or complex elements.
+        DTypeError: bool elements.
 
     Example:
         >>> import hybridflow as hf
         >>> hf.sign([-3.0, 0.0, 2.0])
         Tensor([-1.,  0.,  1.], dtype=float32)
     """
-    return bind(sign.op, (as_tensor(x),))
+    tensor = as_tensor(x)
+    return _complex_sign(tensor) if kind_of(tensor.dtype) == "complex" else bind(sign.op, (tensor,))
+
+
+def _complex_sign(x: Tensor) -> Tensor:
+    """Divide complex numbers by their size; 0 gives 0."""
+    divide, equal, where = (cast(Any, REGISTRY[name].public) for name in ("divide", "equal", "where"))
+    size = abs(x)
+    zero = equal(size, 0)
+    return where(zero, 0, divide(x, where(zero, 1, size)))
 
 
 # -- rounding -----------------------------------------------------------------------------------------------------

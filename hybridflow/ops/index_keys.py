@@ -197,9 +197,9 @@ def mask_positions(mask: np.ndarray[Any, Any], shape: Shape, axis: int) -> list[
         axis: the mask's first axis, for the message.
 
     Raises:
-        IndexRangeError: a mask unlike the axes that it covers.
+        IndexRangeError: a mask unlike the axes that it covers; an empty one fits them all, as with NumPy.
     """
-    if mask.ndim == 0 or any(a != b for a, b in zip(mask.shape, shape, strict=False)):
+    if mask.ndim == 0 or any(a != b and a != 0 for a, b in zip(mask.shape, shape, strict=False)):
         raise IndexRangeError(
             message(f"getitem: a mask of shape {mask.shape} for axes of sizes {shape[: mask.ndim]} from axis {axis} on",
                     hint="A mask has the sizes of the axes that it covers.")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from hybridflow.core.context import CONTEXT
+from hybridflow.core.context import CONTEXT, is_tracing
 from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import as_arrays, bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
@@ -142,6 +142,10 @@ def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None)
             raise
     if type(key) is Tensor and key.dtype.kind in "iu" and tensor.ndim:
         return gather(tensor, key, axes=(0,))
+    if isinstance(key, Tensor) and not key.shape and key.dtype.kind == "b" and not is_tracing():
+        whole = [(0, size, 1) for size in tensor.shape]
+        apart = bind(getitem.op, (tensor,), {"index": (None, *whole)})
+        return bind(getitem.op, (apart,), {"index": ((0, int(key), 1), *whole)})
     parsed = parse_key(key, tensor.shape)
     if parsed.static is not None:
         tensor = bind(getitem.op, (tensor,), {"index": parsed.static})

@@ -83,14 +83,59 @@ def log(x: TensorLike, /) -> Tensor:
     return bind(log.op, promote_float(x))
 
 
+def _expm1(parts: Any, make: Any, xp: Any, where: Any) -> Any:
+    """Return ``exp(x) - 1`` of complex numbers with C99's special values, in NumPy's or jax's functions."""
+
+    def complex_expm1(x: Any) -> Any:
+        real, imag = parts(x)
+        zero = imag == 0
+        finite = abs(imag) < math.inf
+        below, above = real == -math.inf, real == math.inf
+        less, half = xp.expm1(real), xp.sin(imag * 0.5)
+        new_real = where(zero, less, less * xp.cos(imag) - 2 * (half * half))
+        new_real = where(below, -1, where(above & ~finite, math.inf, new_real))
+        new_real = where(zero & (real == 0), 0, new_real)
+        new_imag = where(zero, imag, where(below & ~finite, 0, xp.exp(real) * xp.sin(imag)))
+        return make(new_real, new_imag)
+
+    return lambda x: complex_expm1(x) if x.dtype.kind == "c" else xp.expm1(x)
+
+
+def _lowered_where(condition: Any, a: Any, b: Any) -> Any:
+    a, b = (lax.full_like(condition, value, dtype) if not hasattr(value, "dtype") else value
+            for value, dtype in ((a, getattr(b, "dtype", None)), (b, getattr(a, "dtype", None))))  # fmt: skip
+    return lax.select(condition, a, b)
+
+
+def _host_complex(real: Any, imag: Any) -> Any:
+    result = np.empty(real.shape, np.result_type(real.dtype, np.complex64))
+    result.real, result.imag = real, imag
+    return result
+
+
+def _host_where(condition: Any, a: Any, b: Any) -> Any:
+    dtype = getattr(a, "dtype", None) or b.dtype
+    return np.where(condition, a, b).astype(dtype, copy=False)
+
+
+def _expm1_samples(rng: np.random.Generator) -> Any:
+    yield from unary_samples()(rng)
+    z = np.asarray(rng.standard_normal(3) + 1j * rng.standard_normal(3))
+    yield Sample((z,))
+    yield Sample((z.astype(np.complex64) * 1e-5,), gradient=False)
+    special = [0.0, -0.0, 1.0, np.inf, -np.inf, np.nan]
+    pairs = np.array([complex(a, b) for a in special for b in special])
+    yield Sample((pairs,), gradient=False)
+
+
 @op(
-    kernel=np.expm1,
-    lower=lax.expm1,
+    kernel=_expm1(lambda x: (x.real, x.imag), _host_complex, np, _host_where),
+    lower=_expm1(lambda x: (lax.real(x), lax.imag(x)), lax.complex, lax, _lowered_where),
     infer=pointwise("expm1", FLOATING),
     vjp=lambda F, g, y, x: (g * (y + 1),),
     saves=Saves(y=True),
     flops=elements,
-    samples=unary_samples(),
+    samples=_expm1_samples,
     traits=("pointwise",),
     method="expm1",
 )

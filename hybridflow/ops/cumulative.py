@@ -1,0 +1,169 @@
+"""Running products and differences of neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import LOW_PRECISION, float32, float64, kind_of
+from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.ops.arrange import pad
+from hybridflow.ops.common import (
+    NUMERIC,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    input_elements,
+    integers,
+    make_spec,
+    normalize_axis,
+    normals,
+    promote,
+    require_kind,
+)
+from hybridflow.ops.elementwise import subtract
+from hybridflow.ops.indexing import getitem
+from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.shape import concat
+from hybridflow.ops.sizes import accumulator
+
+# -- running products ---------------------------------------------------------------------------------------------
+
+
+def _product_kernel(x: Any, *, axis: int) -> Any:
+    wide = float64 if kind_of(x.dtype) == "float" else x.dtype
+    return np.multiply.accumulate(x, axis=axis, dtype=wide).astype(x.dtype)
+
+
+def _product_lower(x: Any, *, axis: int) -> Any:
+    wide = x.astype(float32) if x.dtype.num in LOW_PRECISION else x
+    return lax.cumprod(wide, axis).astype(x.dtype)
+
+
+def _product_infer(x: TensorSpec, *, axis: int) -> TensorSpec:
+    del axis
+    require_kind("cumulative_prod", NUMERIC, x)
+    return make_spec(x.shape, x.dtype)
+
+
+def _product_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 3, 4),), {"axis": 1})
+    yield Sample((np.array([2.0, 0.0, 3.0, 0.0, 5.0], np.float32),))
+    yield Sample((normals(rng, 3, dtype="float64"),), {"include_initial": True})
+    yield Sample((normals(rng, 0, 2),), {"axis": 0})
+    yield Sample((integers(rng, 1, 5, 4, dtype="int8"),))
+    yield Sample((normals(rng, 4, dtype="bfloat16"),), gradient=False)
+    yield Bad((normals(rng, 2, 2),), error=ShapeError, text="needs an axis")
+    yield Bad((normals(rng, 2),), {"axis": 1}, error=ShapeError, text="axis 1 is out of range")
+
+
+@op(
+    kernel=_product_kernel,
+    lower=_product_lower,
+    infer=_product_infer,
+    vjp=rule_from_lowering("cumulative_prod"),
+    saves=Saves(x="all"),
+    flops=input_elements,
+    samples=_product_samples,
+    method="cumulative_prod",
+    ulp=16,
+)
+def cumulative_prod(
+    x: TensorLike, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
+) -> Tensor:
+    """Multiply up to every position along an axis.
+
+    float16 and bfloat16 accumulate in float32. Integers below 32 bits and bools give int32 or uint32.
+
+    Args:
+        x: one dimension at least.
+        axis: the axis; needed if there are several.
+        dtype: the dtype to cast to before multiplying.
+        include_initial: whether to start with the product of nothing, 1.
+
+    Returns:
+        The shape of `x`, longer by one along the axis with `include_initial`.
+
+    Raises:
+        ShapeError: an axis out of range, or none given for several dimensions.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.cumulative_prod([1, 2, 3, 4])
+        Tensor([ 1,  2,  6, 24], dtype=int32)
+    """
+    tensor = accumulator(as_tensor(x), dtype)
+    if axis is None and tensor.ndim != 1:
+        raise ShapeError(
+            message(f"cumulative_prod: needs an axis, there are {tensor.ndim} dimensions", got=str(tensor.spec),
+                    hint="Give axis=...")
+        )  # fmt: skip
+    place = normalize_axis("cumulative_prod", 0 if axis is None else axis, tensor.ndim)
+    total = bind(cumulative_prod.op, (tensor,), {"axis": place})
+    if not include_initial:
+        return total
+    widths = [(0, 0)] * tensor.ndim
+    widths[place] = (1, 0)
+    return pad(total, widths, 1)
+
+
+# -- differences --------------------------------------------------------------------------------------------------
+
+
+def diff(
+    x: TensorLike,
+    /,
+    *,
+    axis: int = -1,
+    n: int = 1,
+    prepend: TensorLike | None = None,
+    append: TensorLike | None = None,
+) -> Tensor:
+    """Subtract from every element its neighbour before it along an axis.
+
+    Args:
+        x: one dimension at least; numeric.
+        axis: the axis.
+        n: how many times.
+        prepend, append: what to put before and after `x` along the axis first, of its dtype.
+
+    Returns:
+        The shape of `x`, shorter by `n` along the axis (but never below 0).
+
+    Raises:
+        ShapeError: an axis out of range.
+        ArgumentError: a negative `n`.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.diff([1, 4, 9, 16]), hf.diff([1, 4, 9, 16], n=2)
+        (Tensor([3, 5, 7], dtype=int32), Tensor([2, 2], dtype=int32))
+    """
+    tensor = as_tensor(x)
+    place = normalize_axis("diff", axis, tensor.ndim)
+    if n < 0:
+        raise ArgumentError(message(f"diff: {n} times", hint="Use 0 or more."))
+    parts = [part for part in (prepend, tensor, append) if part is not None]
+    if len(parts) > 1:
+        tensor = concat(promote(*parts), axis=place)
+    require_kind("diff", NUMERIC, tensor.spec)
+    for _ in range(n):
+        size = tensor.shape[place]
+        less = size - 1 if size > 0 else 0
+        after = bind(getitem.op, (tensor,), {"index": _from(tensor, place, 1 if size > 0 else 0, less)})
+        tensor = subtract(after, bind(getitem.op, (tensor,), {"index": _from(tensor, place, 0, less)}))
+    return tensor
+
+
+def _from(x: Tensor, axis: int, start: int, size: Any) -> Any:
+    """Return the static index of a part along an axis; an empty part starts at 0."""
+    entry = (start, size, 1) if size != 0 else (0, 0, 1)
+    return tuple([entry if i == axis else (0, whole, 1) for i, whole in enumerate(x.shape)])
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,0 +1,78 @@
+"""What the Array API standard lets a library ask a namespace about itself: its devices and dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from hybridflow.core import dtypes
+from hybridflow.core.device import device_string, find_device
+from hybridflow.core.dtypes import DType
+from hybridflow.ops.dtype_functions import isdtype
+
+_STANDARD = (
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+
+
+class NamespaceInfo:
+    """What ``hf.__array_namespace_info__()`` gives: the Array API standard's inspection functions.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.__array_namespace_info__().default_dtypes()["real floating"]
+        dtype('float32')
+    """
+
+    def capabilities(self) -> dict[str, Any]:
+        """Return what the namespace can do that not every one can; masks and the like are for eager code."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
+
+    def default_device(self) -> str:
+        """Return the device on which tensors are made."""
+        return device_string(None)
+
+    def devices(self) -> list[str]:
+        """Return the devices there are."""
+        names = [f"{device.platform}:{device.id}" for device in jax.devices() if device.platform != "cpu"]
+        return ["cpu", *names]
+
+    def default_dtypes(self, *, device: str | None = None) -> dict[str, DType]:
+        """Return the dtypes that Python numbers and positions get.
+
+        Args:
+            device: a device; the dtypes are the same on all.
+        """
+        _existing(device)
+        return {
+            "real floating": dtypes.float32,
+            "complex floating": dtypes.complex64,
+            "integral": dtypes.int32,
+            "indexing": dtypes.int32,
+        }
+
+    def dtypes(self, *, device: str | None = None, kind: Any = None) -> dict[str, DType]:
+        """Return the standard's dtypes by name; float16 and bfloat16 come on top of these.
+
+        Args:
+            device: a device; the dtypes are the same on all.
+            kind: a kind as `hf.isdtype` knows it, or a tuple of such; all if None.
+        """
+        _existing(device)
+        found: dict[str, DType] = {"bool": dtypes.bool_, **{name: getattr(dtypes, name) for name in _STANDARD}}
+        return found if kind is None else {name: dtype for name, dtype in found.items() if isdtype(dtype, kind)}
+
+
+def _existing(device: str | None) -> None:
+    if device is not None:
+        find_device(device)
+
+
+def array_namespace_info() -> NamespaceInfo:
+    """Return what the Array API standard lets a library ask, as ``hf.__array_namespace_info__()``."""
+    return NamespaceInfo()
+
+
+__all__ = ["NamespaceInfo", "array_namespace_info"]
