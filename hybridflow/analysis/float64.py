@@ -247,7 +247,8 @@ def disturb(value: Array, amount: float, rng: np.random.Generator) -> Array:
         return np.asarray(value * (1 + amount * rng.uniform(-1, 1, value.shape)))
     if value.dtype == complex128:
         xi = rng.uniform(-1, 1, value.shape) + 1j * rng.uniform(-1, 1, value.shape)
-        return np.asarray(value * (1 + amount * xi))
+        with np.errstate(invalid="ignore"):  # complex infinities times complex numbers
+            return np.asarray(value * (1 + amount * xi))
     return value
 
 
