@@ -12,7 +12,7 @@ import pytest
 from modes import both, close, same, tensor
 
 import hybridflow as hf
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, ShapeError, TraceError
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, ShapeError
 
 State = namedtuple("State", "position velocity")
 
@@ -486,32 +486,6 @@ def test_assigning_before_and_after_control_flow_keeps_program_order():
     for x in (2.0, -2.0):
         same(f(eager, hf.asarray(x)), fast(compiled, hf.asarray(x)))
         assert eager.item() == compiled.item()
-
-
-@pytest.mark.parametrize(
-    "body",
-    [lambda v, x: hf.cond(x > 0, lambda: v.assign_add(1.0).read(), lambda: x),
-     lambda v, x: hf.scan(lambda c, t: (v.assign_add(t).read(), None), x, tensor(1, 2))[0],
-     lambda v, x: hf.while_loop(lambda c: c < 9.0, lambda c: (c + v.assign_add(1.0),), (x,))[0],
-     lambda v, x: hf.while_loop(lambda c: v.assign_add(1.0) < 3.0, lambda c: (c,), (x,))[0],
-     lambda v, x: hf.cond(x > 0, lambda: hf.scan(lambda c, t: (c + v.assign(t), None), x, tensor(1))[0], lambda: x)],
-)  # fmt: skip
-def test_a_body_cannot_assign(body: Any):
-    v = hf.Variable(0.0, name="counter")
-    with pytest.raises(TraceError, match="Variable 'counter' is assigned inside a branch or loop on tensors") as caught:
-        hf.compile(lambda x: body(v, x))(hf.asarray(1.0))
-    assert "assign it outside" in str(caught.value)
-    assert v.item() == 0.0
-    assert hf.compile(lambda x: x + v)(hf.asarray(1.0)).item() == 1.0  # the failed trace left nothing behind
-
-
-def test_a_body_cannot_draw_random_numbers():
-    f = hf.compile(lambda x: hf.scan(lambda c, t: (c + hf.random.normal(()), None), 0.0, x)[0])
-    before = hf.random.normal((2,)).tolist()
-    hf.random.seed(0)
-    with pytest.raises(TraceError, match="draw random numbers outside and pass them in"):
-        f(tensor(1, 2))
-    assert hf.random.normal((2,)).tolist() == before
 
 
 # -- checks -------------------------------------------------------------------------------------------------------

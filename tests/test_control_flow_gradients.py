@@ -493,6 +493,38 @@ def test_a_loop_without_a_bound_says_what_to_pass(where: str):
     assert "while" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("start", "test", "step", "trips"),
+    [(0, lambda i: i < 4, 1, 4), (0, lambda i: i <= 4, 2, 3), (9, lambda i: i > 1, -3, 3), (5, lambda i: i >= 5, -1, 1),
+     (0, lambda i: i < 3, 1, 3), (7, lambda i: i < 4, 1, 0), (np.uint8(250), lambda i: i < 255, 1, 5)],
+)  # fmt: skip
+def test_a_loop_that_counts_needs_no_bound(start: Any, test: Any, step: int, trips: int):
+    def loop(x: hf.Tensor):
+        return hf.while_loop(lambda i, y: test(i), lambda i, y: (i + step, y * x), (hf.asarray(start), x))
+
+    def f(x: hf.Tensor):
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            i, y = loop(x)
+        return i, y, tape.gradient(y, x)
+
+    i, y, g = both(f, hf.asarray(2.0))
+    assert (i.item(), y.item(), g.item()) == (start + step * trips, 2.0 ** (trips + 1), (trips + 1) * 2.0**trips)
+    assert [node.op.name for node in hf.compile(loop).graph(hf.asarray(2.0)).nodes].count("while") == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "test", "step"),
+    [(0, lambda i, n: i < n, 1), (0, lambda i, n: i < 4, -1), (np.uint8(3), lambda i, n: i <= 255, 1),
+     (0, lambda i, n: hf.logical_and(i < 4, n > 0), 1), (0, lambda i, n: i != 4, 1)],
+)  # fmt: skip
+def test_a_loop_whose_count_is_not_known_stays_a_loop(start: Any, test: Any, step: int):
+    def f(n: hf.Tensor):
+        return hf.while_loop(lambda i: test(i, n), lambda i: i + step, (hf.asarray(start),))
+
+    assert [node.op.name for node in hf.compile(f).graph(hf.asarray(3)).nodes].count("while") == 1
+
+
 def test_a_loop_without_a_bound_has_gradients_in_eager_mode():
     x = hf.asarray(3.0)
     with hf.GradientTape() as tape:

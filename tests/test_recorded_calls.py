@@ -368,7 +368,7 @@ def test_recorded_calls_keep_only_what_their_gradients_read():
 
 def test_an_operation_without_a_gradient_says_so():
     x = normal(3)
-    f = hf.compile(lambda x: hf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (0, x))[1])
+    f = hf.compile(lambda x: hf.while_loop(lambda i, y: i < 3.0, lambda i, y: (i + 1.0, y * 2), (0.0, x))[1])
     with hf.GradientTape() as tape:
         tape.watch(x)
         with pytest.raises(GradientError, match="max_iterations"):

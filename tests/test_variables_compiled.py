@@ -507,18 +507,6 @@ def test_a_failure_at_run_time_leaves_variables_as_they_were():
     np.testing.assert_array_equal(v.numpy(), numbers(BIG, 2))
 
 
-def test_assigning_in_a_branch_is_an_error_that_says_what_to_do():
-    v = hf.Variable(1.0, name="v")
-
-    @hf.compile
-    def f(x):
-        return hf.cond(x > 0, lambda: v.assign(x).read(), lambda: x)
-
-    with pytest.raises(TraceError, match=r"(?s)Variable 'v' is assigned inside a branch.*\.py:\d+.*assign it outside"):
-        f(hf.asarray(1.0))
-    assert v.item() == 1.0
-
-
 # -- captured tensors ---------------------------------------------------------------------------------------------
 
 

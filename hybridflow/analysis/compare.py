@@ -7,7 +7,7 @@ import math
 import os
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,8 +22,7 @@ from hybridflow.analysis.parity import Parity, check_gradients_parity, check_par
 from hybridflow.analysis.timing import Timing, format_seconds, interleave, seconds_of, wait_for
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.node import Node
-from hybridflow.core.spec import TensorSpec
-from hybridflow.ir.graph import Graph
+from hybridflow.ir.graph import Graph, graph_flops
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction
 
@@ -362,17 +361,12 @@ def _is_free(node: Node) -> bool:
 
 
 def count_flops(graph: Graph) -> int:
-    """Return the floating-point operations of one run of a graph; the body of a loop counts once.
+    """Return the floating-point operations of one run of a graph; see `graph_flops` for loops and branches.
 
     Args:
         graph: a graph without symbolic sizes.
     """
-    total = 0
-    for node in graph.walk():
-        outputs: Sequence[TensorSpec] = node.specs
-        inputs = [edge[0].spec(edge[1]) for edge in node.inputs if edge is not None]
-        total += int(node.op.flops(outputs if len(outputs) != 1 else outputs[0], *inputs, **node.attrs))
-    return total
+    return int(graph_flops(graph))
 
 
 _NO_KERNEL = ("parameter(", "constant(", "tuple(", "get-tuple-element(", "bitcast(", "copy-done(", "after-all(")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from types import FunctionType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import jax
 import numpy as np
@@ -29,6 +29,7 @@ from hybridflow.core.op import REGISTRY, Each, Joint, No, Op, Stops
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ir.effects import silenced_in
 
 Wanted = tuple[bool, ...]
 T = TypeVar("T", bound="Tensor | None")
@@ -453,7 +454,10 @@ class BoundEngine:
         return [y, *[source(index) for index in range(len(node.inputs))]]
 
     def _through_hidden(self, node: Node, cotangents: Sequence[Any], wanted: Wanted) -> Sequence[Any]:
-        """Differentiate a hidden output too: only a second order asks, and jax's own rule answers."""
+        """Differentiate a hidden output too: only a second order asks.
+
+        An op that carries graphs runs again with them exposed, and has its own rule; for others jax's rule answers.
+        """
         from hybridflow.ops.jax_rule import vjp_of_lowering
 
         xs: list[Any] = []
@@ -468,7 +472,24 @@ class BoundEngine:
                     message(f"{node.op.name}: its second-order gradient needs an input that was not saved")
                 )
             xs.append(make_tensor(value, edge))
+        expose = node.op.saves.expose
+        if expose is not None:
+            return self._through_exposed(node.op, xs, cotangents, silenced_in(expose(_rule_attrs(node))), wanted)
         return vjp_of_lowering(node.op, xs, cotangents, node.attrs, wanted)
+
+    def _through_exposed(
+        self, op: Op, xs: list[Any], cotangents: Sequence[Any], attrs: dict[str, Any], wanted: Wanted
+    ) -> Sequence[Any]:
+        tracer = cast(GraphBuilder, current().tracer)
+        outputs = tracer.bind_all(op, xs, attrs, residuals=True)
+        hidden = op.hidden_outputs({**attrs, "residuals": True})
+        y = outputs if op.saves.y else tuple([
+            output if index >= len(outputs) - hidden else output.spec for index, output in enumerate(outputs)
+        ])  # fmt: skip
+        g = tuple(cotangents)
+        return apply_rule(
+            rule_of(op), PUBLIC, g[0] if len(g) == 1 else g, [y[0] if len(y) == 1 else y, *xs], attrs, wanted
+        )
 
 
 def conjugates(gradients: list[T]) -> list[T]:

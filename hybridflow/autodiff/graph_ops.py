@@ -13,7 +13,7 @@ from hybridflow.core.op import Joint, No, Op, Saves, register
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.evaluate import evaluate, lower_graph
-from hybridflow.ir.graph import Graph
+from hybridflow.ir.graph import Graph, graph_flops
 
 
 def _call_lower(*xs: Any, graph: Graph) -> Any:
@@ -60,6 +60,11 @@ def inline(graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
     return list(evaluate(graph, tensors, rebind, keep_dims=True))
 
 
+def _call_flops(outputs: Any, *specs: Any, graph: Graph) -> Any:
+    del outputs, specs
+    return graph_flops(graph)
+
+
 def call(*xs: Any, graph: Graph) -> Any:
     """Run a graph as one operation.
 
@@ -80,6 +85,7 @@ CALL = register(
         _call_lower,
         _call_infer,
         Joint(_call_vjp),
+        flops=_call_flops,
         saves=Saves(x="all"),
         samples=No("made by compiled functions; tested with them"),
         traits=frozenset({"nested"}),

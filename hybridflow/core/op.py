@@ -74,11 +74,14 @@ class Saves:
         hidden: how many trailing outputs exist only for the rule (or a function of the attributes that says). The
             kernel, lowering and infer of such an op take ``residuals=``: True asks for the hidden outputs behind
             the visible ones.
+        expose: for an op that carries graphs, from its attributes to those with which all of its outputs, the hidden
+            ones included, are visible ones.
     """
 
     x: tuple[int, ...] | Literal["all"] = ()
     y: bool = False
     hidden: int | Callable[[dict[str, Any]], int] = 0
+    expose: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def keeps(self, index: int) -> bool:
         """Whether the rule reads the value of an input."""

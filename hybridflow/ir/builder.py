@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from hybridflow.core.context import CONTEXT, Context, context_of, current
+from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.dims import DimScope
 from hybridflow.core.dispatch import visible_outputs
 from hybridflow.core.dtypes import DType
@@ -71,6 +71,17 @@ ASSIGN = register(
         traits=frozenset({"identity", "layout"}),
     )
 )
+REREAD = register(
+    Op(
+        "reread",
+        lambda value, variable: value,  # pyright: ignore[reportUnknownLambdaType]
+        lambda value, variable: value,  # pyright: ignore[reportUnknownLambdaType]
+        lambda value, variable: value,  # pyright: ignore[reportUnknownLambdaType]
+        lambda F, g, y, value, variable: (None, g),  # pyright: ignore[reportUnknownLambdaType]
+        traits=frozenset({"layout"}),
+    )
+)
+"""``(assigned value, Variable)`` to the value: reading a Variable counts for its gradient after an assignment too."""
 
 
 class GraphBuilder:
@@ -79,14 +90,19 @@ class GraphBuilder:
     Tensors made outside become inputs of the graph (`captures`), Variables too (`variables`); a nested builder,
     for a branch or a loop body, captures the traced tensors of the builders around it in the same way. While
     `place` is set, new nodes belong to that place of the user's code (a gradient's to its forward node's).
+
+    Args:
+        name: the graph's name.
+        writes: whether the graph's user hands assigned Variables on to the trace around it.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, writes: bool = False) -> None:
         self.context: Context = current()
         outer = self.context.tracer
         self.outer: GraphBuilder | None = cast("GraphBuilder | None", outer)
         self.scope = Scope(name, self.outer.scope if self.outer is not None else None)
         self.name = name
+        self.writes = writes or self.outer is None
         self.arguments: list[Node] = []
         self.floats = 0
         self.fallible: list[TracedFloat] = []
@@ -174,16 +190,16 @@ class GraphBuilder:
 
     def read_variable(self, variable: Variable) -> Tensor:
         """Return a Variable's traced value."""
-        if self.outer is not None:
-            token = CONTEXT.set(self.context)
-            try:
-                value = variable.read()
-            finally:
-                CONTEXT.reset(token)
-            return make_tensor(None, self._reading(self.edge_of(value)))
         state = self._state(variable)
         state.was_read = True
-        return make_tensor(None, self._reading(state.edge))
+        edge = state.edge
+        if self.outer is not None and state.assignments:
+            edge = cast(Edge, self.bind(REREAD, (make_tensor(None, edge), make_tensor(None, state.original)), {})._edge)
+        return make_tensor(None, self._reading(edge))
+
+    def value_of(self, variable: Variable) -> Tensor:
+        """Return a Variable's traced value without reading it: no tape, and no gradient, hears of that."""
+        return make_tensor(None, self._state(variable).edge)
 
     def _reading(self, value: Edge) -> Edge:
         """Return the edge of a Variable's value for the present tapes: they must not know what others read."""
@@ -197,6 +213,8 @@ class GraphBuilder:
         return found
 
     def _state(self, variable: Variable) -> VariableState:
+        if self.outer is not None:
+            self.outer._state(variable)
         state = self.variables.get(variable._leaf)
         if state is None:
             node = input_node(variable.spec, variable.name, self.scope)
@@ -207,10 +225,10 @@ class GraphBuilder:
 
     def assign_variable(self, variable: Variable, value: Tensor) -> None:
         """Make a traced value the Variable's value from here on."""
-        if self.outer is not None:
+        if not self.writes:
             raise TraceError(
                 message(
-                    f"assign: Variable {variable.name!r} is assigned inside a branch or loop on tensors",
+                    f"assign: Variable {variable.name!r} is assigned in {self.name!r}, which may run more than once",
                     got=f"{variable.spec} at {format_where(user_place(2))}",
                     hint="Return the new value and assign it outside; draw random numbers outside and pass them in.",
                 )
@@ -270,7 +288,7 @@ class GraphBuilder:
     def finish(self, outputs: Sequence[Tensor]) -> Graph:
         """Return the graph: arguments, numbers, captures, Variables in; outputs, assigned Variables, checks out."""
         edges = [self.edge_of(tensor) for tensor in outputs]
-        edges += [self._guarded(state) for state in self.assigned()]
+        edges += [state.edge if self.outer is not None else self._guarded(state) for state in self.assigned()]
         edges += self._flags()
         inputs = (
             *self.arguments,
@@ -304,27 +322,62 @@ class GraphBuilder:
 
 
 class Traced(NamedTuple):
-    """A graph and what its builder knows: captured tensors become its last inputs, checks its last outputs."""
+    """A graph and what its builder knows.
+
+    Captured tensors and then Variables become its last inputs, assigned Variables and then checks its last outputs.
+    """
 
     graph: Graph
     captures: tuple[Tensor, ...]
     checks: tuple[Check, ...]
+    variables: tuple[VariableState, ...] = ()
+
+    @property
+    def assigned(self) -> list[VariableState]:
+        """The states of the Variables that the graph assigns."""
+        return [state for state in self.variables if state.assignments]
 
 
 def trace_body(
     function: Callable[..., Sequence[Any]], specs: Sequence[TensorSpec], name: str, names: Sequence[str] = ()
 ) -> Traced:
-    """Trace a function of tensors to a list of tensors, without Variables of its own.
+    """Trace a function of tensors to a list of tensors; the Variables that it reads are captured like tensors.
 
     Args:
         function: takes one tensor per spec; returns tensors (or what `as_tensor` takes).
         specs: the arguments.
         name: the graph's name.
         names: the arguments' names.
+
+    Raises:
+        TraceError: the function assigns a Variable, or reads one though there is no trace around.
+    """
+    traced = trace_with_variables(function, specs, name, names, writes=False)
+    if not traced.variables:
+        return traced
+    if current().tracer is None:
+        raise TraceError(message(f"{name}: a graph without a trace around it cannot read Variables"))
+    read = [state.variable.read() for state in traced.variables]
+    return Traced(traced.graph, (*traced.captures, *read), traced.checks)
+
+
+def trace_with_variables(
+    function: Callable[..., Sequence[Any]],
+    specs: Sequence[TensorSpec],
+    name: str,
+    names: Sequence[str] = (),
+    *,
+    writes: bool = True,
+) -> Traced:
+    """Trace a function of tensors to a list of tensors, and leave it to the caller what its Variables are.
+
+    Args:
+        function, specs, name, names: as `trace_body` takes them.
+        writes: whether it may assign Variables.
     """
     from hybridflow.core.tensor import as_tensor
 
-    builder = GraphBuilder(name)
+    builder = GraphBuilder(name, writes)
     arguments = [
         builder.argument(spec, names[i] if i < len(names) else f"x{i}") for i, spec in enumerate(specs)
     ]
@@ -333,9 +386,8 @@ def trace_body(
             graph = builder.finish([as_tensor(output) for output in function(*arguments)])
     finally:
         builder.scope.alive = False
-    if builder.variables:
-        raise TraceError(message(f"{name}: a graph without a trace around it cannot read Variables"))
-    return Traced(graph, tuple([tensor for tensor, _ in builder.captures.values()]), tuple(builder.checks))
+    captures = tuple([tensor for tensor, _ in builder.captures.values()])
+    return Traced(graph, captures, tuple(builder.checks), tuple(builder.variables.values()))
 
 
 def add_check(ok: Tensor, error: type[HybridflowError], text: str) -> None:

@@ -5,20 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 from hybridflow.core.node import Edge, Node
-from hybridflow.ir.graph import Graph, clone_node
-from hybridflow.ir.printer import graphs_in
-
-
-def nested_in(node: Node) -> list[Graph]:
-    """Return the graphs among a node's attributes, those in tuples included."""
-    if "nested" not in node.op.traits:
-        return []
-    return [graph for value in node.attrs.values() for graph in graphs_in(value)]
+from hybridflow.ir.graph import Graph, clone_node, nested_graphs
 
 
 def has_effect(node: Node) -> bool:
     """Whether a node, or one in a graph it carries, must run even if nothing reads its result."""
-    return "effect" in node.op.traits or any(map(has_effects, nested_in(node)))
+    return "effect" in node.op.traits or any(map(has_effects, nested_graphs(node)))
 
 
 def has_effects(graph: Graph) -> bool:
@@ -43,7 +35,7 @@ def silenced(graph: Graph) -> Graph:
         if node not in needed:
             continue
         inputs = tuple([moved.get(edge, edge) for edge in node.inputs if edge is not None])
-        attrs = {name: _silenced_in(value) for name, value in node.attrs.items()} if nested_in(node) else node.attrs
+        attrs = silenced_in(node.attrs) if nested_graphs(node) else node.attrs
         kept = node
         if inputs != node.inputs or any(attrs[name] is not value for name, value in node.attrs.items()):
             kept = clone_node(node, inputs, attrs=attrs)
@@ -51,6 +43,11 @@ def silenced(graph: Graph) -> Graph:
             moved.update({(node, index): (kept, index) for index in range(len(node.outputs))})
         nodes.append(kept)
     return Graph(graph.name, graph.inputs, tuple(nodes), tuple([moved.get(e, e) for e in graph.outputs]), graph.dims)
+
+
+def silenced_in(attrs: dict[str, Any]) -> dict[str, Any]:
+    """Return attributes with every graph among them `silenced`."""
+    return {name: _silenced_in(value) for name, value in attrs.items()}
 
 
 def _silenced_in(value: Any) -> Any:

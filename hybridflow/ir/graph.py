@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -108,8 +108,31 @@ class Graph:
 
 
 def nested_graphs(node: Node) -> list[Graph]:
-    """Return the graphs among a node's attributes."""
-    return [value for value in node.attrs.values() if isinstance(value, Graph)] if node.op.has("nested") else []
+    """Return the graphs among a node's attributes, those in tuples included."""
+    return [graph for value in node.attrs.values() for graph in graphs_in(value)] if node.op.has("nested") else []
+
+
+def graphs_in(value: Any) -> Iterator[Graph]:
+    """Yield the graphs in an attribute value, tuples included."""
+    if isinstance(value, Graph):
+        yield value
+    elif isinstance(value, tuple):
+        for item in cast("tuple[Any, ...]", value):
+            yield from graphs_in(item)
+
+
+def graph_flops(graph: Graph) -> Any:
+    """Return the floating-point operations of one run of a graph.
+
+    A loop's body counts once per step: as many as there are, or may be at most, or one where no bound is known. Of
+    two branches the one that costs more counts. A symbolic size makes the count symbolic.
+    """
+    total: Any = 0
+    for node in graph.nodes:
+        outputs = node.specs
+        inputs = [edge[0].spec(edge[1]) for edge in node.inputs if edge is not None]
+        total = total + node.op.flops(outputs if len(outputs) != 1 else outputs[0], *inputs, **node.attrs)
+    return total
 
 
 def input_node(spec: TensorSpec, name: str, scope: Any = None, where: Where | None = None) -> Node:

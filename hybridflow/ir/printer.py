@@ -75,15 +75,6 @@ def value_names(graph: Graph) -> dict[Edge, str]:
     return names
 
 
-def graphs_in(value: Any) -> Iterator[Graph]:
-    """Yield the graphs in an attribute value, tuples included."""
-    if isinstance(value, Graph):
-        yield value
-    elif isinstance(value, tuple):
-        for item in cast("tuple[Any, ...]", value):
-            yield from graphs_in(item)
-
-
 def _sanitised(name: str) -> str:
     """Return a name with nothing in it but letters, digits and underscores."""
     plain = re.sub(r"\W+", "_", name)

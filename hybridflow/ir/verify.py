@@ -15,8 +15,8 @@ from hybridflow.core.errors import VerifyError, message
 from hybridflow.core.node import Edge, Node, where_file_line
 from hybridflow.core.op import REGISTRY, No
 from hybridflow.core.spec import TensorSpec
-from hybridflow.ir.graph import CONSTANT, INPUT, Constant, Graph
-from hybridflow.ir.printer import format_node, graphs_in, value_names
+from hybridflow.ir.graph import CONSTANT, INPUT, Constant, Graph, graphs_in
+from hybridflow.ir.printer import format_node, value_names
 
 AROUND = 2
 """How many nodes before and after the wrong one an error shows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -72,7 +73,7 @@ def _along_key(indices: Any, axis: int) -> tuple[Any, ...]:
 
 def _take_along_lower(x: Any, indices: Any, *, axis: int) -> Any:
     (wide,) = lowered_key([indices], (0,))
-    return x.at[_along_key(wide, axis)].get(mode="clip")
+    return jnp.asarray(x).at[_along_key(wide, axis)].get(mode="clip")
 
 
 def _take_along_vjp(F: Any, g: Any, y: Any, x: Any, indices: Any, *, axis: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -261,7 +262,7 @@ def _gather_samples(rng: np.random.Generator) -> Any:
 
 @op(
     kernel=_gather_kernel,
-    lower=lambda x, *indices, axes: x.at[lowered_key(indices, axes)].get(mode="clip"),
+    lower=lambda x, *indices, axes: jnp.asarray(x).at[lowered_key(indices, axes)].get(mode="clip"),
     infer=_gather_infer,
     vjp=_gather_vjp,
     saves=Saves(x="all"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -72,7 +73,7 @@ def _slice_set_lower(x: Any, value: Any, *, index: StaticIndex) -> Any:
             return x
         block = lax.reshape(value, tuple([size for _, size, _ in entries]))
         return lax.dynamic_update_slice(x, block, [start for start, _, _ in entries])
-    return x.at[numpy_index(index)].set(value)
+    return jnp.asarray(x).at[numpy_index(index)].set(value)
 
 
 def _slice_set_vjp(F: Any, g: Any, y: Any, x: Any, value: Any, *, index: StaticIndex) -> Any:
@@ -230,7 +231,7 @@ def _update_lower(x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> An
             first = _spread(indices[0], shape)
             first = lax.select(keep, first, lax.full_like(first, sizes[0]))
             indices = (first, *indices[1:])
-        return x.at[lowered_key(indices, axes)].set(value, mode="drop")
+        return jnp.asarray(x).at[lowered_key(indices, axes)].set(value, mode="drop")
     wide = float32 if how in ("add", "multiply") and x.dtype.num in LOW_PRECISION else x.dtype
     target = x.astype(wide).at[lowered_key(indices, axes)]
     return getattr(target, how)(value.astype(wide), mode="drop").astype(x.dtype)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 from hybridflow.core.node import Edge, Node
-from hybridflow.ir.effects import nested_in
-from hybridflow.ir.graph import Graph, clone_node
+from hybridflow.ir.graph import Graph, clone_node, nested_graphs
 
 
 class Replacement(NamedTuple):
@@ -114,5 +113,5 @@ def count_nodes(graph: Graph) -> int:
     total = len(graph.nodes)
     for node in graph.nodes:
         if "nested" in node.op.traits:
-            total += sum(map(count_nodes, nested_in(node)))
+            total += sum(map(count_nodes, nested_graphs(node)))
     return total

@@ -11,38 +11,14 @@ from hybridflow.autodiff.graph_ops import graph_pullback
 from hybridflow.autodiff.transform import Mask, SplitGradient, split_gradient, zero_cotangents
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.node import Edge, Node, make_node
-from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.core.op import No, Op, Saves
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor
-from hybridflow.ir.builder import ASSIGN
+from hybridflow.ir.builder import ASSIGN, REREAD
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph, clone_node
 from hybridflow.passes import run_passes
 from hybridflow.xla.executable import compile_graph
-
-
-def _value(value: Any, variable: Any) -> Any:
-    del variable
-    return value
-
-
-def _no_gradient_to_value(F: Any, g: Any, y: Any, value: Any, variable: Any) -> tuple[Any, Any]:
-    del F, y, value, variable
-    return None, g
-
-
-REREAD = register(
-    Op(
-        "reread",
-        _value,
-        _value,
-        _value,
-        _no_gradient_to_value,
-        samples=No("made by recorded calls; tested in tests/test_recorded_calls.py"),
-        traits=frozenset({"layout"}),
-    )
-)
-"""``(assigned value, Variable)`` to the value: reading a Variable counts for its gradient after an assignment too."""
 
 
 def graph_to_record(graph: Graph, assignments: Mapping[Node, Node], outputs: int) -> Graph:

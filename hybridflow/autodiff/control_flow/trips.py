@@ -1,0 +1,88 @@
+"""Loops whose number of steps is known when they are traced: an integer that counts up or down to a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from hybridflow.core.node import Edge, Node
+from hybridflow.core.tensor import Tensor
+from hybridflow.ir.builder import GraphBuilder, Traced
+from hybridflow.ir.effects import has_effects
+from hybridflow.ir.graph import CONSTANT, Graph
+
+_COMPARISONS = {"less": (1, False), "less_equal": (1, True), "greater": (-1, False), "greater_equal": (-1, True)}
+"""What a counter is compared by: the direction in which it must count, and whether the limit is a step."""
+
+
+class _Counter(NamedTuple):
+    """A counter's position among the loop variables, what it is compared with, and how."""
+
+    position: int
+    limit: int
+    direction: int
+    inclusive: bool
+
+
+def known_trips(test: Traced, body: Traced, state: Sequence[Tensor], tracer: GraphBuilder) -> int | None:
+    """Return how many steps a loop takes, or None if that depends on values.
+
+    It is known where the condition is one comparison of an integer loop variable with a constant, the variable starts
+    at a constant and the body adds a constant to it, and it does not leave its dtype's range on the way.
+    """
+    outside = [_constant(tracer.edge_of(tensor)) for tensor in test.captures]
+    counter = _counter(test.graph, len(state), outside)
+    if counter is None or test.variables or has_effects(test.graph):
+        return None
+    start = _constant(tracer.edge_of(state[counter.position]))
+    step = _step(body.graph, counter.position)
+    if start is None or not step or (step > 0) != (counter.direction > 0):
+        return None
+    distance = (counter.limit - start) * counter.direction + counter.inclusive
+    trips = max(0, -(-distance // abs(step)))
+    info = np.iinfo(state[counter.position].dtype)
+    return trips if info.min <= start + trips * step <= info.max else None
+
+
+def _constant(edge: Edge | None) -> int | None:
+    """Return an integer constant of shape (), if an edge is one."""
+    if edge is None or edge[0].op is not CONSTANT:
+        return None
+    array = edge[0].attrs["value"].array
+    return int(array) if array.shape == () and array.dtype.kind in "iu" else None
+
+
+def _counter(graph: Graph, carried: int, outside: Sequence[int | None]) -> _Counter | None:
+    node = graph.outputs[0][0]
+    found = _COMPARISONS.get(node.op.name)
+    if found is None:
+        return None
+    values = {one: value for one, value in zip(graph.inputs[carried:], outside, strict=False)}
+    positions = {one: index for index, one in enumerate(graph.inputs[:carried])}
+
+    def number(edge: Edge | None) -> int | None:
+        return None if edge is None else values.get(edge[0], _constant(edge))
+
+    a, b = cast("tuple[Edge, ...]", node.inputs)
+    direction, inclusive = found
+    if a[0] not in positions:
+        a, b, direction = b, a, -direction
+    limit = number(b)
+    if a[0] not in positions or limit is None:
+        return None
+    return _Counter(positions[a[0]], limit, direction, inclusive)
+
+
+def _step(graph: Graph, position: int) -> int | None:
+    """Return what a body adds to a loop variable, if that is a constant."""
+    node: Node = graph.outputs[position][0]
+    if node.op.name not in ("add", "subtract"):
+        return None
+    a, b = node.inputs
+    counter = (graph.inputs[position], 0)
+    if a != counter and node.op.name == "add":
+        a, b = b, a
+    amount = _constant(b) if a == counter else None
+    return amount if amount is None or node.op.name == "add" else -amount
