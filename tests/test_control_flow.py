@@ -12,6 +12,9 @@ import pytest
 from modes import both, close, same, tensor
 
 import hybridflow as hf
+from hybridflow.autodiff.control_flow.branches import choose
+from hybridflow.autodiff.control_flow.loops import iterate
+from hybridflow.autodiff.control_flow.scans import scan_over
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, ShapeError
 
 State = namedtuple("State", "position velocity")
@@ -604,3 +607,103 @@ def test_a_bad_index_in_a_body_under_a_tape(kind: str):
         with pytest.raises(IndexRangeError, match="out of range"):
             run(x, bad).numpy()
         assert v.item() == 1.0
+
+
+# -- numbers, and what converted code asks for --------------------------------------------------------------------
+
+
+def test_a_number_in_a_branch_takes_the_other_ones_dtype():
+    def f(x: hf.Tensor, p: hf.Tensor):
+        return (
+            hf.cond(p, lambda: x, lambda: 1), hf.cond(p, lambda: 2.5, lambda: x),
+            hf.cond(p, lambda: (None, x), lambda: (None, 0)),
+        )  # fmt: skip
+
+    x = hf.asarray(np.array(3.0, np.float16))
+    for p in (True, False):
+        a, b, (nothing, c) = hf.compile(f)(x, hf.asarray(p))
+        assert nothing is None
+        assert [str(one.dtype) for one in (a, b, c)] == ["float16"] * 3
+        assert [a.item(), b.item(), c.item()] == ([3.0, 2.5, 3.0] if p else [1.0, 3.0, 0.0])
+
+
+def test_a_float_in_a_branch_beside_an_integer_tensor():
+    f = hf.compile(lambda x, p: hf.cond(p, lambda: x, lambda: 0.5))
+    for p, expected in ((True, 3.0), (False, 0.5)):
+        found = f(hf.asarray(3), hf.asarray(p))
+        assert (found.item(), str(found.dtype)) == (expected, "float32")
+
+
+def test_a_number_that_does_not_fit_the_other_branchs_dtype():
+    with pytest.raises(OverflowError):
+        hf.compile(lambda x, p: hf.cond(p, lambda: x, lambda: 300))(hf.asarray(3, dtype="uint8"), hf.asarray(True))
+
+
+def test_a_float_argument_in_a_branch():
+    f = hf.compile(lambda x, rate: hf.cond(x > 0, lambda: x, lambda: rate * 2.0))
+    assert [f(hf.asarray(-1.0, dtype="float64"), rate).item() for rate in (0.1, 0.7)] == [0.2, 1.4]
+    assert f.trace_count == 1
+
+
+@pytest.mark.parametrize("loop", ["while", "bounded", "scan"])
+def test_a_number_that_a_step_returns_takes_the_carried_dtype(loop: str):
+    def f(x: hf.Tensor):
+        if loop == "scan":
+            return hf.scan(lambda c, t: (2, c), x, tensor(1, 2))
+        return hf.while_loop(lambda c: c < 2, lambda c: 2, (x,), max_iterations=3 if loop == "bounded" else None)
+
+    both(f, hf.asarray(np.float16(1.5)))
+
+
+@pytest.mark.parametrize("bound", [None, 6])
+def test_numbers_that_begin_with_the_dtype_that_the_body_gives_them(bound: int | None):
+    def f(x: hf.Tensor):
+        return iterate(
+            lambda i, s, flag: i < hf.sum(x).astype(hf.int32), lambda i, s, flag: (i + 1, s + x[0] * flag, x[0] > s),
+            (0, 0, False), bound, ["i", "s", "flag"], adapts=True,
+        )  # fmt: skip
+
+    i, s, flag = hf.compile(f)(tensor(1.5, 1.5, dtype=np.float64))
+    assert (i.item(), s.item(), flag.item()) == (3, 3.0, False)
+    assert [str(one.dtype) for one in (i, s, flag)] == ["int32", "float64", "bool"]
+    total, _ = hf.compile(lambda x: scan_over(lambda c, t: ((c[0] + t, None), None), (1, None), x, ["c", "d"],
+                                              adapts=True))(tensor(1, 2))  # fmt: skip
+    assert (total[0].item(), str(total[0].dtype), total[1]) == (4.0, "float32", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [(lambda x: x.astype(hf.float64), DTypeError, "variable 'b' is float32 before and float64 after a step"),
+     (lambda x: hf.stack([x, x]), ShapeError, r"variable 'b' has shape \(\) before and \(2,\) after a step"),
+     (lambda x: None, ArgumentError, r"variable 'b' changes its structure in a step\s+got: \* before, None after"),
+     (lambda x: {"k": x}, ArgumentError, r"variable 'b' changes its structure in a step\s+got: \* before, .*k")],
+)  # fmt: skip
+def test_messages_name_the_loop_variable(change: Any, error: Any, text: str):
+    def loop(x: hf.Tensor):
+        return iterate(lambda a, b: a < 3.0, lambda a, b: (a + 1.0, change(b)), (x, x), None, ["a", "b"])
+
+    def over(x: hf.Tensor):
+        return scan_over(lambda c, t: ((c[0], change(c[1])), t), (x, x), tensor(1, 2), ["a", "b"])
+
+    for f in (loop, over):
+        with pytest.raises(error, match=text):
+            hf.compile(f)(hf.asarray(1.0))
+
+
+def test_messages_name_what_the_branches_set():
+    x = hf.asarray(1.0)
+    for other, error, text in (
+        (x.astype(hf.int32), DTypeError, r"variable 'b' is float32 if true and int32 if false"),
+        (hf.stack([x, x]), ShapeError, r"variable 'b' has shape \(\) if true and \(2,\) if false"),
+        ((x, x), ArgumentError, r"give variable 'b' different structures\s+got: \* if true, \(\*, \*\) if false"),
+    ):
+        with pytest.raises(error, match=text):
+            hf.compile(lambda p, other=other: choose(p, lambda: (x, x), lambda: (x, other), (), ["a", "b"]))(True)
+
+
+def test_a_dtype_error_names_the_lines_that_made_the_results():
+    def f(x: hf.Tensor):
+        return hf.cond(x > 0, lambda: x * 2.0, lambda: x.astype(hf.int32))
+
+    with pytest.raises(DTypeError, match=r"f32\[\] at .*test_control_flow\.py:\d+, i32\[\] at .*test_control_flow"):
+        hf.compile(f)(hf.asarray(1.0))

@@ -12,12 +12,14 @@ from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current
+from hybridflow.core.convert import common_dtype, is_number
 from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message, structure_text
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import No, Op
 from hybridflow.core.spec import TensorSpec, make_spec
-from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import REREAD, Check, GraphBuilder, Traced, trace_with_variables
 from hybridflow.ir.graph import Graph, input_node
@@ -249,26 +251,87 @@ def value_names(tree: Any, names: Sequence[str] | None, noun: str) -> list[str]:
     return result
 
 
-def require_same_carry(
-    op: str,
-    tree: Any,
-    before: Sequence[Tensor],
-    after_tree: Any,
-    after: Sequence[Tensor],
-    names: Sequence[str] | None = None,
-) -> None:
-    """Raise unless what a step returns has the structure, dtypes and shapes of what it got."""
-    if tree != after_tree:
-        raise ArgumentError(_structure_text(op, tree, after_tree, names))
-    for name, a, b in zip(value_names(tree, names, "carried value"), before, after, strict=True):
-        if a.dtype != b.dtype:
-            raise DTypeError(
-                message(f"{op}: {name} is {a.dtype} before and {b.dtype} after a step",
-                        got=f"{a.spec}, {b.spec}", hint="Cast it, or start with the other dtype.")
-            )  # fmt: skip
-        if a.shape != b.shape:
+class NumberAdapts(Exception):
+    """A Python number that a loop began with becomes a tensor of another dtype in a step.
+
+    Attributes:
+        dtypes: per position among the carried values, the dtype to begin with.
+    """
+
+    def __init__(self, dtypes: dict[int, DType]) -> None:
+        super().__init__(dtypes)
+        self.dtypes = dtypes
+
+
+class Carry:
+    """What a loop carries, and what its steps must keep to.
+
+    Args:
+        op: the loop's name, for messages.
+        state: the values to begin with, in a structure.
+        names: those of the loop variables, for messages, if the structure is a tuple of them.
+        adapts: whether a Python number among the values begins with the dtype that the steps give it.
+    """
+
+    def __init__(self, op: str, state: Any, names: Sequence[str] | None = None, *, adapts: bool = False) -> None:
+        self.op = op
+        self.names = names
+        values, self.tree = jax.tree_util.tree_flatten(state)
+        self.numbers = [value if adapts and is_number(value) else None for value in values]
+        self.leaves = [as_tensor(value) for value in values]
+
+    def build(self, tensors: Sequence[Tensor]) -> Any:
+        """Return values in the structure."""
+        return jax.tree_util.tree_unflatten(self.tree, tensors)
+
+    def traced(self, trace: Callable[[], Any]) -> Any:
+        """Trace, again where a number that the loop begins with needs another dtype."""
+        while True:
+            try:
+                return trace()
+            except NumberAdapts as found:
+                for index, dtype in found.dtypes.items():
+                    self.leaves[index] = asarray(self.numbers[index], dtype=dtype)
+
+    def after(self, result: Any) -> list[Tensor]:
+        """Return what a step returns as tensors; Python numbers take the dtype of what was there before.
+
+        Raises:
+            ArgumentError, DTypeError, ShapeError: another structure, dtype or shape than before.
+            NumberAdapts: a number that the loop began with has become a tensor of another dtype.
+        """
+        values, tree = jax.tree_util.tree_flatten(result)
+        if tree != self.tree:
+            raise ArgumentError(_structure_text(self.op, self.tree, tree, self.names))
+        after = [self._like(value, leaf) for value, leaf in zip(values, self.leaves, strict=True)]
+        if current().tracer is not None:
+            adapting = {
+                index: one.dtype
+                for index, (number, one, leaf) in enumerate(zip(self.numbers, after, self.leaves, strict=True))
+                if number is not None and one.dtype != leaf.dtype and common_dtype([number, one]) == one.dtype
+            }
+            if adapting:
+                raise NumberAdapts(adapting)
+        self._require_same(after)
+        return after
+
+    @staticmethod
+    def _like(value: Any, leaf: Tensor) -> Tensor:
+        fits = is_number(value) and common_dtype([value, leaf]) == leaf.dtype
+        return asarray(value, dtype=leaf.dtype) if fits else as_tensor(value)
+
+    def _require_same(self, after: Sequence[Tensor]) -> None:
+        for index, (a, b) in enumerate(zip(self.leaves, after, strict=True)):
+            if a.dtype == b.dtype and a.shape == b.shape:
+                continue
+            name = value_names(self.tree, self.names, "carried value")[index]
+            if a.dtype != b.dtype:
+                raise DTypeError(
+                    message(f"{self.op}: {name} is {a.dtype} before and {b.dtype} after a step",
+                            got=f"{a.spec}, {b.spec}", hint="Cast it, or start with the other dtype.")
+                )  # fmt: skip
             raise ShapeError(
-                message(f"{op}: {name} has shape {a.shape} before and {b.shape} after a step",
+                message(f"{self.op}: {name} has shape {a.shape} before and {b.shape} after a step",
                         got=f"{a.spec}, {b.spec}", hint="Keep the shape, or start with the other one.")
             )  # fmt: skip
 

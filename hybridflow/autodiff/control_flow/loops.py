@@ -11,6 +11,7 @@ from jax import lax
 
 from hybridflow.autodiff.control_flow.bodies import (
     TESTED,
+    Carry,
     Shared,
     Written,
     add_checks,
@@ -18,10 +19,8 @@ from hybridflow.autodiff.control_flow.bodies import (
     bind_all,
     inputs_around,
     laid_out,
-    leaves_of,
     own_leaves,
     predicate,
-    require_same_carry,
     tracer_now,
 )
 from hybridflow.autodiff.control_flow.scans import SCAN, backward_scan, run_rows, split_body
@@ -86,32 +85,40 @@ def iterate(
     loop_vars: tuple[Any, ...],
     max_iterations: int | None = None,
     names: Sequence[str] | None = None,
+    *,
+    adapts: bool = False,
 ) -> tuple[Any, ...]:
-    """As `while_loop`; `names` are those of the loop variables, for messages."""
-    leaves, tree = leaves_of(loop_vars)
+    """As `while_loop`.
 
-    def step(state: Sequence[Any]) -> Any:
-        result = body_fn(*state)
-        return (result,) if len(state) == 1 and not isinstance(result, tuple | list) else tuple(result)
+    Args:
+        cond_fn, body_fn, loop_vars, max_iterations: as `while_loop` takes them.
+        names: those of the loop variables, for messages.
+        adapts: whether, in a trace, a Python number among the loop variables begins with the dtype that the body
+            gives it; the body is then traced again.
+    """
+    carry = Carry("while_loop", loop_vars, names, adapts=adapts)
 
     def condition(*tensors: Tensor) -> list[Tensor]:
-        return [predicate("while_loop", cond_fn(*jax.tree_util.tree_unflatten(tree, tensors)))]
+        return [predicate("while_loop", cond_fn(*carry.build(tensors)))]
 
     def body(*tensors: Tensor) -> list[Tensor]:
-        after, after_tree = leaves_of(step(jax.tree_util.tree_unflatten(tree, tensors)))
-        require_same_carry("while_loop", tree, tensors, after_tree, after, names)
-        return after
+        result = body_fn(*carry.build(tensors))
+        bare = len(loop_vars) == 1 and not isinstance(result, tuple | list)
+        return carry.after((result,) if bare else tuple(result))
 
     if current().tracer is None:
-        state, count = own_leaves(leaves)[0], 0
+        state, count = own_leaves(carry.leaves)[0], 0
         while (max_iterations is None or count < max_iterations) and bool(condition(*state)[0]):
             state = own_leaves(body(*state))[0]
             count += 1
-        return jax.tree_util.tree_unflatten(tree, state)
-    specs = [leaf.spec for leaf in leaves]
-    test = trace_with_variables(condition, specs, "while_condition")
-    made = _bind(test, trace_with_variables(body, specs, "while_body"), leaves, max_iterations)
-    return jax.tree_util.tree_unflatten(tree, made)
+        return carry.build(state)
+
+    def trace() -> tuple[Traced, Traced]:
+        specs = [leaf.spec for leaf in carry.leaves]
+        test = trace_with_variables(condition, specs, "while_condition")
+        return test, trace_with_variables(body, specs, "while_body")
+
+    return carry.build(_bind(*carry.traced(trace), carry.leaves, max_iterations))
 
 
 def _bind(test: Traced, body: Traced, leaves: list[Tensor], bound: int | None) -> list[Tensor]:

@@ -12,6 +12,7 @@ from jax import lax
 
 from hybridflow.autodiff.control_flow.bodies import (
     TESTED,
+    Carry,
     Written,
     add_checks,
     assign_around,
@@ -19,7 +20,6 @@ from hybridflow.autodiff.control_flow.bodies import (
     inputs_around,
     leaves_of,
     own_leaves,
-    require_same_carry,
     zeros,
 )
 from hybridflow.autodiff.graph_ops import inline
@@ -57,30 +57,45 @@ def scan(fn: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:
         >>> sums
         Tensor([1., 3., 6.], dtype=float32)
     """
-    carry, carry_tree = leaves_of(init)
+    return scan_over(fn, init, xs)
+
+
+def scan_over(
+    fn: Callable[..., Any], init: Any, xs: Any, names: Sequence[str] | None = None, *, adapts: bool = False
+) -> tuple[Any, Any]:
+    """As `scan`.
+
+    Args:
+        fn, init, xs: as `scan` takes them.
+        names: those of the carried variables, for messages, if `init` is a tuple of them.
+        adapts: whether, in a trace, a Python number in `init` begins with the dtype that `fn` gives it; the function
+            is then traced again.
+    """
+    carry = Carry("scan", init, names, adapts=adapts)
     sequences, xs_tree = leaves_of(xs)
     length = _common_length(sequences)
     if current().tracer is None and length != 0:
-        return _eager(fn, carry, carry_tree, sequences, xs_tree, length)
-    specs = [*[leaf.spec for leaf in carry], *[make_spec(leaf.shape[1:], leaf.dtype) for leaf in sequences]]
+        return _eager(fn, carry, sequences, xs_tree, length)
+    count = len(carry.leaves)
     found: dict[str, Any] = {}
 
     def body(*tensors: Tensor) -> list[Tensor]:
-        before = tensors[: len(carry)]
-        state = jax.tree_util.tree_unflatten(carry_tree, before)
-        new_carry, y = _pair(fn(state, jax.tree_util.tree_unflatten(xs_tree, tensors[len(carry) :])))
-        after, after_tree = leaves_of(new_carry)
-        require_same_carry("scan", carry_tree, before, after_tree, after)
+        new, y = _pair(fn(carry.build(tensors[:count]), jax.tree_util.tree_unflatten(xs_tree, tensors[count:])))
+        after = carry.after(new)
         ys, found["tree"] = leaves_of(y)
         found["specs"] = [one.spec for one in ys]
         return [*after, *ys]
 
-    traced = trace_with_variables(body, specs, "scan_body")
+    def trace() -> Traced:
+        rows = [make_spec(leaf.shape[1:], leaf.dtype) for leaf in sequences]
+        return trace_with_variables(body, [*[leaf.spec for leaf in carry.leaves], *rows], "scan_body")
+
+    traced = carry.traced(trace)
     if current().tracer is None:
-        last, ys = own_leaves(carry)[0], [zeros(make_spec((0, *one.shape), one.dtype)) for one in found["specs"]]
+        last, ys = own_leaves(carry.leaves)[0], [zeros(make_spec((0, *s.shape), s.dtype)) for s in found["specs"]]
     else:
-        last, ys = _bind(traced, carry, sequences, length, len(found["specs"]))
-    return jax.tree_util.tree_unflatten(carry_tree, last), jax.tree_util.tree_unflatten(found["tree"], ys)
+        last, ys = _bind(traced, carry.leaves, sequences, length, len(found["specs"]))
+    return carry.build(last), jax.tree_util.tree_unflatten(found["tree"], ys)
 
 
 def _bind(
@@ -135,18 +150,16 @@ def _common_length(sequences: list[Tensor]) -> Any:
 
 
 def _eager(
-    fn: Callable[..., Any], carry: list[Tensor], carry_tree: Any, sequences: list[Tensor], xs_tree: Any, length: int
+    fn: Callable[..., Any], carry: Carry, sequences: list[Tensor], xs_tree: Any, length: int
 ) -> tuple[Any, Any]:
     from hybridflow.ops.shape import stack
 
-    state = jax.tree_util.tree_unflatten(carry_tree, own_leaves(carry)[0])
+    state = carry.build(own_leaves(carry.leaves)[0])
     rows: list[list[Tensor]] = []
     y_tree: Any = None
     for index in range(length):
-        state, y = _pair(fn(state, jax.tree_util.tree_unflatten(xs_tree, [cast(Any, t)[index] for t in sequences])))
-        after, after_tree = own_leaves(state)
-        require_same_carry("scan", carry_tree, carry, after_tree, after)
-        state = jax.tree_util.tree_unflatten(carry_tree, after)
+        new, y = _pair(fn(state, jax.tree_util.tree_unflatten(xs_tree, [cast(Any, t)[index] for t in sequences])))
+        state = carry.build(own_leaves(carry.after(new))[0])
         row, y_tree = leaves_of(y)
         rows.append(row)
     ys = [stack([row[i] for row in rows]) for i in range(len(rows[0]))]
