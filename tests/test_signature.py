@@ -561,7 +561,7 @@ def test_variables_are_known_by_spec_and_aliasing():
 
 
 def test_the_least_recently_used_trace_is_dropped():
-    compiled = hf.compile(lambda x: x + 1, max_traces=2)
+    compiled = hf.compile(lambda x: x + 1, max_traces=2, dynamic=False)
     compiled(ones(1))
     compiled(ones(2))
     compiled(ones(1))

@@ -50,7 +50,7 @@ def test_one_executable_where_variables_are_read():
 
 
 def test_several_signatures():
-    f = hf.compile(lambda x: hf.sum(x))
+    f = hf.compile(lambda x: hf.sum(x), dynamic=False)
     results = in_threads(lambda i: [f(np.ones(1 + (i + k) % 4, np.float32)).item() for k in range(4)])
     assert results == [[1.0 + (i + k) % 4 for k in range(4)] for i in range(THREADS)]
     assert f.trace_count == 4

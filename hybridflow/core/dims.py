@@ -49,15 +49,38 @@ class Guard(NamedTuple):
 
 @dataclass(eq=False)
 class DimScope:
-    """The symbols of one trace: the size each had then, and the guards taken from them."""
+    """The symbols of one trace: the size each had then, and the guards taken from them.
+
+    Attributes:
+        hints: the symbols and their sizes.
+        guards: the comparisons whose answers the sizes decide, each once.
+        least: what every symbol is at least; comparisons that this decides need no guard. None says nothing.
+    """
 
     hints: dict[str, int] = field(default_factory=dict[str, int])
     guards: list[Guard] = field(default_factory=list[Guard])
+    least: int | None = None
+    _asked: set[Any] = field(default_factory=set[Any], repr=False)
 
     def symbol(self, name: str, hint: int) -> Dim:
         """Add a symbol and return it as a size."""
         self.hints[name] = hint
         return Dim({(name,): 1}, self)
+
+    def forget_guards(self, count: int) -> None:
+        """Drop all guards but the first few."""
+        kept = self.guards[:count]
+        self.guards.clear()
+        self._asked.clear()
+        for guard in kept:
+            self.take(guard)
+
+    def take(self, guard: Guard) -> None:
+        """Add a guard that is not there yet."""
+        key = (str(guard.left), guard.compare, str(guard.right))
+        if key not in self._asked:
+            self._asked.add(key)
+            self.guards.append(guard)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether every guard holds for other sizes of the symbols."""
@@ -73,9 +96,14 @@ def _order(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
 
 
 class Dim:
-    """A size that depends on the unknown dimensions of a trace."""
+    """A size that depends on the unknown dimensions of a trace. To `isinstance` it is an int."""
 
     __slots__ = ("scope", "terms")
+
+    @property
+    def __class__(self) -> type[int]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """`int`, for `isinstance`, since that is what eager code gets; `type` tells the truth."""
+        return int
 
     def __init__(self, terms: dict[Monomial, int], scope: DimScope) -> None:
         self.terms = terms
@@ -189,8 +217,30 @@ class Dim:
     def _ask(self, compare: str, other: Size) -> bool:
         hints = self.scope.hints
         answer = _COMPARE[compare](evaluate(self, hints), evaluate(other, hints))
-        self.scope.guards.append(Guard(self, compare, other, answer))
+        if not self._decided(other):
+            self.scope.take(Guard(self, compare, other, answer))
         return answer
+
+    def _decided(self, other: Size) -> bool:
+        """Whether one of two sizes is the larger for all sizes of the symbols, so that a hint answers for all."""
+        least = self.scope.least
+        difference = self - other
+        if least is None or not isinstance(difference, Dim):
+            return not isinstance(difference, Dim)
+        terms = {monomial: factor for monomial, factor in difference.terms.items() if monomial}
+        if any(isinstance(atom, Opaque) for monomial in terms for atom in monomial):
+            return False
+        nearest = evaluate(difference, dict.fromkeys(self.scope.hints, least))
+        signs = {factor > 0 for factor in terms.values()}
+        return (signs == {True} and nearest > 0) or (signs == {False} and nearest < 0)
+
+    @property
+    def symbol(self) -> str | None:
+        """The name, if this is a symbol by itself."""
+        if len(self.terms) != 1:
+            return None
+        ((monomial, factor),) = self.terms.items()
+        return monomial[0] if factor == 1 and len(monomial) == 1 and isinstance(monomial[0], str) else None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, int | Dim):

@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from hybridflow.core.dims import Dim
 from hybridflow.core.errors import DTypeError, NumberRangeError, message
 
 DType = np.dtype[Any]
@@ -176,6 +177,10 @@ def check_fits(number: object, dtype: DType) -> None:
         NumberRangeError: an integer outside the dtype's range; a float that no integer of the dtype is near.
         DTypeError: a complex number where a real one is wanted.
     """
+    if type(number) is Dim:
+        if dtype.itemsize < 4 and is_integer(dtype) and number > _range_of(dtype)[1]:
+            _check_int(int(number), int(number), dtype)
+        return
     if isinstance(number, bool) or (isinstance(number, int) and 0 <= number < _ALWAYS_FITS):
         return
     if isinstance(number, int):

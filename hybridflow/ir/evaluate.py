@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from hybridflow.core.dims import Dim, substitute
+from hybridflow.core.dims import Dim, DimScope, substitute
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.graph import Graph
@@ -15,7 +15,18 @@ RunNode = Callable[[Node, list[Any], dict[str, Any]], Any]
 """``(node, input values, attrs)`` to the output, or a tuple of outputs if the node has several."""
 
 
-def evaluate(graph: Graph, values: Sequence[Any], run: RunNode, *, keep_dims: bool = False) -> tuple[Any, ...]:
+_SIZES: ContextVar[tuple[DimScope, Mapping[str, int]] | None] = ContextVar("hybridflow sizes", default=None)
+"""The sizes of the graph that is being evaluated: the inputs of graphs nested in it need not tell them all."""
+
+
+def evaluate(
+    graph: Graph,
+    values: Sequence[Any],
+    run: RunNode,
+    *,
+    keep_dims: bool = False,
+    sizes: Mapping[str, int] | None = None,
+) -> tuple[Any, ...]:
     """Run every node of a graph and return the values of its outputs.
 
     Args:
@@ -23,9 +34,26 @@ def evaluate(graph: Graph, values: Sequence[Any], run: RunNode, *, keep_dims: bo
         values: one value per input.
         run: what running one node means.
         keep_dims: leave symbolic sizes in attributes as they are.
+        sizes: the size of each symbol, if the inputs do not tell.
     """
+    if not graph.dims.hints or keep_dims:
+        return _evaluate(graph, values, run, None)
+    if sizes is None:
+        around = _SIZES.get()
+        if around is not None and around[0] is graph.dims:
+            return _evaluate(graph, values, run, around[1])
+        sizes = bind_sizes(graph, values)
+    token = _SIZES.set((graph.dims, sizes))
+    try:
+        return _evaluate(graph, values, run, sizes)
+    finally:
+        _SIZES.reset(token)
+
+
+def _evaluate(
+    graph: Graph, values: Sequence[Any], run: RunNode, sizes: Mapping[str, int] | None
+) -> tuple[Any, ...]:
     environment: dict[Edge, Any] = {(node, 0): value for node, value in zip(graph.inputs, values, strict=True)}
-    sizes = bind_sizes(graph, values) if graph.dims.hints and not keep_dims else None
     for node in graph.nodes:
         attrs = node.attrs
         if sizes is not None:
@@ -48,8 +76,8 @@ def bind_sizes(graph: Graph, values: Sequence[Any]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for node, value in zip(graph.inputs, values, strict=True):
         for size, actual in zip(node.spec().shape, value.shape, strict=True):
-            if isinstance(size, Dim):
-                name = str(size)
+            name = size.symbol if isinstance(size, Dim) else None
+            if name is not None:
                 if sizes.setdefault(name, actual) != actual:
                     raise ShapeError(
                         message(
@@ -70,11 +98,11 @@ RUN_NODE: ContextVar[RunNode] = ContextVar("run_node", default=run_lowering)
 """What `lower_graph` runs a node by."""
 
 
-def lower_graph(graph: Graph) -> Callable[..., tuple[Any, ...]]:
-    """Return the graph as one jax function of its inputs."""
+def lower_graph(graph: Graph, sizes: Mapping[str, int] | None = None) -> Callable[..., tuple[Any, ...]]:
+    """Return the graph as one jax function of its inputs; `sizes` says the symbols' sizes if these do not."""
 
     def lowered(*values: Any) -> tuple[Any, ...]:
-        return evaluate(graph, values, RUN_NODE.get())
+        return evaluate(graph, values, RUN_NODE.get(), sizes=sizes)
 
     lowered.__name__ = "".join(c if c.isalnum() else "_" for c in graph.name) or "graph"
     return lowered

@@ -328,7 +328,7 @@ class _Parser:
             return None
         token = self.token
         found = self.value()
-        if not _is_size(found) or (isinstance(found, int) and found < 0):
+        if not _is_size(found) or (type(found) is int and found < 0):
             self.fail("a size", token)
         return found
 

@@ -164,6 +164,9 @@ def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
             if -axis > len(shape):
                 continue
             other = shape[axis]
+            if same_size(size, 1):
+                size = other
+                continue
             if same_size(other, size) or other == 1:
                 continue
             if size != 1 and size != other:
@@ -265,7 +268,7 @@ def unbroadcast(F: Any, g: Any, like: Any) -> Any:
         [
             i + extra
             for i, size in enumerate(like.shape)
-            if not same_size(size, g.shape[i + extra]) and size == 1 and g.shape[i + extra] != 1
+            if not same_size(size, g.shape[i + extra]) and size == 1
         ]
     )
     if axes:

@@ -372,7 +372,7 @@ def arange(
         first, step = [number if isinstance(number, Dim) else int(number) for number in (first, step)]
     else:
         first, step = float(first) + 0.0, float(step)
-    if isinstance(size, int) and size and whole:
+    if type(size) is int and size and whole:
         check_fits(first, found)
         check_fits(first + (size - 1) * step, found)
     return _bind_on(device, arange.op, {"start": first, "step": step, "size": size, "dtype": found})

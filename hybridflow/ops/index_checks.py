@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.context import is_tracing
+from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import int8, int16, int32, int64, uint8, uint16, uint64
 from hybridflow.core.errors import IndexRangeError, message
 from hybridflow.core.tensor import Tensor, host_array
@@ -42,11 +43,11 @@ def check_indices(name: str, indices: Tensor, size: Any, axis: int) -> None:
             check_range(name, host_array(indices), size, axis)
         return
     node = indices._edge[0] if indices._edge is not None else None
-    if node is not None and node.op.name == "constant" and isinstance(size, int):
+    if node is not None and node.op.name == "constant" and type(size) is not Dim:
         check_range(name, node.attrs["value"].array, size, axis)
         return
     # A size of the indices' own dtype may wrap; int64 holds every index and size, but makes the graph a 64-bit one.
-    narrow = indices.dtype in (int8, int16, int32, uint8, uint16) and isinstance(size, int) and size < 2**31
+    narrow = indices.dtype in (int8, int16, int32, uint8, uint16) and (type(size) is Dim or size < 2**31)
     dtype = int32 if narrow else int64
     wide = cast_to(indices, dtype)
     limit = full((), size, dtype=dtype)

@@ -64,7 +64,7 @@ def restore_axes(F: Any, reduced: Any, x: Any, axis: Axes) -> Any:
 
 def size_value(F: Any, size: Any, dtype: Any) -> Any:
     """Return a size as a number that arithmetic takes; a symbolic one becomes a scalar that each call fills in."""
-    return size if isinstance(size, int) else F.full(shape=(), fill_value=size, dtype=dtype)
+    return size if type(size) is not Dim else F.full(shape=(), fill_value=size, dtype=dtype)
 
 
 def count_along(shape: tuple[Any, ...], axis: Axes) -> Any:

@@ -23,10 +23,14 @@ def parameters_of(function: Callable[..., Any], *, skip_first: bool) -> inspect.
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return _ANY_CALL
-    if skip_first:
-        parameters = list(signature.parameters.values())
-        if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
-            signature = signature.replace(parameters=parameters[1:])
+    return without_first(signature) if skip_first else signature
+
+
+def without_first(signature: inspect.Signature) -> inspect.Signature:
+    """Return a signature without the instance's parameter."""
+    parameters = list(signature.parameters.values())
+    if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+        signature = signature.replace(parameters=parameters[1:])
     return signature
 
 

@@ -9,7 +9,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
@@ -33,11 +33,14 @@ from hybridflow.tracing.arguments import (
     named_arguments,
     parameters_of,
     quick_arguments,
+    without_first,
 )
 from hybridflow.tracing.cache import CacheInfo, TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
 from hybridflow.tracing.convert import NotConvertible, converted_text
+from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_open
 from hybridflow.tracing.explain import Change, Explanation, TraceRecord
+from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
 from hybridflow.tracing.lowered import Lowered
 from hybridflow.tracing.signature import (
     FLOAT,
@@ -148,6 +151,8 @@ class CompiledFunction(Generic[P, R]):
         autograph: bool = True,
         max_traces: int = 64,
         name: str | None = None,
+        input_signature: Sequence[Any] | None = None,
+        dynamic: Dynamic = "auto",
         bound: bool = False,
     ) -> None:
         if not callable(function):
@@ -172,6 +177,9 @@ class CompiledFunction(Generic[P, R]):
         self._quick = Quick.of(self._parameters)
         self._static = frozenset([static_argnames] if isinstance(static_argnames, str) else static_argnames)
         self._check_static()
+        self._options: dict[str, Any] = {"input_signature": input_signature, "dynamic": check_dynamic(dynamic)}
+        self._shapes = SeenShapes(dynamic)
+        self._inputs = InputSignature.of(input_signature, self._parameters, self._name)
         self._max_traces = max_traces
         self._lock = threading.RLock()
         self._traces = TraceCache(max_traces)
@@ -212,21 +220,21 @@ class CompiledFunction(Generic[P, R]):
                     pass  # the general way traces anew, or says what is wrong
         return self._call(args, kwargs)
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None = None) -> Any:
         context = CONTEXT.get()
         if SETTINGS.eager or (context is not None and context.tracer is not None):
-            return self._call_python(args, kwargs)
-        trace, signature = self._find(self._signature(args, kwargs), args)
+            return self._call_python(args, kwargs, inputs or self._inputs)
+        trace, signature = self._find(self._signature(args, kwargs, inputs), args)
         if context is not None and context.tapes:
             return trace.call_under_tapes(signature, context)
         variables = trace.variables(signature)
         return trace.call(trace.arrays(signature), variables, None if context is None else context.device)
 
-    def _call_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_python(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None) -> Any:
         """Call the function itself, with what a trace would give it and to what a compiled call would return."""
         label = getattr(self._function, "__qualname__", self._name)
-        if holds_arrays(args, kwargs):
-            signature = self._signature(args, kwargs)
+        if inputs is not None or holds_arrays(args, kwargs):
+            signature = self._signature(args, kwargs, inputs)
             result = call_with_tensors(label, self._caller(args), signature, self._static)
         else:
             result = self._to_call()(*args, **kwargs)
@@ -236,13 +244,18 @@ class CompiledFunction(Generic[P, R]):
         """Return the function as it runs now: converted in a trace, the user's own outside."""
         return as_traced(self._function) if self._autograph else self._function
 
-    def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
+    def _signature(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None = None
+    ) -> Signature:
         if self._bound:
             args = args[1:]
         arguments = None if self._quick is None else quick_arguments(self._quick, args, kwargs)
         if arguments is None:
             arguments = named_arguments(self._parameters, self._static, args, kwargs, self._name)
-        return flatten_arguments(arguments, self._static)
+        inputs = inputs or self._inputs
+        if inputs is None:
+            return flatten_arguments(arguments, self._static)
+        return inputs.pattern(flatten_arguments(inputs.cast(arguments), self._static))
 
     def _caller(self, args: tuple[Any, ...]) -> Callable[[dict[str, Any]], Any]:
         """Return a function of named arguments that calls the user's function."""
@@ -251,21 +264,29 @@ class CompiledFunction(Generic[P, R]):
 
     def _find(self, signature: Signature, args: tuple[Any, ...]) -> tuple[Trace, Signature]:
         """Return the trace of a call, made if there is none, and the signature by which it was found."""
-        needed = self._needed.get(signature.key) if self._needed else None
-        found = signature if needed is None else with_numbers(signature, needed)
-        trace = self._fitting(found)
-        if trace is None:
+        found = self._known(signature)
+        if found is None:
             with self._lock:
-                trace = self._fitting(found)
-                if trace is None:
-                    return self._add(signature, args)
+                found = self._known(signature)
+                if found is None:
+                    return self._add(self._shapes.to_trace(signature), args)
         self._hits += 1
-        return trace, found
+        return found
+
+    def _known(self, signature: Signature) -> tuple[Trace, Signature] | None:
+        """Return the most specific trace that a call fits, and the signature by which it was found."""
+        for candidate in (signature, *self._shapes.candidates(signature)):
+            needed = self._needed.get(candidate.key) if self._needed else None
+            found = candidate if needed is None else with_numbers(candidate, needed)
+            trace = self._fitting(found)
+            if trace is not None:
+                return trace, found
+        return None
 
     def _fitting(self, signature: Signature) -> Trace | None:
         """Return the trace of a signature that also fits what is outside of the arguments."""
         for trace in self._traces.find(_cache_key(signature)):
-            if not trace.takes_variables or trace.fits(signature):
+            if not (trace.takes_variables or trace.symbolic) or trace.fits(signature):
                 return trace
         return None
 
@@ -318,14 +339,60 @@ class CompiledFunction(Generic[P, R]):
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
         """Return what differs from the cached trace that is most alike."""
-        best: list[tuple[str, str, str]] | None = None
+        best: tuple[bool, list[tuple[str, str, str]]] | None = None
         for trace in self._traces:
-            found = differences(trace.leaves, trace.tree, signature) or trace.alias_changes(signature)
-            if best is None or len(found) < len(best):
-                best = found
-        return tuple([Change(*change) for change in best or ()])
+            arguments = differences(trace.leaves, trace.tree, signature)
+            found = arguments or trace.alias_changes(signature) or trace.size_changes(signature)
+            rated = bool(arguments), found
+            if best is None or (rated[0], len(found)) < (best[0], len(best[1])):
+                best = rated
+        return tuple([Change(*change) for change in best[1]]) if best else ()
+
+    def concrete(self, *specs: Any) -> ConcreteFunction:
+        """Trace the function for given specs, without running it.
+
+        Args:
+            *specs: a structure of `TensorSpec` per argument, as `input_signature` takes them; the other arguments must
+                have defaults.
+
+        Returns:
+            A callable with the function's results that takes what fits the specs, and nothing else.
+
+        Raises:
+            ArgumentTypeError: something that is no `TensorSpec`.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> f = hf.compile(lambda x: x * 2)
+            >>> double = f.concrete(hf.TensorSpec([None]))
+            >>> double([1.0, 2.0]), f.trace_count
+            (Tensor([2., 4.], dtype=float32), 1)
+        """
+        return self._concrete((), specs)
+
+    def _concrete(self, first: tuple[Any, ...], specs: Sequence[Any]) -> ConcreteFunction:
+        parameters = self._parameters if not first or self._bound else without_first(self._parameters)
+        inputs = InputSignature(specs, parameters, self._name)
+
+        def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return self._call((*first, *args), kwargs, inputs)
+
+        example = (*first, *inputs.examples())
+        signature = self._signature(example, {}, inputs)
+        trace, found = self._find(signature, example)
+        self._shapes.add(self._signature(example, {}), {
+            i: leaf.key[1] for i, leaf in enumerate(found.leaves) if is_open(leaf)
+        })  # fmt: skip
+        return ConcreteFunction(self._name, inputs, run, trace.graph)
 
     # -- methods ----------------------------------------------------------------------------------------------
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Take note that this is a method: `input_signature` says nothing of the instance, whatever its name."""
+        if not self._bound:
+            self._inputs = InputSignature.of(
+                self._options["input_signature"], without_first(self._parameters), self._name
+            )
 
     @overload
     def __get__(self, instance: None, owner: type) -> CompiledFunction[P, R]: ...
@@ -362,9 +429,14 @@ class CompiledFunction(Generic[P, R]):
     def _like(self, function: Callable[..., Any], *, bound: bool = False) -> CompiledFunction[Any, Any]:
         """Compile a function with the same options."""
         return CompiledFunction(
-            function, static_argnames=self._static, autograph=self._autograph, max_traces=self._max_traces,
-            name=self._name, bound=bound,
-        )  # fmt: skip
+            function,
+            static_argnames=self._static,
+            autograph=self._autograph,
+            max_traces=self._max_traces,
+            name=self._name,
+            bound=bound,
+            **self._options,
+        )
 
     # -- looking inside ---------------------------------------------------------------------------------------
 
@@ -397,6 +469,7 @@ class CompiledFunction(Generic[P, R]):
         """Drop every trace and executable; counts and explanations stay."""
         with self._lock:
             self._traces.clear()
+            self._shapes.clear()
             self._sole = None
 
     def explain(self) -> Explanation:
@@ -464,6 +537,10 @@ class CompiledMethod(BoundCall):
         """See `CompiledFunction.lower`."""
         return self.__func__.lower(self.__self__, *args, **kwargs)
 
+    def concrete(self, *specs: Any) -> ConcreteFunction:
+        """See `CompiledFunction.concrete`."""
+        return self.__func__._concrete((self.__self__,), specs)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__func__, name)
 
@@ -478,18 +555,34 @@ def _cache_key(signature: Signature) -> Any:
 
 @overload
 def compile(
-    fn: Callable[P, R], /, *, static_argnames: Iterable[str] = (), autograph: bool = True, max_traces: int = 64,
+    fn: Callable[P, R],
+    /,
+    *,
+    input_signature: Sequence[Any] | None = None,
+    dynamic: Dynamic = "auto",
+    static_argnames: Iterable[str] = (),
+    autograph: bool = True,
+    max_traces: int = 64,
     name: str | None = None,
-) -> CompiledFunction[P, R]: ...  # fmt: skip
+) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
-    fn: None = None, /, *, static_argnames: Iterable[str] = (), autograph: bool = True, max_traces: int = 64,
+    fn: None = None,
+    /,
+    *,
+    input_signature: Sequence[Any] | None = None,
+    dynamic: Dynamic = "auto",
+    static_argnames: Iterable[str] = (),
+    autograph: bool = True,
+    max_traces: int = 64,
     name: str | None = None,
-) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...  # fmt: skip
+) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 def compile(
     fn: Callable[..., Any] | None = None,
     /,
     *,
+    input_signature: Sequence[Any] | None = None,
+    dynamic: Dynamic = "auto",
     static_argnames: Iterable[str] = (),
     autograph: bool = True,
     max_traces: int = 64,
@@ -505,6 +598,12 @@ def compile(
 
     Args:
         fn: the function; used as a decorator with arguments if left out.
+        input_signature: a structure of `TensorSpec` for each of the first arguments (a method's instance aside).
+            Lists and arrays are cast to the spec's dtype, what has another rank or dtype is refused, and a size of
+            None is open: one trace serves all sizes, XLA compiles for each.
+        dynamic: whether a size that differs from earlier calls is left open in the next trace (but for sizes 0 and 1,
+            which have their own). ``"auto"`` gives it up for calls whose open traces were of no use eight times, since
+            the code needs the numbers; True never does; with False every shape has a trace of its own.
         static_argnames: parameters that are part of the signature by value, whatever they are.
         autograph: convert the function's source, and what it calls, so that Python's control flow takes tensors
             and what it reads and writes outside is known; False traces the function as it is.
@@ -515,8 +614,9 @@ def compile(
         The `CompiledFunction`, or a decorator.
 
     Raises:
-        ArgumentTypeError: `fn` is not callable.
-        ArgumentError: an unknown static argument, or `max_traces` less than 1.
+        ArgumentTypeError: `fn` is not callable, or something in `input_signature` is no `TensorSpec`.
+        ArgumentError: an unknown static argument, an `input_signature` longer than the arguments, another word for
+            `dynamic`, or `max_traces` less than 1.
 
     Example:
         >>> import hybridflow as hf
@@ -531,7 +631,13 @@ def compile(
         if isinstance(function, CompiledFunction):
             function = cast("CompiledFunction[Any, Any]", function).python_function
         return CompiledFunction(
-            function, static_argnames=static_argnames, autograph=autograph, max_traces=max_traces, name=name
+            function,
+            static_argnames=static_argnames,
+            autograph=autograph,
+            max_traces=max_traces,
+            name=name,
+            input_signature=input_signature,
+            dynamic=dynamic,
         )
 
     return decorate if fn is None else decorate(fn)

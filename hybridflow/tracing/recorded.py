@@ -18,7 +18,7 @@ from hybridflow.ir.builder import ASSIGN, REREAD
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph, clone_node
 from hybridflow.passes import run_passes
-from hybridflow.xla.executable import compile_graph
+from hybridflow.xla.executable import compile_graph, concrete_specs
 
 
 def graph_to_record(graph: Graph, assignments: Mapping[Node, Node], outputs: int) -> Graph:
@@ -54,24 +54,25 @@ def graph_to_record(graph: Graph, assignments: Mapping[Node, Node], outputs: int
     return Graph(graph.name, graph.inputs, tuple(nodes), tuple(returned), graph.dims)
 
 
-def gradient_op(graph: Graph, wanted: Mask, device: Any) -> Op:
+def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) -> Op:
     """Return the op of recorded calls of a graph; ``op.jitted["forward"]`` runs it.
 
     Args:
         graph: what `graph_to_record` returned.
         wanted: per input, whether its gradient may be asked.
         device: the jax device to run on; jax's default one if None.
+        sizes: the size of each symbol.
     """
     split = split_gradient(graph, wanted)
     forward, _ = run_passes(split.forward, differentiable=False)
     backward, _ = run_passes(split.backward, differentiable=False)
-    executable = compile_graph(forward, sizes={}, device=device)
+    executable = compile_graph(forward, sizes=sizes, device=device)
     op = Op(
         name=graph.name,
         kernel=No("compiled"),
-        lower=lower_graph(forward),
+        lower=lower_graph(forward, sizes),
         infer=_recorded_infer(graph),
-        vjp=_recorded_rule(graph, split, lower_graph(backward)),
+        vjp=_recorded_rule(graph, split, lower_graph(backward, sizes), sizes),
         saves=Saves(x="all", hidden=split.residuals),
         traits=frozenset({"nested"}),
     )
@@ -87,8 +88,12 @@ def _recorded_infer(graph: Graph) -> Callable[..., Any]:
     return infer
 
 
-def _recorded_rule(graph: Graph, split: SplitGradient, backward: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded_rule(
+    graph: Graph, split: SplitGradient, backward: Callable[..., Any], sizes: dict[str, int]
+) -> Callable[..., Any]:
     """Return the rule of a recorded call: the compiled backward graph on bare arrays, a graph call on tensors."""
+
+    outputs = concrete_specs(graph.output_specs, sizes)
 
     def rule(F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Any]:
         del attrs
@@ -96,7 +101,7 @@ def _recorded_rule(graph: Graph, split: SplitGradient, backward: Callable[..., A
         gs = list(g) if isinstance(g, tuple) else [g]
         if any(isinstance(value, Tensor) for value in (*xs, *gs)):
             return graph_pullback(F, graph, xs, gs, split.present)
-        cotangents = zero_cotangents(split.given, gs, graph.output_specs, jnp.full)
+        cotangents = zero_cotangents(split.given, gs, outputs, jnp.full)
         residuals = y[visible:] if isinstance(y, tuple) else ()
         found = iter(backward(*[xs[i] for i in split.reads], *residuals, *cotangents))
         return [next(found) if present else None for present in split.present]

@@ -15,7 +15,7 @@ import numpy as np
 
 from hybridflow.core.dtypes import as_dtype
 from hybridflow.core.errors import ArgumentTypeError, message
-from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
@@ -48,7 +48,10 @@ class Leaf(NamedTuple):
     def describe(self) -> str:
         """Describe the leaf as ``explain`` shows it."""
         if self.kind == TENSOR:
-            return str(self.value.spec)
+            spec = self.value.spec
+            if self.key[1] == spec.shape:
+                return str(spec)
+            return f"{spec} as {format_spec(tuple([None if s == -1 else s for s in self.key[1]]), spec.dtype)}"
         if self.kind == VARIABLE:
             return f"Variable {self.value.spec}"
         if self.kind == FLOAT:
@@ -296,6 +299,8 @@ def differences(old: list[Leaf], old_tree: Any, new: Signature) -> list[tuple[st
 
 
 def _told_apart(a: Leaf, b: Leaf) -> tuple[str, str]:
+    if a.kind == b.kind == TENSOR and str(a.value.spec) != str(b.value.spec):
+        return str(a.value.spec), str(b.value.spec)
     left, right = a.describe(), b.describe()
     if left == right:
         if a.kind == VARIABLE:

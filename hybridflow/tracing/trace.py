@@ -23,6 +23,7 @@ from hybridflow.core.node import Edge, format_where, user_place, where_file_line
 from hybridflow.core.op import Op
 from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_calls
+from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.variable import WRITES, Variable
 from hybridflow.ir.builder import Check, GraphBuilder
@@ -32,6 +33,7 @@ from hybridflow.ir.graph import CONSTANT, Graph
 from hybridflow.ir.variables import ArgumentVariable, VariableState
 from hybridflow.passes import run_passes
 from hybridflow.tracing.calls import check_unchanged, output_tensor
+from hybridflow.tracing.dynamic import sizes_of, symbol_places, symbolic_specs
 from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.numbers import Numbers
 from hybridflow.tracing.order import has_order, in_order_of, skeleton
@@ -85,6 +87,7 @@ class Trace:
         named: Sequence[Leaf],
         tree: Any,
         record: TraceRecord,
+        places: dict[tuple[int, int], str],
     ) -> None:
         self.raw_graph = graph
         self.graph, passes = run_passes(graph, differentiable=False)
@@ -109,7 +112,8 @@ class Trace:
         self.donated: tuple[int, ...] = () if self.calls_host else tuple([first + index for index in self.assigned])
         self.executables: dict[Any, Executable] = {}
         self.only: Executable | None = None
-        self.symbolic = bool(graph.dims.hints)
+        self.places = places
+        self.symbolic = bool(places)
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
         self.gradient_ops: dict[Any, Op] = {}
@@ -123,8 +127,23 @@ class Trace:
     # -- Variables --------------------------------------------------------------------------------------------
 
     def fits(self, signature: Signature) -> bool:
-        """Whether the Variables among the arguments meet those that the trace reached otherwise as they did then."""
-        return not self.alias_changes(signature)
+        """Whether the trace is right for a call of its key.
+
+        The Variables among the arguments must meet those that it reached otherwise as they did then, and what it asked
+        of open sizes must have the same answers.
+        """
+        if self.symbolic and not self.graph.dims.holds(sizes_of(signature, self.places)):
+            return False
+        return not self.takes_variables or not self.alias_changes(signature)
+
+    def size_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
+        """Return ``(argument, before, after)`` for what the trace asked of sizes and has another answer now."""
+        if not self.symbolic:
+            return []
+        sizes = sizes_of(signature, self.places)
+        failed = [guard for guard in self.graph.dims.guards if not guard.holds(sizes)]
+        shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        return [("sizes", str(guard), f"{not guard.answer} for {shown}") for guard in failed]
 
     def alias_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
         """Return ``(argument, before, after)`` for those that do not."""
@@ -172,6 +191,8 @@ class Trace:
             with self.lock:
                 found = self.executables.get(key)
                 if found is None:
+                    while len(self.executables) >= _EXECUTABLES:
+                        del self.executables[next(iter(self.executables))]
                     found = self.executables[key] = self._compile(sizes, device)
         return found
 
@@ -292,29 +313,36 @@ class Trace:
         self.last_used = next_use()
         if PENDING.calls:
             settle_calls(self)
-        gradient = self._gradient_op(tuple([edge is not None for edge in edges]), device)
         values = [raw_value(tensor) for tensor in inputs]
+        sizes = bind_sizes(self.graph, values) if self.symbolic else {}
+        gradient = self._gradient_op(tuple([edge is not None for edge in edges]), device, sizes)
         outputs = tuple(gradient.jitted["forward"](*values))
         self._write(variables, outputs)
         attrs = {"graph": self.recorded, "residuals": True}
+        if sizes:
+            attrs["sizes"] = tuple(sizes.items())  # what is compiled of the rule is for these
         made = record_node(gradient, tuple(edges), attrs, values, outputs, "xla")
         tensors = (made if isinstance(made, tuple) else (made,))[: self.plan.count]
         if self.checks:
             self.check_later(outputs, tensors)
         return self.plan.build(tensors)
 
-    def _gradient_op(self, wanted: tuple[bool, ...], device: Any) -> Op:
-        found = self.gradient_ops.get((wanted, device))
+    def _gradient_op(self, wanted: tuple[bool, ...], device: Any, sizes: dict[str, int]) -> Op:
+        key = (wanted, device, *sizes.items())
+        found = self.gradient_ops.get(key)
         if found is None:
             with self.lock:
-                found = self.gradient_ops.get((wanted, device))
+                found = self.gradient_ops.get(key)
                 if found is None:
+                    while len(self.gradient_ops) >= _EXECUTABLES:
+                        del self.gradient_ops[next(iter(self.gradient_ops))]
+                    self.graph.dims.hints.update(sizes)  # what the gradient asks of sizes is asked of this call's
                     if self.recorded is None:
                         assignments = {
                             node: state.original[0] for state in self.states for node in state.assignments
                         }
                         self.recorded = graph_to_record(self.raw_graph, assignments, self.plan.count)
-                    found = self.gradient_ops[wanted, device] = gradient_op(self.recorded, wanted, device)
+                    found = self.gradient_ops[key] = gradient_op(self.recorded, wanted, device, sizes)
         return found
 
 
@@ -348,6 +376,8 @@ def raw_value(tensor: Tensor) -> Any:
     return value if tensor._alt is None else tensor._alt
 
 
+_EXECUTABLES = 64
+"""How many executables a trace keeps, one per concrete shape; the oldest makes room."""
 _WORTH_KEEPING = 1 << 16
 """Bytes from which a host tensor keeps its XLA form: copying it again at every call would cost more."""
 
@@ -397,7 +427,12 @@ def make_trace(
     with context_of(None):
         builder = GraphBuilder(name)
     stand_ins = [ArgumentVariable.of(variable, i) for i, variable in enumerate(argument_variables(signature))]
-    values: list[Any] = [_traced_value(leaf, builder, stand_ins) for leaf in named if leaf.kind != NOTHING]
+    specs = symbolic_specs(list(named), builder.dims)
+    values: list[Any] = [
+        _traced_value(leaf, spec, builder, stand_ins)
+        for leaf, spec in zip(named, specs, strict=True)
+        if leaf.kind != NOTHING
+    ]
     arguments = unflatten_arguments(signature, values, static)
     try:
         with context_of(builder, (), context.device):
@@ -413,13 +448,15 @@ def make_trace(
         builder.scope.alive = False
     record.trace_ms = (time.perf_counter() - start) * 1e3
     plan = OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None)
-    return Trace(graph, builder, plan, named, signature.tree, record)
+    return Trace(graph, builder, plan, named, signature.tree, record, symbol_places(list(named), specs))
 
 
-def _traced_value(leaf: Leaf, builder: GraphBuilder, stand_ins: Sequence[Variable]) -> Any:
+def _traced_value(
+    leaf: Leaf, spec: TensorSpec | None, builder: GraphBuilder, stand_ins: Sequence[Variable]
+) -> Any:
     """Return what the function gets for an argument's leaf while it is traced."""
-    if leaf.kind == TENSOR:
-        return builder.argument(leaf.value.spec, leaf.path)
+    if spec is not None:
+        return builder.argument(spec, leaf.path)
     if leaf.kind == FLOAT:
         return builder.float_argument()
     return stand_ins[leaf.key[1]] if leaf.kind == VARIABLE else leaf.value

@@ -48,11 +48,9 @@ def is_wide(graph: Graph) -> bool:
     return any(spec.dtype.num in WIDE for spec in specs)
 
 
-def concrete_specs(graph: Graph, sizes: dict[str, int]) -> list[TensorSpec]:
-    """Return the input specs with symbolic sizes replaced."""
-    return [
-        make_spec(tuple([evaluate_size(size, sizes) for size in spec.shape]), spec.dtype) for spec in graph.input_specs
-    ]
+def concrete_specs(specs: Sequence[TensorSpec], sizes: dict[str, int]) -> list[TensorSpec]:
+    """Return specs with symbolic sizes replaced."""
+    return [make_spec(tuple([evaluate_size(size, sizes) for size in spec.shape]), spec.dtype) for spec in specs]
 
 
 def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, int], device: Any = None) -> Executable:
@@ -67,7 +65,7 @@ def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, 
     """
     backend = None if device is None else device.platform
     sharding = None if device is None else jax.sharding.SingleDeviceSharding(device)
-    lowering = lower_graph(graph)
+    lowering = lower_graph(graph, sizes)
     calls_host = has_effects(graph)
     function = jax.jit(
         with_session(lowering) if calls_host else lowering,
@@ -78,7 +76,7 @@ def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, 
     with enable_x64() if wide else nullcontext():
         start = time.perf_counter()
         arguments: list[Any] = [
-            jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding) for spec in concrete_specs(graph, sizes)
+            jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding) for spec in concrete_specs(graph.input_specs, sizes)
         ]
         if calls_host:
             arguments.append(SESSION_SPEC)

@@ -54,7 +54,7 @@ def check_labels(name: str, labels: Tensor, classes: Any) -> None:
         IndexRangeError: naming the first label out of range and its position.
     """
     array = _known_value(labels)
-    if array is None or not isinstance(classes, int):
+    if array is None or type(classes) is not int:
         wide = labels if labels.dtype.itemsize == 8 else cast_to(labels, int32)
         inside = logical_and(greater_equal(wide, 0), less(wide, full((), classes, dtype=wide.dtype)))
         text = message(f"{name}: a label is not in 0 to {classes - 1}", got=str(labels.spec),
