@@ -77,15 +77,14 @@ def bind_sizes(graph: Graph, values: Sequence[Any]) -> dict[str, int]:
     for node, value in zip(graph.inputs, values, strict=True):
         for size, actual in zip(node.spec().shape, value.shape, strict=True):
             name = size.symbol if isinstance(size, Dim) else None
-            if name is not None:
-                if sizes.setdefault(name, actual) != actual:
-                    raise ShapeError(
-                        message(
-                            f"{graph.name}: dimension {name} is {sizes[name]} in one input and {actual} in another",
-                            got=", ".join(str(n.spec()) for n in graph.inputs),
-                            hint="Pass inputs whose sizes agree.",
-                        )
+            if name is not None and sizes.setdefault(name, actual) != actual:
+                raise ShapeError(
+                    message(
+                        f"{graph.name}: dimension {name} is {sizes[name]} in one input and {actual} in another",
+                        got=", ".join(str(n.spec()) for n in graph.inputs),
+                        hint="Pass inputs whose sizes agree.",
                     )
+                )
     return sizes
 
 

@@ -15,7 +15,7 @@ Dynamic = Literal["auto"] | bool
 ANY = -1
 """Stands in a pattern for a size that `input_signature` leaves open: any size."""
 Pattern = tuple[int | None, ...]
-"""A shape in a key: None stands for a size that was seen to differ, and is 2 at least; 0 and 1 have their own traces."""
+"""A shape in a key: None is a size that was seen to differ, and is 2 at least; 0 and 1 have traces of their own."""
 _FORGET = 256
 """For how many kinds of calls the sizes seen are remembered."""
 _GIVE_UP = 8

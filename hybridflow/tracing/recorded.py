@@ -92,7 +92,6 @@ def _recorded_rule(
     graph: Graph, split: SplitGradient, backward: Callable[..., Any], sizes: dict[str, int]
 ) -> Callable[..., Any]:
     """Return the rule of a recorded call: the compiled backward graph on bare arrays, a graph call on tensors."""
-
     outputs = concrete_specs(graph.output_specs, sizes)
 
     def rule(F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Any]:

@@ -318,7 +318,7 @@ class Trace:
         gradient = self._gradient_op(tuple([edge is not None for edge in edges]), device, sizes)
         outputs = tuple(gradient.jitted["forward"](*values))
         self._write(variables, outputs)
-        attrs = {"graph": self.recorded, "residuals": True}
+        attrs: dict[str, Any] = {"graph": self.recorded, "residuals": True}
         if sizes:
             attrs["sizes"] = tuple(sizes.items())  # what is compiled of the rule is for these
         made = record_node(gradient, tuple(edges), attrs, values, outputs, "xla")

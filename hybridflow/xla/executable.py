@@ -76,7 +76,8 @@ def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, 
     with enable_x64() if wide else nullcontext():
         start = time.perf_counter()
         arguments: list[Any] = [
-            jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding) for spec in concrete_specs(graph.input_specs, sizes)
+            jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
+            for spec in concrete_specs(graph.input_specs, sizes)
         ]
         if calls_host:
             arguments.append(SESSION_SPEC)

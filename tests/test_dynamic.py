@@ -1,0 +1,282 @@
+"""`input_signature`, `dynamic=` and `.concrete`: traces with open sizes."""
+
+import contextlib
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow.core import errors
+
+
+def batch(n, dtype=np.float32):
+    return np.arange(n * 3, dtype=dtype).reshape(n, 3)
+
+
+def centred(x):
+    return (x - hf.mean(x, axis=0)) / x.shape[0], x.shape[0]
+
+
+class Model:
+    def __init__(self, scale=2.0):
+        self.scale = hf.Variable(scale)
+
+    @hf.compile(input_signature=[hf.TensorSpec([None, 3])])
+    def run(this, x):  # noqa: N805
+        return hf.sum(x * this.scale, axis=0)
+
+
+class Slotted:
+    __slots__ = ("scale",)  # cannot be referenced weakly: the instance is an argument
+
+    def __init__(self):
+        self.scale = hf.Variable(3.0)
+
+    @hf.compile(input_signature=[hf.TensorSpec([None, 3])])
+    def run(me, x):  # noqa: N805
+        return hf.sum(x * me.scale, axis=0)
+
+
+# -- input_signature ----------------------------------------------------------------------------------------------
+
+
+def test_one_trace_for_every_batch_size():
+    f = hf.compile(centred, input_signature=[hf.TensorSpec([None, 3])])
+    for n in (4, 1, 2, 7, 4):
+        found, size = f(batch(n))
+        expected, _ = centred(hf.asarray(batch(n)))
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
+        assert size.item() == n
+    assert f.trace_count == 1
+    assert f.compile_count == f.cache_info().executables == f.explain()[0].compiles == 4
+    assert "f32[?,3]" in str(f.explain())
+    assert "4 compile(s)" in str(f.explain())
+    assert f.graph(batch(9)).input_specs[0].shape[1] == 3
+
+
+@pytest.mark.parametrize("kind", [Model, Slotted])
+def test_methods_whatever_the_first_parameter_is_called(kind):
+    model = kind()
+    for n in (2, 5):
+        np.testing.assert_allclose(model.run(batch(n)).numpy(), batch(n).sum(0) * model.scale.item())
+    assert model.run.trace_count == 1
+    with pytest.raises(TypeError, match=r"run: argument 'x' is numpy f32\[3\], its input_signature is f32\[\?,3\]"):
+        model.run(np.zeros(3, np.float32))
+
+
+def test_lists_and_arrays_are_cast():
+    f = hf.compile(lambda x, n: x + n, input_signature=[hf.TensorSpec([None]), hf.TensorSpec([], hf.int32)])
+    for value in ([1, 2, 3], (1.0, 2.0), np.arange(3), np.arange(3.0), np.float32([1, 2])):
+        assert f(value, 1).dtype == np.float32
+    assert f.trace_count == 1
+
+
+class Pair(NamedTuple):
+    left: object
+    right: object
+
+
+def test_structures_of_specs():
+    spec = {"a": hf.TensorSpec([None, 2]), "b": Pair(hf.TensorSpec([None]), [hf.TensorSpec([2])])}
+    f = hf.compile(lambda t: t["a"] * t["b"].right[0] + t["b"].left[:1], input_signature=[spec])
+    for n in (2, 3):
+        value = {"a": np.ones((n, 2)), "b": Pair([1.0] * n, [[1.0, 2.0]])}
+        assert f(value).numpy().tolist() == [[2.0, 3.0]] * n
+    assert f.trace_count == 1
+    with pytest.raises(TypeError, match=r"argument \"t\['b'\]\.right\[0\]\" is list f32\[1\], .* is f32\[2\]"):
+        f({"a": np.ones((2, 2)), "b": Pair([1.0], [[1.0]])})
+    with pytest.raises(TypeError, match=r"argument 't' has another structure than its input_signature\n  got: list"):
+        f([1.0])
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (np.zeros((2, 4), np.float32), r"numpy f32\[2,4\]"),
+        (hf.zeros((2, 3, 1)), r"f32\[2,3,1\]"),
+        (hf.zeros((2, 3), dtype=hf.float64), r"f64\[2,3\]"),
+        (np.zeros((2, 3), np.complex64), r"numpy c64\[2,3\]"),
+        ([[1.0, 2.0]], r"list f32\[1,2\]"),
+        ("text", "'text'"),
+        (None, "None"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_both(value, shown, compiled):
+    f = hf.compile(lambda x: x, input_signature=[hf.TensorSpec([None, 3])])
+    text = rf"<lambda>: argument 'x' is {shown}, its input_signature is f32\[\?,3\]"
+    with contextlib.nullcontext() if compiled else hf.config.run_eagerly(), pytest.raises(TypeError, match=text):
+        f(value)
+    assert f.trace_count == 0
+
+
+def test_what_an_input_signature_is():
+    with pytest.raises(ValueError, match="input_signature has 2 entries, <lambda> takes 1 arguments"):
+        hf.compile(lambda x: x, input_signature=[hf.TensorSpec([]), hf.TensorSpec([])])
+    with pytest.raises(TypeError, match="input_signature has 3 for 'x', which is no TensorSpec"):
+        hf.compile(lambda x: x, input_signature=[3])
+
+
+def test_variables_and_gradients_with_open_sizes():
+    w = hf.Variable(np.ones((3, 2), np.float32))
+
+    @hf.compile(input_signature=[hf.TensorSpec([None, 3])])
+    def step(x):
+        with hf.GradientTape() as tape:
+            loss = hf.mean(hf.tanh(x @ w) ** 2)
+        gradient = tape.gradient(loss, w)
+        w.assign_sub(0.1 * gradient)
+        return gradient
+
+    for n in (2, 1, 4):
+        before = hf.Variable(w.read())
+        x = hf.asarray(batch(n)) * 0.1
+        with hf.GradientTape() as tape:
+            loss = hf.mean(hf.tanh(x @ before) ** 2)
+        expected = tape.gradient(loss, before)
+        np.testing.assert_allclose(step(x).numpy(), expected.numpy(), rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(w.numpy(), (before - 0.1 * expected).numpy(), rtol=1e-5)
+    assert step.trace_count == 1
+
+
+def test_a_tape_around_a_call_with_open_sizes():
+    f = hf.compile(lambda x: hf.sum(x * x, axis=0) * x.shape[0], input_signature=[hf.TensorSpec([None, 3])])
+    for n in (2, 5, 1, 2):
+        x = hf.asarray(batch(n))
+        with hf.GradientTape() as outer:
+            outer.watch(x)
+            with hf.GradientTape() as tape:
+                tape.watch(x)
+                y = f(x)
+            first = tape.gradient(y, x)
+        np.testing.assert_allclose(first.numpy(), 2 * n * batch(n))
+        np.testing.assert_allclose(outer.gradient(first, x).numpy(), np.full((n, 3), 2.0 * n))
+    assert f.trace_count == 1
+
+
+# -- dynamic ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dynamic", ["auto", True])
+def test_only_the_sizes_that_differ_are_opened(dynamic):
+    f = hf.compile(lambda x, y: (x @ y).sum(), dynamic=dynamic)
+    y = hf.ones((3, 4))
+    for n in (2, 5, 6, 7):
+        assert f(batch(n), y).item() == batch(n).sum() * 4
+    assert f.trace_count == 2
+    specs = [record.signature for record in f.explain()]
+    assert specs == [{"x": "f32[2,3]", "y": "f32[3,4]"}, {"x": "f32[5,3] as f32[?,3]", "y": "f32[3,4]"}]
+    assert f.explain()[1].reason == "x: f32[2,3] -> f32[5,3]"
+
+
+def test_the_most_specific_trace_is_used():
+    f = hf.compile(lambda x: x + 1)
+    for n in (2, 3, 4):
+        f(batch(n))
+    assert f.trace_count == 2
+    f(np.zeros((4, 5), np.float32))  # another axis differs: both are open now
+    assert f.trace_count == 3
+    assert f.explain()[2].signature == {"x": "f32[4,5] as f32[?,?]"}
+    for x, spec in [(batch(2), "f32[2,3]"), (batch(9), "f32[x_0,3]"), (np.zeros((7, 6), np.float32), "f32[x_0,x_1]")]:
+        assert str(f.graph(x).input_specs[0]) == spec
+    assert f.trace_count == 3
+
+
+def test_sizes_0_and_1_have_their_own_traces():
+    f = hf.compile(lambda x: x * 2)
+    for n in (4, 5, 1, 0, 6, 1, 0):
+        assert f(batch(n)).shape == (n, 3)
+    assert [record.signature["x"] for record in f.explain()] == [
+        "f32[4,3]", "f32[5,3] as f32[?,3]", "f32[1,3]", "f32[0,3]",
+    ]  # fmt: skip
+
+
+def test_without_dynamic_every_shape_is_a_trace():
+    f = hf.compile(lambda x: x * 2, dynamic=False)
+    for n in (2, 3, 4):
+        f(batch(n))
+    assert f.trace_count == 3
+
+
+def test_what_the_code_asks_of_a_size_is_a_guard():
+    f = hf.compile(lambda x: x * 2 if x.shape[0] > 4 else x)
+    for n in (2, 3, 4, 5, 6, 3):
+        np.testing.assert_array_equal(f(batch(n)).numpy(), batch(n) * (2 if n > 4 else 1))
+    assert f.trace_count == 3
+    assert f.explain()[2].reason == "sizes: x_0 > 4 is False -> True for x_0=5"
+    assert "guard x_0 > 4 is True" in str(f.graph(batch(7)))
+
+
+def test_code_that_needs_the_number_is_traced_by_size_again():
+    f = hf.compile(lambda x: x * float(x.shape[0]))
+    for n in [*range(2, 14), 3, 3]:
+        np.testing.assert_array_equal(f(batch(n)).numpy(), batch(n) * n)
+    assert f.trace_count == 12
+    assert f.explain()[-1].signature == {"x": "f32[13,3]"}  # opening sizes was of no use here
+
+
+def test_sizes_are_numbers_to_the_code():
+    def f(x):
+        n = x.shape[0]
+        assert isinstance(n, int)
+        return hf.asarray(n), hf.asarray([n, 3]), x * n, n * x, n - x, hf.sum(x) / n, x.reshape((n * 3,)), [n, n + 1]
+
+    compiled = hf.compile(f)
+    for n in (2, 3, 4):
+        for a, b in zip(compiled(hf.asarray(batch(n))), f(hf.asarray(batch(n))), strict=True):
+            if isinstance(b, list):
+                assert [x.item() for x in a] == b
+            else:
+                assert (a.dtype, a.shape) == (b.dtype, b.shape)
+                np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6)
+    assert compiled.trace_count == 2
+
+
+def test_a_size_that_leaks_raises():
+    kept = []
+    f = hf.compile(lambda x: (kept.append(x.shape[0]), x)[1], input_signature=[hf.TensorSpec([None])], autograph=False)
+    f([1.0, 2.0])
+    with pytest.raises(errors.LeakError, match="the size x_0 was kept while a compiled function was traced"):
+        hf.asarray(kept[0])
+
+
+def test_executables_of_a_trace_are_bounded(monkeypatch):
+    monkeypatch.setattr("hybridflow.tracing.trace._EXECUTABLES", 2)
+    f = hf.compile(lambda x: x + 1, input_signature=[hf.TensorSpec([None])])
+    for n in (1, 2, 3, 3, 1):
+        assert f([0.0] * n).shape == (n,)
+    assert f.cache_info().executables == 2
+    assert f.compile_count == 4
+
+
+def test_dynamic_takes_three_words():
+    with pytest.raises(ValueError, match="dynamic='yes' is not a choice\n  Choose 'auto', True or False"):
+        hf.compile(lambda x: x, dynamic="yes")
+
+
+# -- concrete -----------------------------------------------------------------------------------------------------
+
+
+def test_concrete_traces_without_running():
+    runs = []
+    f = hf.compile(lambda x, n: (hf.pure_callback(lambda v: (runs.append(1), v)[1], hf.TensorSpec([]), n), x * n)[1])
+    g = f.concrete(hf.TensorSpec([None, 3]), hf.TensorSpec([]))
+    assert (f.trace_count, f.compile_count, runs) == (1, 0, [])
+    for n in (2, 4):
+        np.testing.assert_array_equal(g(batch(n), 2.0).numpy(), batch(n) * 2)
+    assert (f.trace_count, f.compile_count, len(runs)) == (1, 2, 2)
+    np.testing.assert_array_equal(f(hf.asarray(batch(7)), hf.asarray(2.0)).numpy(), batch(7) * 2)
+    assert f.trace_count == 1  # ordinary calls find it
+    with pytest.raises(TypeError, match=r"argument 'x' is f32\[2\], its input_signature is f32\[\?,3\]"):
+        g(hf.zeros(2), 2.0)
+    assert str(g.graph.input_specs[0]) == "f32[x_0,3]"
+    assert repr(g) == "<ConcreteFunction <lambda>(f32[?,3], f32[])>"
+
+
+def test_concrete_methods():
+    model = Model()
+    run = model.run.concrete(hf.TensorSpec([2, 3]))
+    np.testing.assert_array_equal(run(batch(2)).numpy(), batch(2).sum(0) * 2)
+    with pytest.raises(TypeError, match=r"is numpy f32\[3,3\], its input_signature is f32\[2,3\]"):
+        run(batch(3))
