@@ -42,6 +42,8 @@ from hybridflow.ops.choice import *  # noqa: F403
 from hybridflow.ops.comparison import *  # noqa: F403
 from hybridflow.ops.complex_parts import *  # noqa: F403
 from hybridflow.ops.creation import *  # noqa: F403
+from hybridflow.ops.diagonals import *  # noqa: F403
+from hybridflow.ops.einsum import *  # noqa: F403
 from hybridflow.ops.effects import *  # noqa: F403
 from hybridflow.ops.cumulative import *  # noqa: F403
 from hybridflow.ops.dtype_functions import *  # noqa: F403

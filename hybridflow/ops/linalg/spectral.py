@@ -1,0 +1,599 @@
+"""Eigenvalues, singular values and QR factors.
+
+Eigenvectors and singular vectors are determined up to a factor of absolute value 1 (a sign), and LAPACK, cuSOLVER
+and their versions choose different ones. Here each vector ``v`` is turned so that its inner product with
+``w = (cos 0, cos 1, cos 2, ...)`` is real and positive. Structured vectors do not come near the tie at 0, which
+would make the choice depend on rounding: cosines of integers are linearly independent over the algebraic numbers
+(Lindemann and Weierstrass), so that only a vector that has a transcendental component can be orthogonal to ``w``.
+The vectors of repeated eigenvalues or singular values are not determined by that; both modes use one implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dims import same_size
+from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, message
+from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
+from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
+from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.linalg.common import (
+    adjoint,
+    conjugated,
+    cubes,
+    factorable,
+    gaussian,
+    real_dtype,
+    require_matrix,
+    require_square,
+    transposed,
+    well_conditioned,
+)
+from hybridflow.ops.linalg.triangular import hermitian_part
+
+_ONE_IMPLEMENTATION = No("the vectors of repeated values depend on the implementation, so both modes use XLA's")
+
+
+def _phases(vectors: Any) -> Any:
+    """Return, per column, the conjugate of the phase of its inner product with the cosines; 1 where that is 0."""
+    weights = np.cos(np.arange(vectors.shape[-2])).astype(vectors.real.dtype)
+    product = jnp.sum(vectors * weights[:, None], axis=-2)
+    size = jnp.abs(product)
+    zero = size == 0
+    one = np.ones((), product.dtype)
+    unit = jnp.where(zero, one, product / jnp.where(zero, np.ones((), size.dtype), size))
+    return jnp.conj(unit) if vectors.dtype.kind == "c" else unit
+
+
+def _turned(vectors: Any) -> Any:
+    return vectors * _phases(vectors)[..., None, :]
+
+
+# -- Hermitian eigenvalues ----------------------------------------------------------------------------------------
+
+
+class EighResult(NamedTuple):
+    """Eigenvalues and eigenvectors.
+
+    Attributes:
+        eigenvalues: ``(..., n)``, real and ascending.
+        eigenvectors: ``(..., n, n)``, one per column, orthonormal.
+    """
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+def _eigh_lower(x: Any) -> Any:
+    if not x.size:
+        return jnp.zeros(x.shape[:-1], x.real.dtype), x
+    vectors, values = lax.linalg.eigh(hermitian_part(x), symmetrize_input=False, sort_eigenvalues=True)
+    return values, _turned(vectors)
+
+
+def _eigh_infer(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
+    require_kind("eigh", FLOATING, x)
+    require_square("eigh", x)
+    return make_spec(x.shape[:-1], real_dtype(x.dtype)), make_spec(x.shape, x.dtype)
+
+
+def _hermitian(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> Any:
+    """Draw Hermitian matrices with eigenvalues of alternating signs, 1 apart at least."""
+    q, _ = np.linalg.qr(gaussian(rng, *shape, dtype=np.promote_types(dtype, np.float64)))
+    values = np.arange(1, shape[-1] + 1) * (-1.0) ** np.arange(shape[-1])
+    return np.asarray((q * values) @ np.conj(np.swapaxes(q, -1, -2)), dtype=dtype)
+
+
+def _eigh_samples(rng: np.random.Generator) -> Any:
+    yield Sample((_hermitian(rng, 3, 3),))
+    yield Sample((_hermitian(rng, 2, 2, 2, dtype=np.complex128),))
+    yield Sample((gaussian(rng, 2, 0, 0),), gradient=False)
+    yield Bad((gaussian(rng, 3, 2),), error=ShapeError, text="not square: 3 rows, 2 columns")
+    yield Bad((gaussian(rng, 2, 2, dtype="float16"),), error=DTypeError, text="does not take float16")
+
+
+@op(
+    kernel=_ONE_IMPLEMENTATION,
+    lower=_eigh_lower,
+    infer=_eigh_infer,
+    vjp=rule_from_lowering("eigh"),
+    saves=Saves(x="all"),
+    flops=cubes(9),
+    samples=_eigh_samples,
+    ulp=64,
+)
+def eigh(x: TensorLike, /) -> EighResult:
+    """Compute eigenvalues and eigenvectors of Hermitian matrices.
+
+    The Hermitian part ``(x + x^H) / 2`` is what is decomposed, so the gradient is Hermitian. Each eigenvector is
+    turned so that its inner product with ``(cos 0, cos 1, cos 2, ...)`` is real and positive. Those of a repeated
+    eigenvalue are some orthonormal basis, and the gradient is NaN there; `eigvalsh` has one.
+
+    Args:
+        x: ``(..., n, n)``, real or complex floats.
+
+    Returns:
+        An `EighResult`; NaN for a matrix with elements that are not finite.
+
+    Raises:
+        ShapeError: a matrix that is not square.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> values, vectors = hf.linalg.eigh([[2.0, 0.0], [0.0, 1.0]])
+        >>> values
+        Tensor([1., 2.], dtype=float32)
+        >>> vectors
+        Tensor([[0., 1.],
+                [1., 0.]], dtype=float32)
+
+    Reference:
+        Gradient: M. B. Giles 2008, section 3.1. ``9 n**3`` FLOPs: G. H. Golub and C. F. Van Loan, Matrix
+        Computations, section 8.3.
+    """
+    return EighResult(*bind(eigh.op, factorable("eigh", x)))
+
+
+def _eigvalsh_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
+    del y
+    _, vectors = F.eigh(x)
+    return (F.matmul(conjugated(F, vectors) * _row(F, g), transposed(F, vectors)),)
+
+
+def _row(F: Any, x: Any) -> Any:
+    """Return ``(..., n)`` as ``(..., 1, n)``."""
+    return F.reshape(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
+
+
+@op(
+    kernel=lambda x: np.linalg.eigvalsh(hermitian_part(x)),
+    lower=lambda x: _values_lower(x, lambda x: lax.linalg.eigh(hermitian_part(x), symmetrize_input=False)[1]),
+    infer=lambda x: _eigh_infer(x)[0],
+    vjp=_eigvalsh_vjp,
+    saves=Saves(x=(0,)),
+    flops=cubes(4 / 3),
+    samples=_eigh_samples,
+    ulp=32,
+)
+def eigvalsh(x: TensorLike, /) -> Tensor:
+    """Compute the eigenvalues of Hermitian matrices.
+
+    The Hermitian part ``(x + x^H) / 2`` is what is decomposed. The gradient of a repeated eigenvalue is that of one
+    choice of eigenvectors; sums over it have the right one. Second order needs distinct eigenvalues.
+
+    Args:
+        x: ``(..., n, n)``, real or complex floats.
+
+    Returns:
+        ``(..., n)``, real and ascending.
+
+    Raises:
+        ShapeError: a matrix that is not square.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linalg.eigvalsh([[2.0, 0.0], [0.0, 1.0]])
+        Tensor([1., 2.], dtype=float32)
+
+    Reference:
+        Gradient: M. B. Giles 2008, section 3.1. ``4/3 n**3`` FLOPs: G. H. Golub and C. F. Van Loan, Matrix
+        Computations, section 8.3.
+    """
+    return bind(eigvalsh.op, factorable("eigvalsh", x))
+
+
+def _values_lower(x: Any, values: Callable[[Any], Any]) -> Any:
+    if not x.size:
+        return jnp.zeros((*x.shape[:-2], min(x.shape[-2:])), x.real.dtype)
+    return values(x)
+
+
+# -- singular values ----------------------------------------------------------------------------------------------
+
+
+class SVDResult(NamedTuple):
+    """Singular vectors and values: ``x = U S Vh``.
+
+    Attributes:
+        U: ``(..., m, k)``, orthonormal columns; ``(..., m, m)`` with full matrices.
+        S: ``(..., k)``, real and descending.
+        Vh: ``(..., k, n)``, orthonormal rows; ``(..., n, n)`` with full matrices.
+    """
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+def _svd_lower(x: Any, *, full_matrices: bool) -> Any:
+    rows, columns = x.shape[-2:]
+    short = min(rows, columns)
+    if not x.size:
+        batch = x.shape[:-2]
+        left, right = (rows, columns) if full_matrices else (short, short)
+        u, vh = (jnp.broadcast_to(jnp.eye(*shape, dtype=x.dtype), (*batch, *shape))
+                 for shape in ((rows, left), (right, columns)))  # fmt: skip
+        return u, jnp.zeros((*batch, short), x.real.dtype), vh
+    u, s, vh = lax.linalg.svd(x, full_matrices=full_matrices, compute_uv=True)
+    phases = _phases(u)
+    u = u * phases[..., None, :]
+    other = jnp.conj(phases[..., :short, None]) * vh[..., :short, :]
+    if vh.shape[-2] > short:
+        extra = vh[..., short:, :]
+        other = jnp.concatenate([other, extra * _phases(extra.swapaxes(-1, -2))[..., None]], axis=-2)
+    return u, s, other
+
+
+def _svd_infer(x: TensorSpec, *, full_matrices: bool) -> tuple[TensorSpec, ...]:
+    require_kind("svd", FLOATING, x)
+    require_matrix("svd", x)
+    rows, columns = x.shape[-2:]
+    short = _short(rows, columns)
+    left, right = (rows, columns) if full_matrices else (short, short)
+    batch = x.shape[:-2]
+    return (
+        make_spec((*batch, rows, left), x.dtype),
+        make_spec((*batch, short), real_dtype(x.dtype)),
+        make_spec((*batch, right, columns), x.dtype),
+    )
+
+
+def _short(rows: Any, columns: Any) -> Any:
+    return rows if same_size(rows, columns) else min(rows, columns)
+
+
+_svd_rule = rule_from_lowering("svd")
+
+
+def _svd_vjp(F: Any, g: Any, y: Any, x: Any, *, full_matrices: bool) -> Any:
+    if full_matrices and (g[0] is not None or g[2] is not None):
+        raise GradientError(
+            message("svd: the vectors of a full decomposition have no gradient: those added to a matrix that is not "
+                    "square are not determined", hint="Pass full_matrices=False.")
+        )  # fmt: skip
+    if full_matrices:
+        u, _, vh = F.svd(x, full_matrices=False)
+        return (F.matmul(conjugated(F, u) * _row(F, g[1]), conjugated(F, vh)),)
+    return _svd_rule(F, g, y, x, full_matrices=full_matrices)
+
+
+def _svd_samples(rng: np.random.Generator) -> Any:
+    yield Sample((well_conditioned(rng, 3, 2),), {"full_matrices": False})
+    yield Sample((well_conditioned(rng, 2, 2, 3, dtype=np.complex128),), {"full_matrices": False})
+    yield Sample((well_conditioned(rng, 2, 3),), gradient=False)
+    yield Sample((gaussian(rng, 2, 0, 3),), gradient=False)
+    yield Bad((gaussian(rng, 3),), error=ShapeError, text="needs a matrix, the operand has 1 dimensions")
+    yield Bad((gaussian(rng, 2, 2, dtype="float16"),), error=DTypeError, text="does not take float16")
+
+
+@op(
+    kernel=_ONE_IMPLEMENTATION,
+    lower=_svd_lower,
+    infer=_svd_infer,
+    vjp=_svd_vjp,
+    saves=Saves(x="all"),
+    flops=cubes(21),
+    samples=_svd_samples,
+    ulp=64,
+)
+def svd(x: TensorLike, /, *, full_matrices: bool = True) -> SVDResult:
+    """Compute singular value decompositions.
+
+    Each left singular vector is turned so that its inner product with ``(cos 0, cos 1, cos 2, ...)`` is real and
+    positive, and the right one with it. The vectors of repeated singular values are some orthonormal basis, and the
+    gradient is NaN there, as it is for a singular value 0; `svdvals` has one. The vectors that `full_matrices` adds
+    to a matrix that is not square have none.
+
+    Args:
+        x: ``(..., m, n)``, real or complex floats.
+        full_matrices: whether to complete `U` and `Vh` to square matrices.
+
+    Returns:
+        An `SVDResult`; NaN for a matrix with elements that are not finite.
+
+    Raises:
+        ShapeError: fewer than two dimensions.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linalg.svd([[0.0, 2.0], [1.0, 0.0]]).S
+        Tensor([2., 1.], dtype=float32)
+
+    Reference:
+        Gradient: S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra functions", 2018; of
+        complex matrices: Z.-Q. Wan and S.-X. Zhang, "Automatic differentiation for complex valued SVD", 2019.
+        ``21 n**3`` FLOPs of a square matrix: G. H. Golub and C. F. Van Loan, Matrix Computations, section 8.6.
+    """
+    (tensor,) = factorable("svd", x)
+    require_matrix("svd", tensor.spec)
+    rows, columns = tensor.shape[-2:]
+    full = bool(full_matrices) and not (same_size(rows, columns) or rows == columns)
+    return SVDResult(*bind(svd.op, (tensor,), {"full_matrices": full}))
+
+
+def _svdvals_infer(x: TensorSpec) -> TensorSpec:
+    require_kind("svdvals", FLOATING, x)
+    require_matrix("svdvals", x)
+    return make_spec((*x.shape[:-2], _short(*x.shape[-2:])), real_dtype(x.dtype))
+
+
+def _svdvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
+    del y
+    u, _, vh = F.svd(x, full_matrices=False)
+    return (F.matmul(conjugated(F, u) * _row(F, g), conjugated(F, vh)),)
+
+
+def _svdvals_samples(rng: np.random.Generator) -> Any:
+    yield Sample((well_conditioned(rng, 3, 2),))
+    yield Sample((well_conditioned(rng, 2, 2, 2, dtype=np.complex128),))
+    yield Sample((gaussian(rng, 2, 0, 3),), gradient=False)
+    yield Bad((gaussian(rng, 3),), error=ShapeError, text="needs a matrix, the operand has 1 dimensions")
+    yield Bad((gaussian(rng, 2, 2, dtype="float16"),), error=DTypeError, text="does not take float16")
+
+
+@op(
+    kernel=_ONE_IMPLEMENTATION,
+    lower=lambda x: _values_lower(x, lambda x: lax.linalg.svd(x, full_matrices=False, compute_uv=False)),
+    infer=_svdvals_infer,
+    vjp=_svdvals_vjp,
+    saves=Saves(x=(0,)),
+    flops=cubes(8 / 3),
+    samples=_svdvals_samples,
+    ulp=32,
+)
+def svdvals(x: TensorLike, /) -> Tensor:
+    """Compute singular values.
+
+    The gradient of a repeated singular value is that of one choice of vectors; sums over it have the right one, and
+    at 0 it is a subgradient. Second order needs distinct singular values that are not 0.
+
+    Args:
+        x: ``(..., m, n)``, real or complex floats.
+
+    Returns:
+        ``(..., min(m, n))``, real and descending; NaN for a matrix with elements that are not finite.
+
+    Raises:
+        ShapeError: fewer than two dimensions.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linalg.svdvals([[0.0, 2.0], [1.0, 0.0]])
+        Tensor([2., 1.], dtype=float32)
+
+    Reference:
+        Gradient: M. B. Giles 2008, section 3.2. ``8/3 n**3`` FLOPs of a square matrix: G. H. Golub and C. F. Van
+        Loan, Matrix Computations, section 8.6.
+    """
+    return bind(svdvals.op, factorable("svdvals", x))
+
+
+# -- QR -----------------------------------------------------------------------------------------------------------
+
+
+class QRResult(NamedTuple):
+    """Factors: ``x = Q R``.
+
+    Attributes:
+        Q: ``(..., m, k)``, orthonormal columns; ``(..., m, m)`` in mode ``"complete"``.
+        R: ``(..., k, n)``, upper triangular; ``(..., m, n)`` in mode ``"complete"``.
+    """
+
+    Q: Tensor
+    R: Tensor
+
+
+def _qr_lower(x: Any, *, complete: bool) -> Any:
+    rows, columns = x.shape[-2:]
+    short = min(rows, columns)
+    if not x.size:
+        size = rows if complete else short
+        q = jnp.broadcast_to(jnp.eye(rows, size, dtype=x.dtype), (*x.shape[:-2], rows, size))
+        return q, jnp.zeros((*x.shape[:-2], size, columns), x.dtype)
+    q, r = lax.linalg.qr(x[..., :short], full_matrices=complete)
+    diagonal = jnp.diagonal(r, axis1=-2, axis2=-1)
+    size = jnp.abs(diagonal)
+    zero = size == 0
+    unit = jnp.where(zero, np.ones((), x.dtype), diagonal / jnp.where(zero, np.ones((), size.dtype), size))
+    if q.shape[-1] > short:
+        unit = jnp.concatenate([unit, jnp.conj(_phases(q[..., short:]))], axis=-1)
+    q = q * unit[..., None, :]
+    r = r * jnp.conj(unit)[..., : r.shape[-2], None]
+    if columns > short:
+        r = jnp.concatenate([r, jnp.matmul(jnp.conj(q.swapaxes(-1, -2)), x[..., short:], precision="highest")], axis=-1)
+    # The diagonal is real: what rounding leaves of an imaginary part would have a gradient.
+    return q, (jnp.where(np.eye(*r.shape[-2:], dtype=bool), r.real.astype(r.dtype), r) if x.dtype.kind == "c" else r)
+
+
+def _qr_infer(x: TensorSpec, *, complete: bool) -> tuple[TensorSpec, TensorSpec]:
+    require_kind("qr", FLOATING, x)
+    require_matrix("qr", x)
+    rows, columns = x.shape[-2:]
+    size = rows if complete else _short(rows, columns)
+    batch = x.shape[:-2]
+    return make_spec((*batch, rows, size), x.dtype), make_spec((*batch, size, columns), x.dtype)
+
+
+_qr_rule = rule_from_lowering("qr")
+
+
+def _qr_vjp(F: Any, g: Any, y: Any, x: Any, *, complete: bool) -> Any:
+    rows, columns = x.shape[-2:]
+    if complete and rows > columns:
+        raise GradientError(
+            message(f"qr: the complete factors of {rows} by {columns} matrices have no gradient: the columns that are "
+                    "added are not determined", hint='Use mode="reduced".')
+        )  # fmt: skip
+    return _qr_rule(F, g, y, x, complete=complete)
+
+
+def _qr_samples(rng: np.random.Generator) -> Any:
+    yield Sample((well_conditioned(rng, 3, 2),))
+    yield Sample((well_conditioned(rng, 2, 2, 3, dtype=np.complex128),))
+    yield Sample((well_conditioned(rng, 3, 2),), {"mode": "complete"}, gradient=False)
+    yield Sample((gaussian(rng, 2, 0, 3),), gradient=False)
+    yield Bad((gaussian(rng, 3, 2),), {"mode": "r"}, error=ArgumentError, text="mode='r' is not one of")
+    yield Bad((gaussian(rng, 3),), error=ShapeError, text="needs a matrix, the operand has 1 dimensions")
+    yield Bad((gaussian(rng, 2, 2, dtype="float16"),), error=DTypeError, text="does not take float16")
+
+
+_MODES = ("reduced", "complete")
+
+
+@op(
+    kernel=No("the factors of a matrix of lower rank depend on the implementation, so both modes use XLA's"),
+    lower=_qr_lower,
+    infer=_qr_infer,
+    vjp=_qr_vjp,
+    saves=Saves(x="all"),
+    flops=cubes(8 / 3),
+    samples=_qr_samples,
+    ulp=64,
+)
+def qr(x: TensorLike, /, *, mode: str = "reduced") -> QRResult:
+    """Factor matrices into one with orthonormal columns and an upper triangular one.
+
+    The diagonal of `R` is real and not negative, which determines the factors of a matrix of full rank. Columns that
+    mode ``"complete"`` adds to `Q` are turned as the vectors of `svd`. The gradient needs full rank.
+
+    Args:
+        x: ``(..., m, n)``, real or complex floats.
+        mode: ``"reduced"``: `Q` has ``k = min(m, n)`` columns; ``"complete"``: `Q` is square.
+
+    Returns:
+        A `QRResult`.
+
+    Raises:
+        ShapeError: fewer than two dimensions.
+        ArgumentError: another mode.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linalg.qr([[0.0, 2.0], [1.0, 0.0]]).R
+        Tensor([[1., 0.],
+                [0., 2.]], dtype=float32)
+
+    Reference:
+        Gradient: S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra functions", 2018.
+        ``8/3 n**3`` FLOPs of both factors of a square matrix: G. H. Golub and C. F. Van Loan, Matrix Computations,
+        section 5.2.
+    """
+    if mode not in _MODES:
+        raise ArgumentError(message(f"qr: mode={mode!r} is not one of {list(_MODES)}"))
+    (tensor,) = factorable("qr", x)
+    require_matrix("qr", tensor.spec)
+    return QRResult(*bind(qr.op, (tensor,), {"complete": mode == "complete"}))
+
+
+# -- pseudo-inverses ----------------------------------------------------------------------------------------------
+
+
+def _pinv_with(xp: Any, x: Any, rtol: float) -> Any:
+    if not x.size:
+        return x.swapaxes(-1, -2)
+    u, s, vh = xp.linalg.svd(x, full_matrices=False)
+    large = s > np.asarray(rtol, s.dtype) * s[..., :1]
+    one = np.ones((), s.dtype)
+    inverse = xp.where(large | xp.isnan(s), one / xp.where(large | xp.isnan(s), s, one), np.zeros((), s.dtype))
+    return xp.matmul(vh.conj().swapaxes(-1, -2) * inverse[..., None, :], u.conj().swapaxes(-1, -2))
+
+
+def _pinv_kernel(x: Any, *, rtol: float) -> Any:
+    finite = np.isfinite(x).all((-1, -2))[..., None, None]
+    found = _pinv_with(np, np.where(finite, x, x.dtype.type(0)), rtol)
+    return found if finite.all() else np.where(finite, found, x.dtype.type(np.nan))
+
+
+def _pinv_lower(x: Any, *, rtol: float) -> Any:
+    finite = jnp.isfinite(x).all((-1, -2))[..., None, None]
+    found = _pinv_with(jnp, x, rtol)
+    return jnp.where(finite, found, x.dtype.type(np.nan))
+
+
+def _pinv_infer(x: TensorSpec, *, rtol: float) -> TensorSpec:
+    del rtol
+    require_kind("pinv", FLOATING, x)
+    require_matrix("pinv", x)
+    return make_spec((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
+
+
+def _pinv_vjp(F: Any, g: Any, y: Any, x: Any, *, rtol: float) -> Any:
+    del rtol
+    other, bar, g_bar = transposed(F, y), conjugated(F, y), adjoint(F, g)
+    plain = -F.matmul(other, F.matmul(g, other))
+    left = F.matmul(g_bar, F.matmul(bar, other))
+    left = left - F.matmul(conjugated(F, x), F.matmul(bar, left))
+    right = F.matmul(F.matmul(other, bar), g_bar)
+    right = right - F.matmul(F.matmul(right, bar), conjugated(F, x))
+    return (plain + left + right,)
+
+
+def _pinv_samples(rng: np.random.Generator) -> Any:
+    yield Sample((well_conditioned(rng, 3, 2),))
+    yield Sample((well_conditioned(rng, 2, 2, 3, dtype=np.complex128),))
+    yield Sample((np.ones((2, 2), np.float32),), gradient=False)
+    yield Sample((gaussian(rng, 2, 0, 3),), gradient=False)
+    yield Bad((gaussian(rng, 3),), error=ShapeError, text="needs a matrix, the operand has 1 dimensions")
+    yield Bad((gaussian(rng, 2, 2, dtype="float16"),), error=DTypeError, text="does not take float16")
+
+
+@op(
+    kernel=_pinv_kernel,
+    lower=_pinv_lower,
+    infer=_pinv_infer,
+    vjp=_pinv_vjp,
+    saves=Saves(x=(0,), y=True),
+    flops=cubes(23),
+    samples=_pinv_samples,
+    ulp=64,
+)
+def pinv(x: TensorLike, /, *, rtol: float | None = None) -> Tensor:
+    """Compute pseudo-inverses (Moore and Penrose).
+
+    Args:
+        x: ``(..., m, n)``, real or complex floats.
+        rtol: singular values up to this part of the largest count as 0; ``max(m, n)`` times the dtype's spacing at
+            1 if not given. The gradient takes their number as given.
+
+    Returns:
+        ``(..., n, m)``; NaN for a matrix with elements that are not finite.
+
+    Raises:
+        ShapeError: fewer than two dimensions.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linalg.pinv([[2.0, 0.0], [0.0, 0.0]])
+        Tensor([[0.5, 0. ],
+                [0. , 0. ]], dtype=float32)
+
+    Reference:
+        Gradient: G. H. Golub and V. Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares
+        problems whose variables separate", SIAM Journal on Numerical Analysis 10(2), 1973.
+    """
+    (tensor,) = factorable("pinv", x)
+    require_matrix("pinv", tensor.spec)
+    return bind(pinv.op, (tensor,), {"rtol": relative_tolerance(rtol, tensor)})
+
+
+def relative_tolerance(rtol: float | None, tensor: Tensor) -> float:
+    """Return the part of the largest singular value up to which others count as 0."""
+    if rtol is not None:
+        return float(rtol)
+    rows, columns = tensor.shape[-2:]
+    return max(int(rows), int(columns)) * float(np.finfo(tensor.dtype).eps)
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
