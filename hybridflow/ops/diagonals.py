@@ -37,7 +37,7 @@ def _diagonal_infer(x: TensorSpec, *, offset: int) -> TensorSpec:
 
 
 def _diagonal_kernel(x: Any, *, offset: int) -> Any:
-    return np.diagonal(x, offset, -2, -1)
+    return np.diagonal(x, offset=offset, axis1=-2, axis2=-1)
 
 
 def _diagonal_lower(x: Any, *, offset: int) -> Any:

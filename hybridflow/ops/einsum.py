@@ -86,8 +86,8 @@ class _NumpyPart:
         b = np.transpose(b, _axes(term_b, pair.batch + pair.summed + pair.right))
         batches = len(pair.batch)
         if not pair.summed:
-            a = a.reshape(*a.shape, *[1] * len(pair.right))
-            return a * b.reshape(*b.shape[:batches], *[1] * len(pair.left), *b.shape[batches:])
+            a = a.reshape((*a.shape, *[1] * len(pair.right)))
+            return a * b.reshape((*b.shape[:batches], *[1] * len(pair.left), *b.shape[batches:]))
         inner = int(np.prod(b.shape[batches : batches + len(pair.summed)]))
         batch = b.shape[:batches]
         middle = batches + len(pair.left)
@@ -157,7 +157,7 @@ def contraction_path(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> tu
     views = [np.broadcast_to(np.float32(0), shape) for shape in shapes]
     how = "optimal" if len(shapes) <= 4 else "greedy"
     path = np.einsum_path(subscripts, *views, optimize=how)[0][1:]
-    return tuple([tuple(step) for step in cast("list[Any]", path)])
+    return tuple([tuple(step) for step in path])
 
 
 def _contract(part: Any, subscripts: str, xs: Sequence[Any]) -> Any:

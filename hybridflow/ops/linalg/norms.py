@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import float32, int32, kind_of
+from hybridflow.core.dtypes import int32
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
@@ -18,7 +18,7 @@ from hybridflow.ops.common import (
     Tensor,
     TensorLike,
     TensorSpec,
-    as_tensor,
+    is_number,
     make_spec,
     normalize_axes,
     normalize_axis,
@@ -135,7 +135,7 @@ def vector_norm(
     Reference:
         G. H. Golub and C. F. Van Loan, Matrix Computations, 4th edition, section 2.2.
     """
-    if isinstance(ord, str) or not isinstance(ord, int | float | np.number):
+    if not is_number(ord) and not isinstance(ord, np.number):
         raise ArgumentError(message(f"vector_norm: ord={ord!r} is not a number", hint="Use hf.linalg.matrix_norm."))
     tensor = as_float(x)
     axes = normalize_axes("vector_norm", axis, tensor.ndim)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.op import public_names
 from hybridflow.ops.arrange import unstack
@@ -72,11 +70,11 @@ def matrix_power(x: TensorLike, n: int, /) -> Tensor:
     Reference:
         G. H. Golub and C. F. Van Loan, Matrix Computations, 4th edition, algorithm 9.2.2.
     """
-    if isinstance(n, bool) or not isinstance(n, int | np.integer):
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
         raise ArgumentError(message(f"matrix_power: the exponent {n!r} is not an integer", hint="Pass an int."))
     (base,) = factorable("matrix_power", x)
     require_square("matrix_power", base.spec)
-    exponent = int(n)
+    exponent = n.__index__()
     if exponent < 0:
         base, exponent = inv(base), -exponent
     if exponent == 0:

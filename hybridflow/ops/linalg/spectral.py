@@ -408,7 +408,7 @@ def _qr_lower(x: Any, *, complete: bool) -> Any:
     if q.shape[-1] > short:
         unit = jnp.concatenate([unit, jnp.conj(_phases(q[..., short:]))], axis=-1)
     q = q * unit[..., None, :]
-    r = r * jnp.conj(unit)[..., : r.shape[-2], None]
+    r = jnp.triu(r * jnp.conj(unit)[..., : r.shape[-2], None])
     if columns > short:
         r = jnp.concatenate([r, jnp.matmul(jnp.conj(q.swapaxes(-1, -2)), x[..., short:], precision="highest")], axis=-1)
     # The diagonal is real: what rounding leaves of an imaginary part would have a gradient.
@@ -480,9 +480,9 @@ def qr(x: TensorLike, /, *, mode: str = "reduced") -> QRResult:
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.linalg.qr([[0.0, 2.0], [1.0, 0.0]]).R
-        Tensor([[1., 0.],
-                [0., 2.]], dtype=float32)
+        >>> hf.linalg.qr([[-2.0, 1.0], [0.0, 3.0]]).R
+        Tensor([[ 2., -1.],
+                [ 0.,  3.]], dtype=float32)
 
     Reference:
         Gradient: S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra functions", 2018.
