@@ -1,0 +1,346 @@
+"""`hf.vmap`: against jax.vmap and against a Python loop, in both modes, with gradients on either side."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from modes import both, close, same, tensor
+
+import hybridflow as hf
+from hybridflow.autodiff import vectorize
+from hybridflow.core.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    IndexRangeError,
+    LeakError,
+    ShapeError,
+    TracedValueError,
+    TraceError,
+)
+
+Pair = namedtuple("Pair", "a b")
+RNG = np.random.default_rng(3)
+X, W, Y = RNG.standard_normal((5, 3)), RNG.standard_normal((3, 2)), RNG.standard_normal((4, 3))
+
+
+def f64(array: Any) -> hf.Tensor:
+    return hf.asarray(np.asarray(array, np.float64))
+
+
+def in_x64(fn: Any, *args: Any) -> Any:
+    with jax.enable_x64(True):
+        return jax.tree_util.tree_map(np.asarray, jax.jit(fn)(*args))
+
+
+def loss(n: Any, w: Any, x: Any) -> Any:
+    return n.sum(n.tanh(x @ w) ** 2) * x[0]
+
+
+# -- axes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("in_axes", "out_axes"), [
+    (0, 0), (1, 0), (-1, -1), ((1, None), 1), ((None, 0), 0), ([0, None], -2), ((2, {"p": None, "q": (0, None)}), 1),
+    ((None, {"p": 0, "q": None}), (1, {"z": 0})), ((0, {"p": 0, "q": 1}), (2, {"z": -1})),
+])  # fmt: skip
+def test_axes_are_jax_s(in_axes: Any, out_axes: Any):
+    x = RNG.standard_normal((2, 2, 2))
+    tree = {"p": RNG.standard_normal((2, 2, 2)), "q": (RNG.standard_normal((2, 2, 2)), RNG.standard_normal((2, 2, 2)))}
+    if isinstance(out_axes, int):
+        def program(n: Any):
+            return lambda x, t: n.sum(x, axis=0, keepdims=True) * t["p"] + n.exp(t["q"][0] * t["q"][1])
+    else:
+        def program(n: Any):
+            return lambda x, t: (x * t["p"] + t["q"][0], {"z": n.sum(t["q"][1] * t["p"], axis=-1)})
+
+    found = both(hf.vmap(program(hf), in_axes, out_axes), f64(x), jax.tree_util.tree_map(f64, tree), rtol=1e-12)
+    close(found, in_x64(jax.vmap(program(jnp), in_axes, out_axes), x, tree), rtol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_random_axes_against_a_loop(data: Any):
+    rank, other = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    n = data.draw(st.integers(1, 3))
+    axis, other_axis = data.draw(st.integers(-rank, rank - 1)), data.draw(st.integers(-other, other - 1))
+    shape, other_shape = [2] * rank, [2] * other
+    shape[axis], other_shape[other_axis] = n, n
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    y = np.cos(np.arange(np.prod(other_shape), dtype=np.float32).reshape(other_shape))
+    out = data.draw(st.integers(-max(rank, other), max(rank, other) - 1))
+    found = hf.vmap(lambda x, y: x * y, (axis, other_axis), out)(x, y)
+    rows = [np.take(x, i, axis) * np.take(y, i, other_axis) for i in range(n)]
+    np.testing.assert_allclose(found.numpy(), np.stack(rows, out), rtol=1e-6)
+
+
+def test_structures_none_numbers_and_arrays():
+    def program(p: Pair, scale: float, flag: Any):
+        assert flag is None
+        return {"y": p.a * scale, "n": None}, 3, p.b
+
+    found = both(lambda: hf.vmap(program, (0, None, None))(Pair(X.astype("f"), hf.ones((5,))), 2.0, None))
+    assert found[0]["n"] is None
+    close(found[0]["y"], 2 * X)
+    assert (found[1].tolist(), found[1].dtype) == ([3] * 5, np.int32)
+
+
+def test_keywords_are_sliced_along_the_first_axis():
+    close(both(lambda x, y: hf.vmap(lambda x, *, y: x @ y)(x, y=y), f64(X), f64(X * 2)), np.sum(X * X * 2, 1))
+
+
+def test_what_is_the_same_for_all_slices_may_come_once():
+    y, total = both(lambda x, w: hf.vmap(lambda x, w: (x @ w, hf.sum(w)), (0, None), (0, None))(x, w), f64(X), f64(W))
+    close([y, total], [X @ W, np.sum(W)], rtol=1e-12)
+
+
+def test_batches_of_nothing_and_of_one():
+    assert both(hf.vmap(lambda x: hf.tanh(x) @ x), hf.zeros((0, 3))).shape == (0,)
+    assert both(hf.vmap(lambda x: hf.tanh(x) @ x), hf.zeros((1, 3))).shape == (1,)
+
+
+# -- what functions may do ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", [
+    lambda x: hf.cond(x[0] > 0, lambda x: x * 2.0, lambda x: hf.sin(x), x),
+    lambda x: hf.scan(lambda c, r: (hf.tanh(c * r), c), x[0], x)[1],
+    lambda x: hf.while_loop(lambda s: hf.sum(s) < 5, lambda s: s * s + 1.0, (x,))[0],
+    lambda x: hf.while_loop(lambda s: hf.sum(s) < 5, lambda s: s * s + 1.0, (x,), max_iterations=4)[0],
+    lambda x: hf.nn.softmax(hf.reshape(x, (3, 1)) @ hf.reshape(x, (1, 3))),
+    lambda x: x[hf.argmax(x)] + hf.take(x, hf.asarray([0, 2])).sum(),
+    lambda x: hf.where(x > 0, x, hf.mean(x)).at[0].set(7.0),
+    lambda x: hf.compile(lambda x: hf.nn.layer_norm(x))(x),
+    lambda x: hf.stop_gradient(x) * x,
+])  # fmt: skip
+def test_programs_are_a_loop(program: Any):
+    found = both(lambda x: hf.vmap(program)(x), f64(X), rtol=1e-11)
+    close(found, hf.stack([program(f64(x)) for x in X]), rtol=1e-10)
+
+
+def test_nested():
+    def pairwise(lib: Any, n: Any):
+        return lib.vmap(lib.vmap(lambda x, y: n.sum((x - y) ** 2), (None, 0)), (0, None), out_axes=1)
+
+    close(both(pairwise(hf, hf), f64(X), f64(Y), rtol=1e-12), in_x64(pairwise(jax, jnp), X, Y), rtol=1e-12)
+
+
+def test_python_values_around_it_are_seen_at_every_call():
+    scale, shift = 2.0, tensor(1, 1, 1)
+    seen: list[int] = []
+
+    def program(x: hf.Tensor):
+        seen.append(x.ndim)
+        return x * scale + shift
+
+    run = hf.vmap(program)
+    close(run(X.astype("f")), X * 2 + 1)
+    scale, shift = 3.0, tensor(0, 0, 5)
+    close(run(X.astype("f")), X * 3 + [0, 0, 5])
+    assert seen == [1, 1]
+
+
+def test_repeated_calls_compile_nothing_even_of_new_functions():
+    def call(x: Any, w: Any):
+        return hf.vmap(hf.grad(lambda w, x: loss(hf, w, x)), (None, 0))(w, x)
+
+    call(f64(X), f64(W))
+    before = dict(vectorize._GRAPHS._entries)
+    graph = next(reversed(before.values()))
+    executables = len(graph.executables)
+    expected = in_x64(jax.vmap(jax.grad(lambda w, x: loss(jnp, w, x)), (None, 0)), W * 3, X * 2)
+    close(call(f64(X * 2), f64(W * 3)), expected)
+    assert dict(vectorize._GRAPHS._entries) == before
+    assert len(graph.executables) == executables
+
+
+def test_equal_graphs_of_other_constants_are_not_mixed_up():
+    for constant in (1.0, 2.0, -0.0, 0.0):
+        found = hf.vmap(lambda x: x * hf.asarray(np.float32(constant)))(tensor(1, 2)).numpy()  # noqa: B023
+        assert found.tobytes() == (np.float32([1, 2]) * np.float32(constant)).tobytes()
+    for axis in (0, 1):
+        found = hf.vmap(lambda x: hf.sum(x, axis=axis))(f64(X.reshape(5, 3, 1)))  # noqa: B023
+        close(found, X.reshape(5, 3, 1).sum(axis + 1))
+
+
+# -- gradients ----------------------------------------------------------------------------------------------------
+
+
+def test_gradients_of_each_example():
+    """Per-example gradients, their norms and the mean of the clipped ones, as private learning takes them."""
+    def run(w: hf.Tensor, x: hf.Tensor):
+        gradients = hf.vmap(hf.grad(lambda w, x: loss(hf, w, x)), (None, 0))(w, x)
+        norms = hf.vmap(lambda g: hf.sqrt(hf.sum(g * g)))(gradients)
+        return gradients, norms
+
+    gradients, norms = both(run, f64(W), f64(X), rtol=1e-11)
+    each = [hf.grad(lambda w: loss(hf, w, f64(x)))(f64(W)) for x in X]  # noqa: B023
+    close(gradients, hf.stack(each), rtol=1e-11)
+    close(gradients, in_x64(jax.vmap(jax.grad(lambda w, x: loss(jnp, w, x)), (None, 0)), W, X), rtol=1e-11)
+    close(norms, np.sqrt(np.sum(gradients.numpy() ** 2, (1, 2))), rtol=1e-12)
+
+
+@pytest.mark.parametrize("out_axes", [0, -1])
+def test_gradients_through_it(out_axes: int):
+    def total(lib: Any, n: Any):
+        def f(w: Any, x: Any):
+            y = lib.vmap(lambda w, x: n.tanh(x @ w), (None, 0), out_axes)(w, x)
+            return n.sum(y**2) * n.mean(y)
+
+        return lib.grad(f, (0, 1))
+
+    close(both(total(hf, hf), f64(W), f64(X), rtol=1e-11), in_x64(total(jax, jnp), W, X), rtol=1e-10)
+
+
+def test_variables_and_watched_tensors_around_it():
+    v = hf.Variable(W)
+
+    def run(s: hf.Tensor, x: hf.Tensor):
+        with hf.GradientTape() as tape:
+            tape.watch([s, x])
+            y = hf.sum(hf.vmap(lambda x: hf.sum(x @ v * s) + hf.sum(v[0]))(x) ** 2)
+        return tape.gradient(y, [v, s, x])
+
+    def by_jax(v: Any, s: Any, x: Any):
+        return jnp.sum(jax.vmap(lambda x: jnp.sum(x @ v * s) + jnp.sum(v[0]))(x) ** 2)
+
+    found = both(run, f64([1.0, -2.0]), f64(X), rtol=1e-11)
+    close(found, in_x64(jax.grad(by_jax, (0, 1, 2)), W, np.array([1.0, -2.0]), X), rtol=1e-10)
+
+
+def test_variables_are_read_at_every_call():
+    v = hf.Variable(1.0)
+    run = hf.vmap(lambda x: x * v)
+    close(run(tensor(1, 2)), np.array([1.0, 2.0]))
+    v.assign(10.0)
+    close(run(tensor(1, 2)), np.array([10.0, 20.0]))
+    compiled = hf.compile(run)
+    compiled(tensor(1, 2))
+    v.assign(5.0)
+    close(compiled(tensor(1, 2)), np.array([5.0, 10.0]))
+    assert compiled.trace_count == 1
+
+
+def test_a_tape_with_a_variable_inside():
+    v = hf.Variable(3.0)
+
+    def one(x: hf.Tensor):
+        with hf.GradientTape() as tape:
+            y = x * v * v
+        return tape.gradient(y, v)
+
+    close(both(lambda x: hf.vmap(one)(x), tensor(1, 2)), np.array([6.0, 12.0]))
+
+
+def test_custom_gradients_keep_their_rule():
+    scale = hf.Variable(2.0)
+
+    @hf.custom_gradient
+    def odd(x: hf.Tensor):
+        return hf.sum(x * x), lambda g: g * 100.0 * scale * x
+
+    inside = both(lambda x: hf.vmap(hf.grad(odd))(x), f64(X))
+    outside = both(lambda x: hf.grad(lambda x: hf.sum(hf.vmap(odd)(x)))(x), f64(X))
+    close([inside, outside], [X * 200, X * 200])
+
+
+def test_second_order_through_it():
+    def total(lib: Any, n: Any):
+        return lib.hessian(lambda w: n.sum(lib.vmap(lambda x: loss(n, w, x))(X if lib is jax else f64(X))))
+
+    close(both(total(hf, hf), f64(W), rtol=1e-10), in_x64(total(jax, jnp), W), rtol=1e-9)
+
+
+# -- random numbers -----------------------------------------------------------------------------------------------
+
+
+def test_random_numbers_are_drawn_for_every_slice():
+    def program(x: hf.Tensor):
+        return x + hf.random.uniform(()), hf.random.normal((2,)), hf.nn.dropout(hf.ones((8,)), 0.5)
+
+    def run():
+        hf.random.seed(3)
+        return hf.vmap(program)(hf.zeros((6,))), hf.vmap(program)(hf.zeros((6,))), hf.random.uniform(())
+
+    (u, n, d), (again, _, _), after = run()
+    assert len({float(x) for x in [*u.numpy(), *again.numpy(), after.item()]}) == 13
+    assert len(set(n.numpy().ravel().tolist())) == 12
+    assert len({tuple(row) for row in d.numpy().tolist()}) > 3
+    expected = run()
+    same(expected, ((u, n, d), (again, *expected[1][1:]), after), rtol=0, atol=0)
+    hf.random.seed(3)
+    compiled = hf.compile(lambda: (hf.vmap(program)(hf.zeros((6,))), hf.random.uniform(())))
+    found = compiled()[0]
+    same(found[0], u, rtol=0, atol=0)
+    same(found, (u, n, d))
+    assert not set(compiled()[0][0].tolist()) & set(u.tolist())
+
+
+def test_random_numbers_in_nested_slices_and_with_a_generator():
+    generator = hf.random.Generator(1)
+    u = hf.vmap(hf.vmap(lambda x: x + generator.uniform(())))(hf.zeros((3, 4)))
+    assert len(set(u.numpy().ravel().tolist())) == 12
+    g = hf.vmap(hf.grad(lambda x: x * generator.normal(())))(hf.ones((5,)))
+    assert len(set(g.numpy().tolist())) == 5
+
+
+# -- errors -------------------------------------------------------------------------------------------------------
+
+V = hf.Variable(1.0, name="v")
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("run", "error", "text"),
+    [(lambda: hf.vmap(lambda x, y: x)(X, Y), ShapeError, r"\[0\] has size 5 along axis 0, argument\[1\] has size 4"),
+     (lambda: hf.vmap(lambda x, y: x, (0, 1))(X, Y[:, :2]), ShapeError, r"argument\[1\] has size 2 along axis 1"),
+     (lambda: hf.vmap(lambda x: x, 2)(X), ShapeError, r"argument\[0\] has shape \(5, 3\), which has no axis 2"),
+     (lambda: hf.vmap(lambda x: x)({"a": 1.0}), ArgumentTypeError, r"argument\[0\]\['a'\] is the float 1.0"),
+     (lambda: hf.vmap(lambda x: x, (0, 0))(X), ArgumentError, "in_axes has 2 entries, the call has 1 positional"),
+     (lambda: hf.vmap(lambda x: x, None)(X), ArgumentError, "nothing to slice"),
+     (lambda: hf.vmap(lambda x: x, 0.5)(X), ArgumentTypeError, "in_axes has a float"),
+     (lambda: hf.vmap(lambda x: x, ({"a": 0},))({"b": X}), ArgumentError, r"in_axes has structure .*'a'.*'b'"),
+     (lambda: hf.vmap(lambda x: (x, x), out_axes=(0,))(X), ArgumentError, "out_axes has structure .*the result"),
+     (lambda: hf.vmap(lambda x: x, out_axes=2)(X), ShapeError, r"result 0 has shape \(5, 3\).*no axis 2"),
+     (lambda: hf.vmap(lambda x: x, out_axes=None)(X), ArgumentError, "result 0 has out_axes=None, but it differs"),
+     (lambda: hf.vmap(lambda x: "no")(X), ArgumentTypeError, "the function returned a str"),
+     (lambda: hf.vmap(lambda x: V.assign(x[0]))(tensor(1)[None]), TraceError, "Variable 'v' is assigned under vmap"),
+     (lambda: hf.vmap(lambda x: hf.Variable(1.0) * x)(X), TraceError, "Variable: created under vmap"),
+     (lambda: hf.vmap(lambda x: float(x[0]))(X), TracedValueError, "float: .* no value under hf.vmap"),
+     (lambda: hf.vmap(hf.take)(X, hf.asarray([0, 1, 2, 3, 0])), IndexRangeError, "out of range for size 3")],
+)  # fmt: skip
+def test_errors(run: Any, error: Any, text: str, compiled: bool):
+    with pytest.raises(error, match=text):
+        (hf.compile(run) if compiled else run)()
+    assert V.item() == 1.0
+
+
+def test_python_control_flow_on_values_needs_cond():
+    def program(x: hf.Tensor):
+        return x if hf.sum(x) > 0 else -x
+
+    with pytest.raises(TracedValueError, match=r"bool: a traced tensor has no value under hf.vmap.*\n.*\n.*hf.cond"):
+        hf.vmap(program)(X)
+
+
+def test_what_leaks_says_where_from():
+    kept: list[hf.Tensor] = []
+    hf.vmap(lambda x: kept.append(x * 2.0))(X)
+    with pytest.raises(LeakError, match=r"leaked out of the function under hf.vmap '<lambda>'.*test_vmap"):
+        kept[0] + 1.0
+
+
+def test_an_exception_comes_through_and_leaves_nothing():
+    def fail(x: hf.Tensor):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        hf.vmap(fail)(X)
+    assert hf.vmap(lambda x: x * 2.0)(tensor(1, 2)).tolist() == [2.0, 4.0]
+    assert not hf.is_tracing()
