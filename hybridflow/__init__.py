@@ -60,6 +60,7 @@ from hybridflow.ops.statistics import *  # noqa: F403
 from hybridflow.ops.transcendental import *  # noqa: F403
 from hybridflow.ops.trigonometric import *  # noqa: F403
 from hybridflow.ops.updates import *  # noqa: F403
+from hybridflow.ops import fft as fft
 from hybridflow.ops import linalg as linalg
 from hybridflow.ops import nn as nn
 from hybridflow.ops import random as random

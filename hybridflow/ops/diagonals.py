@@ -33,7 +33,8 @@ def _diagonal_infer(x: TensorSpec, *, offset: int) -> TensorSpec:
             message(f"diagonal: needs 2 dimensions at least, there are {len(x.shape)}", got=call_text("diagonal", x),
                     hint="Pass a matrix or a stack of them.")
         )  # fmt: skip
-    return make_spec((*x.shape[:-2], _length(*x.shape[-2:], offset)), x.dtype)
+    rows, columns = x.shape[-2:]
+    return make_spec((*x.shape[:-2], _length(rows, columns, offset)), x.dtype)
 
 
 def _diagonal_kernel(x: Any, *, offset: int) -> Any:
