@@ -10,6 +10,11 @@ from hybridflow.autodiff.custom import custom_gradient as custom_gradient
 from hybridflow.autodiff.functional import grad as grad
 from hybridflow.autodiff.functional import value_and_grad as value_and_grad
 from hybridflow.autodiff.functional import vjp as vjp
+from hybridflow.autodiff.grad_fn import GradFn as GradFn
+from hybridflow.autodiff.requires_grad import enable_grad as enable_grad
+from hybridflow.autodiff.requires_grad import is_grad_enabled as is_grad_enabled
+from hybridflow.autodiff.requires_grad import no_grad as no_grad
+from hybridflow.autodiff.requires_grad import tensor as tensor
 from hybridflow.autodiff.tape import GradientTape as GradientTape
 from hybridflow.core.context import is_tracing as is_tracing
 from hybridflow.core.device import device as device

@@ -33,6 +33,7 @@ from hybridflow.ir.effects import silenced_in
 
 Wanted = tuple[bool, ...]
 T = TypeVar("T", bound="Tensor | None")
+Visit = Callable[[Node, int, Any], Any]
 EVER = (-1, 1 << 62)
 """An interval that every node is in."""
 
@@ -102,7 +103,11 @@ def connected(nodes: Iterable[Node], sources: Iterable[Edge]) -> dict[Node, Want
 
 
 def backprop(
-    targets: Sequence[tuple[Edge, Any]], sources: set[Edge], nodes: Sequence[Node], engine: Engine
+    targets: Sequence[tuple[Edge, Any]],
+    sources: set[Edge],
+    nodes: Sequence[Node],
+    engine: Engine,
+    visit: Visit | None = None,
 ) -> dict[Edge, Any]:
     """Walk back from targets to sources.
 
@@ -111,11 +116,12 @@ def backprop(
         sources: the edges whose gradients are wanted.
         nodes: the nodes the targets depend on, in recording order (see `reachable`).
         engine: how to compute.
+        visit: what is called with the whole gradient of each output of a node, and may return another.
 
     Returns:
         The gradient of each source that a path reaches; the others have none.
     """
-    walk = _Walk(sources, nodes, engine)
+    walk = _Walk(sources, nodes, engine, visit)
     for edge, cotangent in targets:
         if edge[0] in walk.needed:
             walk.contribute(edge, cotangent)
@@ -132,8 +138,11 @@ class _Walk:
     A value is known by its node if that has one output, and by its edge otherwise.
     """
 
-    def __init__(self, sources: set[Edge], nodes: Sequence[Node], engine: Engine) -> None:
+    def __init__(
+        self, sources: set[Edge], nodes: Sequence[Node], engine: Engine, visit: Visit | None = None
+    ) -> None:
         self.sources = sources
+        self.visit = visit
         self.nodes = nodes
         self.engine = engine
         self.needed = connected(nodes, sources)
@@ -164,6 +173,8 @@ class _Walk:
     def cotangents(self, node: Node) -> tuple[Any, ...] | None:
         """Return the cotangents of a node with several outputs, or None if it has none."""
         gs = tuple([self.total(self.pending.pop((node, index), None)) for index in range(len(node.outputs))])
+        if self.visit is not None:
+            gs = tuple([None if one is None else self.visit(node, index, one) for index, one in enumerate(gs)])
         for index, one in enumerate(gs):
             if one is not None and (node, index) in self.sources:
                 self.result[node, index] = one
@@ -171,7 +182,7 @@ class _Walk:
 
     def loop(self) -> None:
         """Visit the needed nodes from the last to the first."""
-        pending, needed, run = self.pending, self.needed, self.engine.run
+        pending, needed, run, visit = self.pending, self.needed, self.engine.run, self.visit
         source_nodes = {node for node, _ in self.sources}
         for node in reversed(self.nodes):
             wanted = needed.get(node)
@@ -181,6 +192,8 @@ class _Walk:
                 g = pending.pop(node, None)
                 if type(g) is _Sum:
                     g = self.total(g)
+                if visit is not None and g is not None:
+                    g = visit(node, 0, g)
                 if node in source_nodes and g is not None:
                     self.result[node, 0] = g
             else:

@@ -20,6 +20,7 @@ from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import Edge, Node, next_sequence
+from hybridflow.core.notes import requires
 from hybridflow.core.op import No, Op, Saves, register
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
@@ -71,14 +72,19 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
                         got=f"a {type(answer).__name__}")
             )  # fmt: skip
         result, grad_fn = answer
-        if context.tracer is None and not context.tapes:
-            return result
         outputs, result_tree = jax.tree_util.tree_flatten(result)
+        if context.tracer is None and not context.tapes and not any(map(_lasting, [*arguments, *outputs])):
+            return result
         body = _Body(function.__qualname__, start, arguments, [as_tensor(output) for output in outputs], grad_fn)
         replaced = _traced(body, context.tracer) if isinstance(context.tracer, GraphBuilder) else _eager(body, context)
         return jax.tree_util.tree_unflatten(result_tree, replaced)
 
     return wrapped
+
+
+def _lasting(value: Any) -> bool:
+    """Whether a value requires a gradient, so that it is recorded without a tape."""
+    return isinstance(value, Tensor | Variable) and requires(value._edge)
 
 
 def _parameter_order(function: Callable[..., Any]) -> dict[str, int]:

@@ -37,7 +37,7 @@ IDENTITY = register(
 
 def fresh(tensor: Tensor) -> Tensor:
     """Return the same value as a tensor of its own, connected to the old one for the tapes around."""
-    return make_tensor(tensor._value) if CONTEXT.get() is None else bind(IDENTITY, (tensor,))
+    return make_tensor(tensor._value) if CONTEXT.get() is None and tensor._edge is None else bind(IDENTITY, (tensor,))
 
 
 def fresh_primals(name: str, tree: Any) -> Any:

@@ -28,7 +28,8 @@ from hybridflow.core.errors import (
     message,
     structure_text,
 )
-from hybridflow.core.node import Edge, Node, Where, format_where, next_sequence, user_place
+from hybridflow.core.node import Edge, Node, Where, format_where, next_sequence, renew, user_place
+from hybridflow.core.notes import requires
 from hybridflow.core.op import Stops
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor, watch_tensor
 from hybridflow.core.variable import Variable
@@ -100,6 +101,14 @@ class GradientTape(Jacobians):
         self._intervals.append((self._began, next_sequence()))
         tapes = current().tapes
         set_tapes(tapes[:-1] if tapes[-1] is self else tuple([tape for tape in tapes if tape is not self]))
+
+    def pause(self) -> None:
+        """Stop recording until `resume` (`hf.no_grad` does this)."""
+        self._pop()
+
+    def resume(self) -> None:
+        """Go on recording after `pause`."""
+        self._push()
 
     @contextmanager
     def stop_recording(self) -> Generator[None, None, None]:
@@ -209,7 +218,7 @@ class GradientTape(Jacobians):
                 return
             entry = self._variables[variable._leaf] = (variable, {})
         entry[1][edge] = None
-        edge[0].stamp = next_sequence()
+        renew(edge[0])
 
     def value_left(self, edge: Edge) -> None:
         """Remember where a recorded value became NumPy or a Python number, for `why_none`."""
@@ -317,13 +326,13 @@ class GradientTape(Jacobians):
     def _backprop(
         self, targets: list[Tensor], seeds: list[Tensor | None], leaves: list[Any], engine: Engine | None = None
     ) -> list[Tensor | None]:
-        bound = _is_bound()
+        bound = _is_bound(targets)
         engine = engine or (BOUND if bound else RAW)
         starts: list[tuple[Edge, Any]] = []
         for tensor, seed in zip(targets, seeds, strict=True):
             edge = self._known_edge(tensor)
             if edge is not None and is_differentiable(tensor.dtype):
-                start = seed if seed is not None else _ones(tensor)
+                start = seed if seed is not None else ones(tensor)
                 starts.append((edge, start if bound else start._value))
         nodes, wanted, live = self._paths([edge for edge, _ in starts], leaves)
         if live is not None:
@@ -408,7 +417,7 @@ class GradientTape(Jacobians):
                 return f"The {what} is {value.dtype}: integers and bools have no gradient."
         if isinstance(source, Variable) and source._leaf not in self._variables:
             return f"The Variable {source.name!r} was not watched: {self._why_unwatched(source)}."
-        noting = _Noting(BOUND if _is_bound() else RAW)
+        noting = _Noting(BOUND if _is_bound([tensor]) else RAW)
         (found,) = self._backprop([tensor], [None], [source], noting)
         if found is not None:
             return "It is not None: the target depends on the source."
@@ -416,7 +425,8 @@ class GradientTape(Jacobians):
         target_edge = self._known_edge(tensor)
         nodes = [] if target_edge is None else reachable([target_edge], self._recorded())
         if isinstance(source, Tensor) and not self._is_watched(edges, nodes):
-            return "The source was not watched: call tape.watch(source) before computing the target from it."
+            leaf = "; requires_grad is for .backward()" if any(map(requires, edges)) else ""
+            return f"The source was not watched: call tape.watch(source) before computing the target from it{leaf}."
         path = connected(nodes, edges)
         if target_edge is not None and path.get(target_edge[0]):
             return noting.why() or "The source was watched too late: the target was computed from it before that."
@@ -526,10 +536,12 @@ def _first_operation(nodes: Sequence[Node]) -> int:
     return _FOREVER
 
 
-def _is_bound() -> bool:
-    """Whether a gradient that is asked now must be traced, or recorded for a higher order."""
+def _is_bound(targets: Sequence[Tensor]) -> bool:
+    """Whether a gradient that is asked now must be traced, or recorded for a higher order or for `.backward()`."""
     context = current()
-    return context.tracer is not None or bool(context.tapes)
+    if context.tracer is not None or context.tapes:
+        return True
+    return context.grad and any(requires(target._edge) for target in targets)
 
 
 def _scope() -> Any:
@@ -543,7 +555,7 @@ def _tracked_edge(tensor: Tensor) -> Edge:
     tracer = current().tracer
     if isinstance(tracer, GraphBuilder):
         edge = tracer.edge_of(tensor)
-        edge[0].stamp = next_sequence()
+        renew(edge[0])
         return edge
     return watch_tensor(tensor)
 
@@ -593,7 +605,8 @@ def _filled(like: Tensor | Variable, number: int) -> Tensor:
     return make_tensor(array if isinstance(value, np.ndarray) else place(array, next(iter(value.devices()))))
 
 
-def _ones(like: Tensor) -> Tensor:
+def ones(like: Tensor) -> Tensor:
+    """Return ones like a tensor, where it lives."""
     return _filled(like, 1)
 
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from hybridflow.core.node import Edge, next_sequence
+from hybridflow.core.node import FOREVER, Edge, next_sequence
 
-NOTHING_RECORDED = 1 << 62
-"""The `start` of a context without tapes: no node is that young."""
+NEVER = 1 << 63
+"""The `start` of a context in which nothing is recorded: no node is that young."""
 
 
 class Recorder(Protocol):
@@ -20,6 +20,12 @@ class Recorder(Protocol):
 
     def variable_read(self, variable: Any, edge: Edge) -> None:
         """Take note that a Variable was read as the value on `edge`."""
+
+    def pause(self) -> None:
+        """Stop recording for a while."""
+
+    def resume(self) -> None:
+        """Go on recording."""
 
     def value_left(self, edge: Edge) -> None:
         """Take note that a recorded value was turned into NumPy or a Python number."""
@@ -53,25 +59,31 @@ class Context:
     Attributes:
         tracer: the tracer that turns operations into nodes, or None.
         tapes: the active tapes, outermost first.
-        start: recordings older than this belong to no active tape.
+        grad: whether what requires a gradient is recorded; a tape records what it watches in any case.
+        start: recordings older than this are followed by no active tape, nor forever.
         device: the jax device chosen by `hf.device`, or None for the default.
         epoch: a number of its own; a Variable read in another epoch is watched by other tapes.
     """
 
-    __slots__ = ("device", "epoch", "start", "tapes", "tracer")
+    __slots__ = ("device", "epoch", "grad", "start", "tapes", "tracer")
 
     def __init__(
-        self, tracer: TracerProtocol | None = None, tapes: tuple[Recorder, ...] = (), device: Any = None
+        self,
+        tracer: TracerProtocol | None = None,
+        tapes: tuple[Recorder, ...] = (),
+        device: Any = None,
+        grad: bool = True,
     ) -> None:
         self.tracer = tracer
         self.tapes = tapes
-        self.start = min([tape.first_sequence for tape in tapes]) if tapes else NOTHING_RECORDED
+        self.grad = grad
+        self.start = min([tape.first_sequence for tape in tapes]) if tapes else FOREVER if grad else NEVER
         self.device = device
         self.epoch = next_sequence()
 
     def plain(self) -> bool:
         """Whether this says nothing that None would not."""
-        return self.tracer is None and not self.tapes and self.device is None
+        return self.tracer is None and not self.tapes and self.device is None and self.grad
 
 
 CONTEXT: ContextVar[Context | None] = ContextVar("hybridflow", default=None)
@@ -88,16 +100,16 @@ def current() -> Context:
 def set_tapes(tapes: tuple[Recorder, ...]) -> None:
     """Replace the active tapes, keeping the rest."""
     context = current()
-    plain = not tapes and context.tracer is None and context.device is None
-    CONTEXT.set(None if plain else Context(context.tracer, tapes, context.device))
+    changed = Context(context.tracer, tapes, context.device, context.grad)
+    CONTEXT.set(None if changed.plain() else changed)
 
 
 @contextmanager
 def context_of(
-    tracer: TracerProtocol | None, tapes: tuple[Recorder, ...] = (), device: Any = None
+    tracer: TracerProtocol | None, tapes: tuple[Recorder, ...] = (), device: Any = None, grad: bool = True
 ) -> Generator[None, None, None]:
     """Run a block in a context of its own."""
-    changed = Context(tracer, tapes, device)
+    changed = Context(tracer, tapes, device, grad)
     token = CONTEXT.set(None if changed.plain() else changed)
     try:
         yield

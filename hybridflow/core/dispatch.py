@@ -13,12 +13,12 @@ from hybridflow.backend.host import LOCAL, run_quietly
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
 from hybridflow.core.attrs import attrs_key
-from hybridflow.core.context import CONTEXT, NOTHING_RECORDED, Context
+from hybridflow.core.context import CONTEXT, Context
 from hybridflow.core.device import default_is_host, device_of, device_string
-from hybridflow.core.dtypes import LOW_PRECISION
+from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
 from hybridflow.core.errors import DeviceError, HybridflowError, LeakError, message
-from hybridflow.core.node import Edge, Node, next_sequence, user_place
-from hybridflow.core.op import No, Op
+from hybridflow.core.node import FOREVER, Edge, Node, next_sequence, user_place
+from hybridflow.core.op import No, Op, Stops
 from hybridflow.core.tensor import Tensor, describe, host_array, leak_text, make_tensor
 
 _new = object.__new__
@@ -58,15 +58,12 @@ def bind(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) 
         return _bind_general(op, inputs, attrs, context)
     if type(y) is not _ndarray:
         y = as_arrays(y)
-    if context is not None:
-        start = context.start
-        for tensor in inputs:
-            edge = tensor._edge
-            if edge is not None and edge[0].stamp >= start:
-                edges = tuple(
-                    [t._edge if t._edge is not None and t._edge[0].stamp >= start else None for t in inputs]
-                )
-                return record(op, edges, attrs, values, y, "host")
+    for tensor in inputs:
+        edge = tensor._edge
+        if edge is not None:
+            start = FOREVER if context is None else context.start
+            if edge[0].stamp >= start and (start != FOREVER or type(op.vjp) is not Stops):
+                return record(op, _followed(inputs, start), attrs, values, y, "host")
     if type(y) is tuple:
         return tuple([make_tensor(output) for output in y])
     result = _new(Tensor)
@@ -78,9 +75,9 @@ def bind(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) 
 
 def _bind_general(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], context: Context | None) -> Any:
     """Bind an op eagerly, wherever its values are."""
-    start = NOTHING_RECORDED if context is None else context.start
-    edges = tuple([t._edge if t._edge is not None and t._edge[0].stamp >= start else None for t in inputs])
-    connected = any(edges)
+    start = FOREVER if context is None else context.start
+    edges = _followed(inputs, start)
+    connected = any(edges) and (start != FOREVER or type(op.vjp) is not Stops)
     if op.saves.hidden:
         attrs = {**attrs, "residuals": connected}
     outputs, values, backend = execute(op, inputs, attrs)
@@ -89,6 +86,19 @@ def _bind_general(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], con
     if type(outputs) is tuple:
         return tuple([make_tensor(output) for output in outputs])
     return make_tensor(outputs)
+
+
+def _followed(inputs: tuple[Tensor, ...], start: int) -> tuple[Edge | None, ...]:
+    """Return the edges of those inputs that are recorded from `start` on."""
+    return tuple([t._edge if t._edge is not None and t._edge[0].stamp >= start else None for t in inputs])
+
+
+def _lasts(op: Op, edges: tuple[Edge | None, ...], outputs: tuple[Any, ...]) -> bool:
+    """Whether what an op computes from these values requires a gradient, as they do."""
+    for edge in edges:
+        if edge is not None and edge[0].stamp == FOREVER:
+            return type(op.vjp) is not Stops and any(is_differentiable(dtype) for _, dtype in outputs)
+    return False
 
 
 def record(
@@ -120,6 +130,8 @@ def record(
     node.backend = backend
     node.scope = None
     node.sequence = node.stamp = next_sequence()
+    if _lasts(op, edges, node.outputs):
+        node.stamp = FOREVER
     if not many:
         result = _new(Tensor)
         result._value = outputs

@@ -4,6 +4,8 @@
 import collections.abc
 from typing import Any
 
+import hybridflow.autodiff.grad_fn
+import hybridflow.autodiff.requires_grad
 import hybridflow.ops.updates
 from hybridflow.core.tensor import Tensor
 
@@ -115,6 +117,8 @@ class TensorMethods:
         """Compute the angle in radians whose tangent is each element."""
     def atanh(self, /) -> Tensor:
         """Compute the inverse hyperbolic tangent of every element; NaN outside [-1, 1]."""
+    def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
+        """Compute the gradients of this value, and add them to ``.grad`` of the leaves that it was computed from."""
     def broadcast_to(self, /, shape: Any) -> Tensor:
         """Repeat a tensor along new axes and axes of size 1 until it has a shape."""
     def ceil(self, /) -> Tensor:
@@ -135,6 +139,8 @@ class TensorMethods:
         self, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False, reverse: bool = False,
     ) -> Tensor:
         """Sum up to every position along an axis."""
+    def detach(self) -> Tensor:
+        """Return the same value as a tensor that does not depend on anything for a gradient."""
     def erf(self, /) -> Tensor:
         """Compute the error function of every element."""
     def exp(self, /) -> Tensor:
@@ -148,8 +154,19 @@ class TensorMethods:
     def floor(self, /) -> Tensor:
         """Round every element down."""
     @property
+    def grad(self) -> Tensor | None:
+        """Return what `.backward()` accumulated here, or None; set it to None or to a tensor like this one."""
+    @grad.setter
+    def grad(self, value: Any) -> None: ...
+    @property
+    def grad_fn(self) -> hybridflow.autodiff.grad_fn.GradFn | None:
+        """What this value was computed by, None for a leaf."""
+    @property
     def imag(self, /) -> Tensor:
         """Take the imaginary part of every element."""
+    @property
+    def is_leaf(self) -> bool:
+        """Whether the value was not computed from anything that requires a gradient."""
     def log(self, /) -> Tensor:
         """Compute the natural logarithm of every element: -inf at 0, NaN below."""
     def log10(self, /) -> Tensor:
@@ -182,8 +199,24 @@ class TensorMethods:
         """Take the real part of every element."""
     def reciprocal(self, /) -> Tensor:
         """Divide one by every element."""
+    def register_hook(
+        self, hook: collections.abc.Callable[[Tensor], Any],
+    ) -> hybridflow.autodiff.requires_grad.HookHandle:
+        """Call a function with the gradient of this value whenever `.backward()` computes it."""
+    @property
+    def requires_grad(self) -> bool:
+        """Whether `.backward()` reaches this value: a leaf that asked for it, or computed from one."""
+    @requires_grad.setter
+    def requires_grad(self, value: Any) -> None: ...
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Say whether gradients are to accumulate in a leaf's ``.grad``, and return it."""
     def reshape(self, /, *shape: Any, copy: bool | None = None) -> Tensor:
         """Give the elements another shape, as one tuple or as several sizes; see `hf.reshape`."""
+    def retain_grad(self) -> None:
+        """Keep the gradient of a tensor that is no leaf in ``.grad``, from the next `.backward()` on."""
+    @property
+    def retains_grad(self) -> bool:
+        """Whether `retain_grad` was called on a tensor that is no leaf."""
     def round(self, /) -> Tensor:
         """Round every element to the nearest whole number, halves to the even one."""
     def rsqrt(self, /) -> Tensor:
@@ -222,3 +255,7 @@ class TensorMethods:
         self, /, axis: int | tuple[int, ...] | None = None, *, correction: float = 0.0, keepdims: bool = False,
     ) -> Tensor:
         """Compute the variance along axes: the mean squared distance from the mean."""
+    def zero_(self) -> Any:
+        """Raise: tensors are immutable, and a gradient is cleared with ``x.zero_grad()``."""
+    def zero_grad(self) -> None:
+        """Forget the gradient: ``.grad`` is None until the next `.backward()`."""

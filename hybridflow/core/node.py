@@ -24,6 +24,8 @@ Where = tuple[CodeType, int]
 """A place in the user's code: the code object and the offset of the instruction, read into a line lazily."""
 
 next_sequence: Callable[[], int] = itertools.count(1).__next__
+FOREVER = 1 << 62
+"""The stamp of what depends on a leaf that requires a gradient: it is recorded without a tape too."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -39,14 +41,15 @@ class Node:
         saved: eager only: ``(y, *xs)`` as the rule reads them, None where it does not.
         input_specs: eager only: ``(shape, dtype)`` of the inputs that neither edges nor saved arrays can tell.
         sequence: position in the recording, which is a topological order.
-        stamp: as `sequence`, renewed when a tape watches the node.
+        stamp: as `sequence`, renewed when a tape watches the node; `FOREVER` if it depends on what requires a gradient.
+        notes: per output, what `.backward()` is to do with its gradient; not set on most nodes.
         backend: ``host``, ``xla`` or (in a graph) ``graph``.
         scope: the trace that owns a graph's node.
     """
 
     __slots__ = (
-        "__weakref__", "attrs", "backend", "input_specs", "inputs", "op", "outputs", "saved", "scope", "sequence",
-        "stamp", "where",
+        "__weakref__", "attrs", "backend", "input_specs", "inputs", "notes", "op", "outputs", "saved", "scope",
+        "sequence", "stamp", "where",
     )  # fmt: skip
 
     op: Op
@@ -58,6 +61,7 @@ class Node:
     input_specs: Sequence[tuple[Any, Any] | None] | None
     sequence: int
     stamp: int
+    notes: dict[int, Any]
     backend: str
     scope: Any
 
@@ -106,6 +110,12 @@ def make_node(
     node.backend = backend
     node.scope = scope
     return node
+
+
+def renew(node: Node) -> None:
+    """Make a node belong to the recording from now on."""
+    if node.stamp != FOREVER:
+        node.stamp = next_sequence()
 
 
 def is_internal(frame: FrameType) -> bool:

@@ -20,8 +20,8 @@ from hybridflow.backend.host import LOCAL, run_quietly
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.errors import HybridflowError
 from hybridflow.core.methods import TensorMethods
-from hybridflow.core.node import Node, is_internal, next_sequence, user_place
-from hybridflow.core.op import No, Op, on_public
+from hybridflow.core.node import FOREVER, Node, is_internal, next_sequence, user_place
+from hybridflow.core.op import No, Op, Stops, on_public
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
@@ -51,6 +51,7 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
     kernel = cast(Callable[..., Any], op.kernel)
     saves = op.saves
     save_a, save_b, save_y = saves.keeps(0), saves.keeps(1), saves.y
+    passes = type(op.vjp) is not Stops
     fast: frozenset[int] | None = None
     user_file: str | None = None  # the file that called last: comparing names by identity is all a call pays
 
@@ -83,17 +84,26 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
         result = _new(Tensor)
         result._value = y
         result._alt = None
-        if context is None:
+        edge_a = self._edge
+        edge_b = other._edge
+        if edge_a is None and edge_b is None:
             result._edge = None
             return result
-        start = context.start
-        edge_a = self._edge
-        if edge_a is not None and edge_a[0].stamp < start:
-            edge_a = None
-        edge_b = other._edge
-        if edge_b is not None and edge_b[0].stamp < start:
-            edge_b = None
-        if edge_a is None and edge_b is None:
+        start = FOREVER if context is None else context.start
+        lasting = False
+        if edge_a is not None:
+            stamp = edge_a[0].stamp
+            if stamp < start:
+                edge_a = None
+            elif stamp == FOREVER:
+                lasting = passes
+        if edge_b is not None:
+            stamp = edge_b[0].stamp
+            if stamp < start:
+                edge_b = None
+            elif stamp == FOREVER:
+                lasting = passes
+        if (edge_a is None and edge_b is None) or (start == FOREVER and not passes):
             result._edge = None
             return result
         node = _new(Node)
@@ -117,6 +127,8 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
         node.backend = "host"
         node.scope = None
         node.sequence = node.stamp = next_sequence()
+        if lasting:
+            node.stamp = FOREVER
         result._edge = (node, 0)
         return result
 
@@ -127,6 +139,7 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
     """Make a function of one operand."""
     kernel = cast(Callable[..., Any], op.kernel)
     save_x, save_y = op.saves.keeps(0), op.saves.y
+    passes = type(op.vjp) is not Stops
     fast: frozenset[int] | None = None
     user_file: str | None = None  # the file that called last: comparing names by identity is all a call pays
 
@@ -152,11 +165,13 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
         result = _new(Tensor)
         result._value = y
         result._alt = None
-        if context is None:
+        edge = x._edge
+        if edge is None:
             result._edge = None
             return result
-        edge = x._edge
-        if edge is None or edge[0].stamp < context.start:
+        stamp = edge[0].stamp
+        start = FOREVER if context is None else context.start
+        if stamp < start or (start == FOREVER and not passes):
             result._edge = None
             return result
         node = _new(Node)
@@ -177,6 +192,8 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
         node.backend = "host"
         node.scope = None
         node.sequence = node.stamp = next_sequence()
+        if stamp == FOREVER and passes:
+            node.stamp = FOREVER
         result._edge = (node, 0)
         return result
 
@@ -254,6 +271,12 @@ def expose(op: Op, public: Callable[..., Any]) -> Callable[..., Any]:
 on_public(expose)
 
 
-def add_method(name: str, function: Callable[..., Any], *, as_property: bool = False) -> None:
+def add_method(
+    name: str,
+    function: Callable[..., Any],
+    *,
+    as_property: bool = False,
+    setter: Callable[[Any, Any], None] | None = None,
+) -> None:
     """Give tensors a method, or a property, that is not an op of its own."""
-    setattr(TensorMethods, name, property(function) if as_property else function)
+    setattr(TensorMethods, name, property(function, setter) if as_property else function)

@@ -35,7 +35,7 @@ from hybridflow.core.errors import (
 )
 from hybridflow.core.functions import Hooks
 from hybridflow.core.methods import TensorMethods
-from hybridflow.core.node import Edge, Node, format_where, make_node, next_sequence, user_place
+from hybridflow.core.node import Edge, Node, format_where, make_node, renew, user_place
 from hybridflow.core.op import REGISTRY, No, Op, register
 from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_calls
@@ -490,14 +490,14 @@ def watch_tensor(tensor: Tensor) -> Edge:
     if tensor._edge is None:
         node = make_node(WATCHED, (), {}, (tensor.spec,), backend="host")
         tensor._edge = (node, 0)
-    tensor._edge[0].stamp = next_sequence()
+    renew(tensor._edge[0])
     return tensor._edge
 
 
 def describe(value: Any) -> str:
     """Describe an argument the way error texts show calls: tensors as specs, the rest by repr."""
     if isinstance(value, TensorMethods | TensorSpec):
-        return str(value.spec) if not isinstance(value, TensorSpec) else str(value)
+        return str(value if isinstance(value, TensorSpec) else cast(Any, value).spec)
     if isinstance(value, np.ndarray) and value.dtype != object:
         return f"numpy {format_spec(value.shape, as_dtype(value.dtype))}"
     if isinstance(value, list | tuple) and any(isinstance(item, TensorMethods) for item in cast(Any, value)):

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self, cast
 
 import numpy as np
 
 from hybridflow.core.context import CONTEXT, HOST_FUNCTION
-from hybridflow.core.device import device_string
-from hybridflow.core.dtypes import DType
+from hybridflow.core.device import device_of, device_string, place
+from hybridflow.core.dtypes import DType, is_differentiable
 from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TraceError, message
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, make_node
+from hybridflow.core.notes import Notes, make_leaf
 from hybridflow.core.op import No, Op, register
-from hybridflow.core.spec import TensorSpec
+from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, format_tensor, make_tensor, no_value, require_value
 
 VARIABLE = register(
@@ -36,6 +37,11 @@ class Variable(TensorMethods):
         dtype: the dtype to convert it to.
         name: a name for messages and graphs.
         trainable: whether a `hf.GradientTape` watches it when it is read.
+        requires_grad: whether it is a leaf of `.backward()`: what is computed from it is recorded without a tape, and
+            gradients accumulate in ``.grad``.
+
+    Raises:
+        DTypeError: `requires_grad` with a dtype that has no gradient.
 
     Example:
         >>> import hybridflow as hf
@@ -44,24 +50,48 @@ class Variable(TensorMethods):
         Variable([2., 3.], dtype=float32, name='v')
     """
 
-    __slots__ = ("__weakref__", "_leaf", "_name", "_reading", "_trainable", "_value")
+    __slots__ = ("__weakref__", "_edge", "_leaf", "_name", "_notes", "_reading", "_trainable", "_value")
 
     __array_priority__ = 1000
     __array_ufunc__ = None
 
     def __init__(
-        self, initial_value: Any, *, dtype: Any = None, name: str | None = None, trainable: bool = True
+        self,
+        initial_value: Any,
+        *,
+        dtype: Any = None,
+        name: str | None = None,
+        trainable: bool = True,
+        requires_grad: bool = False,
     ) -> None:
         context = CONTEXT.get()
         if context is not None and context.tracer is not None:
             context.tracer.new_variable(self)
         tensor = asarray(initial_value, dtype=dtype)
         require_value(tensor, "Variable")
-        self._value = tensor._value
-        self._name = name if name is not None else f"variable_{next(_unnamed)}"
-        self._trainable = bool(trainable)
-        self._leaf = make_node(VARIABLE, (), {"name": self._name}, (tensor.spec,), backend="host")
+        self._fill(tensor._value, name if name is not None else f"variable_{next(_unnamed)}", bool(trainable))
+        if requires_grad:
+            self._become_leaf()
+
+    def _fill(self, value: Any, name: str, trainable: bool) -> None:
+        self._value = value
+        self._name = name
+        self._trainable = trainable
+        self._leaf = make_node(VARIABLE, (), {"name": name}, (make_spec(value.shape, value.dtype),), backend="host")
         self._reading = (0, self._leaf)
+        self._edge: Edge | None = None
+        self._notes: Notes | None = None
+
+    def _become_leaf(self) -> None:
+        """Let what is computed from the Variable be recorded, and its gradients accumulate."""
+        if not is_differentiable(self.dtype):
+            raise DTypeError(
+                message(f"Variable: requires_grad=True, and {self.dtype} has no gradient",
+                        got=f"{self._name}: {self.spec}", hint="Only floats have gradients.")
+            )  # fmt: skip
+        zeros = place(np.zeros(self.shape, self.dtype), None if self.device == "cpu" else device_of(self._value))
+        self._notes = Notes(leaf=True, cell=GradientCell.of(zeros, f"{self._name}.grad"))
+        self._edge = (make_leaf(self._leaf, self._notes), 0)
 
     @property
     def name(self) -> str:
@@ -115,13 +145,13 @@ class Variable(TensorMethods):
         """Return the value as a tensor, watched by the active tapes if the Variable is trainable."""
         context = CONTEXT.get()
         if context is None:
-            return make_tensor(self.current())
+            return make_tensor(self.current(), self._edge)
         if context.tracer is not None:
             tensor = context.tracer.read_variable(self)
         elif context.tapes:
             tensor = make_tensor(self.current(), (self._node_of(context.epoch), 0))
         else:
-            return make_tensor(self.current())
+            return make_tensor(self.current(), self._edge)
         for tape in context.tapes:
             tape.variable_read(self, cast(Edge, tensor._edge))
         return tensor
@@ -131,6 +161,8 @@ class Variable(TensorMethods):
         reading = self._reading
         if reading[0] != epoch:
             node = make_node(VARIABLE, (), self._leaf.attrs, self._leaf.outputs, backend="host")
+            if self._notes is not None:
+                make_leaf(node, self._notes)
             reading = self._reading = (epoch, node)
         return reading[1]
 
@@ -248,10 +280,11 @@ class Variable(TensorMethods):
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
-        return Variable(self.read(), name=self._name, trainable=self._trainable)
+        leaf = self._notes is not None
+        return Variable(self.read(), name=self._name, trainable=self._trainable, requires_grad=leaf)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle_variable, (np.array(self.numpy()), self._name, self._trainable)
+        return _unpickle_variable, (np.array(self.numpy()), self._name, self._trainable, self._notes is not None)
 
     def __format__(self, spec: str) -> str:
         return format(self.read(), spec)
@@ -260,5 +293,32 @@ class Variable(TensorMethods):
         return format_tensor("Variable", make_tensor(self.current()), self._name)
 
 
-def _unpickle_variable(array: np.ndarray[Any, Any], name: str, trainable: bool) -> Variable:
-    return Variable(array, name=name, trainable=trainable)
+class GradientCell(Variable):
+    """Where a Variable's gradient is.
+
+    It is a Variable, so that a compiled function assigns it as it does others: if the call counts, and only then.
+
+    Attributes:
+        present: whether there is a gradient now; the value is meaningless otherwise.
+        hooks: the Variable's hooks, in the order in which they were given.
+    """
+
+    __slots__ = ("hooks", "present")
+
+    present: bool
+    hooks: dict[int, Callable[[Any], Any]]
+
+    @classmethod
+    def of(cls, value: Any, name: str) -> GradientCell:
+        """Return a cell for gradients like `value`, without one."""
+        result = object.__new__(cls)
+        result._fill(value, name, False)
+        result.present = False
+        result.hooks = {}
+        return result
+
+
+def _unpickle_variable(
+    array: np.ndarray[Any, Any], name: str, trainable: bool, requires_grad: bool = False
+) -> Variable:
+    return Variable(array, name=name, trainable=trainable, requires_grad=requires_grad)

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from hybridflow.core.context import Context, context_of, current
+from hybridflow.core.context import NEVER, Context, context_of, current
 from hybridflow.core.dims import DimScope
 from hybridflow.core.dispatch import visible_outputs
-from hybridflow.core.dtypes import DType
+from hybridflow.core.dtypes import DType, is_differentiable
 from hybridflow.core.errors import DTypeError, HybridflowError, LeakError, TraceError, message
-from hybridflow.core.node import Edge, Node, Where, format_where, make_node, user_place
+from hybridflow.core.node import FOREVER, Edge, Node, Where, format_where, make_node, user_place
+from hybridflow.core.notes import Notes, make_leaf, requires
 from hybridflow.core.op import REGISTRY, Op, Stops, register
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
@@ -112,6 +113,8 @@ class GraphBuilder:
         self.variables: dict[Node, VariableState] = {}
         self.readings: dict[tuple[Edge, int], Edge] = {}
         self.checks: list[Check] = []
+        self.freed: set[Node] = set()
+        self.asks_leaves = False
         self.place: Where | None = None
         self.dims = self.outer.dims if self.outer is not None else DimScope()
 
@@ -175,6 +178,8 @@ class GraphBuilder:
         found = self.captures.get(key)
         if found is None:
             node = input_node(tensor.spec, f"captured_{len(self.captures)}", self.scope, user_place(2))
+            if requires(edge):
+                node.stamp = FOREVER
             found = self.captures[key] = (tensor, node)
         return found[1], 0
 
@@ -193,23 +198,30 @@ class GraphBuilder:
         state = self._state(variable)
         state.was_read = True
         edge = state.edge
-        if self.outer is not None and state.assignments:
-            edge = cast(Edge, self.bind(REREAD, (make_tensor(None, edge), make_tensor(None, state.original)), {})._edge)
-        return make_tensor(None, self._reading(edge))
+        if self.outer is not None:
+            if variable._notes is not None:
+                state.original[0].stamp = FOREVER
+            if state.assignments:
+                both = make_tensor(None, edge), make_tensor(None, state.original)
+                edge = cast(Edge, self.bind(REREAD, both, {})._edge)
+            return make_tensor(None, self._reading(edge, None))
+        return make_tensor(None, self._reading(edge, variable._notes))
 
     def value_of(self, variable: Variable) -> Tensor:
         """Return a Variable's traced value without reading it: no tape, and no gradient, hears of that."""
         return make_tensor(None, self._state(variable).edge)
 
-    def _reading(self, value: Edge) -> Edge:
+    def _reading(self, value: Edge, notes: Notes | None) -> Edge:
         """Return the edge of a Variable's value for the present tapes: they must not know what others read."""
         context = current()
-        if not context.tapes:
+        if not context.tapes and notes is None:
             return value
         found = self.readings.get((value, context.epoch))
         if found is None:
             found = cast(Edge, self.bind(READ, (make_tensor(None, value),), {})._edge)
             self.readings[value, context.epoch] = found
+            if notes is not None:
+                make_leaf(found[0], notes)
         return found
 
     def _state(self, variable: Variable) -> VariableState:
@@ -237,6 +249,28 @@ class GraphBuilder:
         state.edge = cast(Edge, self.bind(ASSIGN, (value,), {})._edge)
         state.assignments.append(state.edge[0])
 
+    def has_gradient(self, cell: Variable) -> bool:
+        """Whether a Variable has a gradient at this point of the trace."""
+        return self.outer.has_gradient(cell) if self.outer is not None else self._state(cell).has_gradient()
+
+    def set_gradient(self, cell: Variable, present: bool) -> None:
+        """Take note that a Variable has a gradient from here on, or none.
+
+        Raises:
+            TraceError: in a branch or loop body, which other calls may not run.
+        """
+        if self.outer is not None:
+            raise TraceError(
+                message(f"{cell.name}: changed inside a branch or loop on tensors", got=format_where(user_place(2)),
+                        hint="Call .backward() and .zero_grad() outside of it.")
+            )  # fmt: skip
+        self._state(cell).present = present
+
+    def run_hooks(self, notes: Notes) -> None:
+        """Take note that a Variable's hooks run in this trace."""
+        if notes.cell is not None:
+            self._state(notes.cell).hooks = tuple(notes.hooks.values())
+
     def new_variable(self, variable: Variable) -> None:
         """Refuse a Variable made during a trace.
 
@@ -254,7 +288,7 @@ class GraphBuilder:
 
     def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Add a node and return its visible outputs."""
-        residuals = bool(op.saves.hidden) and bool(current().tapes)
+        residuals = bool(op.saves.hidden) and (bool(current().tapes) or any(requires(t._edge) for t in inputs))
         outputs = self.bind_all(op, inputs, attrs, residuals=residuals)
         if len(outputs) == 1:
             return outputs[0]
@@ -280,6 +314,8 @@ class GraphBuilder:
         if not isinstance(outputs, tuple):
             outputs = (outputs,)
         node = make_node(op, edges, attrs, outputs, where=self.place or user_place(3), scope=self.scope)
+        if any(map(requires, edges)) and current().start != NEVER and type(op.vjp) is not Stops:
+            node.stamp = FOREVER if any(is_differentiable(spec.dtype) for spec in outputs) else node.stamp
         self.nodes.append(node)
         return tuple([make_tensor(None, (node, index)) for index in range(len(outputs))])
 
@@ -382,7 +418,7 @@ def trace_with_variables(
         builder.argument(spec, names[i] if i < len(names) else f"x{i}") for i, spec in enumerate(specs)
     ]
     try:
-        with context_of(builder):
+        with context_of(builder, grad=current().grad):
             graph = builder.finish([as_tensor(output) for output in function(*arguments)])
     finally:
         builder.scope.alive = False

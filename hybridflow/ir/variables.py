@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, Self, cast
 
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.device import device_string
 from hybridflow.core.errors import LeakError, message
 from hybridflow.core.node import Edge, Node
-from hybridflow.core.variable import Variable
+from hybridflow.core.notes import Notes
+from hybridflow.core.variable import GradientCell, Variable
 
 
 class ArgumentVariable(Variable):
@@ -19,9 +21,12 @@ class ArgumentVariable(Variable):
     trace both are one Variable: they share their leaf.
     """
 
-    __slots__ = ("slot",)
+    __slots__ = ("hooks", "of_gradient", "present", "slot")
 
     slot: int
+    of_gradient: bool
+    present: bool
+    hooks: dict[int, Callable[[Any], Any]]
 
     @classmethod
     def of(cls, variable: Variable, slot: int) -> ArgumentVariable:
@@ -31,7 +36,20 @@ class ArgumentVariable(Variable):
         result._name = variable.name
         result._trainable = variable.trainable
         result._leaf = variable._leaf
+        result._edge = variable._edge
+        result._notes = None
+        if variable._notes is not None:
+            result._notes = Notes(leaf=True, cell=cls._gradient_of(variable._notes.cell, slot))
         result.slot = slot
+        result.of_gradient = False
+        return result
+
+    @classmethod
+    def _gradient_of(cls, cell: GradientCell, slot: int) -> ArgumentVariable:
+        result = cls.of(cell, slot)
+        result.of_gradient = True
+        result.present = cell.present
+        result.hooks = cell.hooks
         return result
 
     def current(self) -> Any:
@@ -70,9 +88,16 @@ class VariableState:
         assignments: the nodes that assigned it; none if it keeps its value.
         slot: which of the distinct Variables among the arguments it is, if it is one.
         captured: the Variable, if the function reached it otherwise than through its arguments.
+        of_gradient: whether it is what holds the gradient of the Variable in that place, and not that itself.
+        asked: of what holds a gradient: whether there was one at first, None if the function did not ask.
+        present: whether there is one in the end, None if the function did not change that.
+        hooks: the hooks that ran on the gradient, None if none could.
     """
 
-    __slots__ = ("assignments", "captured", "edge", "original", "slot", "variable", "was_read")
+    __slots__ = (
+        "asked", "assignments", "captured", "edge", "hooks", "of_gradient", "original", "present", "slot", "variable",
+        "was_read",
+    )  # fmt: skip
 
     def __init__(self, variable: Variable, original: Edge) -> None:
         self.variable = variable
@@ -82,7 +107,23 @@ class VariableState:
         self.assignments: list[Node] = []
         self.slot: int | None = None
         self.captured: Variable | None = None
+        self.of_gradient = isinstance(variable, GradientCell) or getattr(variable, "of_gradient", False)
+        self.asked: bool | None = None
+        self.present: bool | None = None
+        self.hooks: tuple[Callable[[Any], Any], ...] | None = None
         self.touched(variable)
+
+    def has_gradient(self) -> bool:
+        """Whether there is a gradient at this point of the function."""
+        if self.present is None:
+            self.asked = cast(GradientCell, self.variable).present
+            return self.asked
+        return self.present
+
+    def holds(self, cell: GradientCell) -> bool:
+        """Whether a call with this cell would go the way that the trace went."""
+        asked = self.asked is None or self.asked is cell.present
+        return asked and (self.hooks is None or self.hooks == tuple(cell.hooks.values()))
 
     def touched(self, variable: Variable) -> None:
         """Take note of the way in which the function reached the Variable."""

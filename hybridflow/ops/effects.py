@@ -10,11 +10,12 @@ import jax
 import numpy as np
 
 from hybridflow.backend.host_calls import host_call
-from hybridflow.core.context import CONTEXT, HOST_FUNCTION, NOTHING_RECORDED, context_of, is_tracing
+from hybridflow.core.context import CONTEXT, HOST_FUNCTION, context_of, is_tracing
 from hybridflow.core.convert import is_number
 from hybridflow.core.dispatch import bind, record
 from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message, structure_text
+from hybridflow.core.node import FOREVER
 from hybridflow.core.op import No, Op, Stops, public_names, register
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.tensor import Tensor, asarray, format_tensor, host_array, make_tensor, to_numpy
@@ -247,7 +248,7 @@ def _call_now(callback: _Callback, tensors: tuple[Tensor, ...], shapes: Any, att
     values = [host_array(tensor) for tensor in tensors]
     outputs = tuple([asarray(array)._value for array in callback.run(values, shapes)])
     context = CONTEXT.get()
-    start = NOTHING_RECORDED if context is None else context.start
+    start = FOREVER if context is None else context.start
     edges = tuple([t._edge if t._edge is not None and t._edge[0].stamp >= start else None for t in tensors])
     if not any(edges):
         return tuple([make_tensor(output) for output in outputs])

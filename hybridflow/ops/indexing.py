@@ -135,7 +135,7 @@ def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None)
     if index is not None:
         return bind(getitem.op, (tensor,), {"index": index})
     value = tensor._value
-    if type(value) is np.ndarray and CONTEXT.get() is None and _is_basic(key):
+    if type(value) is np.ndarray and tensor._edge is None and CONTEXT.get() is None and _is_basic(key):
         try:
             return make_tensor(as_arrays(value[key]))
         except (IndexError, TypeError, ValueError):

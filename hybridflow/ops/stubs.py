@@ -25,6 +25,8 @@ _HEADER = '''# ruff: noqa: N802, TID251
 import collections.abc
 from typing import Any
 
+import hybridflow.autodiff.grad_fn
+import hybridflow.autodiff.requires_grad
 import hybridflow.ops.updates
 from hybridflow.core.tensor import Tensor
 
@@ -34,16 +36,16 @@ class TensorMethods:
 _OVERRIDES = ("__eq__", "__ne__")
 
 
-def _installed() -> Iterator[tuple[str, Callable[..., Any], bool]]:
-    """Yield what was installed on tensors: its name, its public function, and whether it is a property."""
+def _installed() -> Iterator[tuple[str, Callable[..., Any], property | None]]:
+    """Yield what was installed on tensors: its name, its public function, and the property that it is, if any."""
     public = {name: op.public for op in REGISTRY.values() for name in op.method if op.public is not None}
     for name, value in sorted(vars(TensorMethods).items()):
         if name in public:
-            yield name, public[name], False
+            yield name, public[name], None
         elif isinstance(value, property):
-            yield name, cast("Callable[..., Any]", value.fget), True
+            yield name, cast("Callable[..., Any]", value.fget), value
         elif inspect.isfunction(value):
-            yield name, value, False
+            yield name, value, None
 
 
 def _annotation(annotation: Any, namespace: dict[str, Any]) -> str:
@@ -51,7 +53,7 @@ def _annotation(annotation: Any, namespace: dict[str, Any]) -> str:
     if isinstance(annotation, str):
         annotation = eval(annotation, namespace)
     text = inspect.formatannotation(annotation)
-    return re.sub(r"hybridflow\.core\.tensor\.Tensor\b", "Tensor", text)
+    return re.sub(r"hybridflow\.core\.tensor\.Tensor\b", "Tensor", text).replace("typing.Any", "Any")
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[list[str], str]:
@@ -87,7 +89,7 @@ def _operator_parameters(name: str, function: Callable[..., Any]) -> tuple[list[
     return ["self", *operands, "/"] if operands else ["self"], _parameters(function)[1]
 
 
-def _method(name: str, function: Callable[..., Any], is_property: bool) -> str:
+def _method(name: str, function: Callable[..., Any], found: property | None) -> str:
     operator = name.startswith("__")
     parts, result = _operator_parameters(name, function) if operator else _parameters(function)
     ignore = "  # pyright: ignore[reportIncompatibleMethodOverride]" if name in _OVERRIDES else ""
@@ -98,7 +100,10 @@ def _method(name: str, function: Callable[..., Any], is_property: bool) -> str:
         rows = ",\n        ".join(parts)
         head = f"    def {name}(\n        {rows},\n    ) -> {result}:"
     summary = (inspect.getdoc(function) or "").splitlines()[0]
-    return f'{"    @property" + chr(10) if is_property else ""}{head}\n        """{summary}"""'
+    text = f'{"    @property" + chr(10) if found else ""}{head}\n        """{summary}"""'
+    if found is not None and found.fset is not None:
+        text += f"\n    @{name}.setter\n    def {name}(self, value: Any) -> None: ..."
+    return text
 
 
 def stub_text() -> str:

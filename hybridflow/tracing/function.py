@@ -20,6 +20,7 @@ from hybridflow.core.dtypes import WIDE
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import format_where, user_place, where_file_line
+from hybridflow.core.notes import requires
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.traced_float import NeedsNumber
@@ -99,6 +100,8 @@ class _SoleTrace:
             return None
         kinds = tuple([Tensor if leaf.kind == TENSOR else float for leaf in signature.leaves])
         variables = trace.variables(signature)
+        if trace.guarded or trace.reads_leaves:
+            return None
         if trace.captures or variables or trace.checks:
             return cls(trace, None, variables, kinds)
         return cls(trace, trace.executable(trace.arrays(signature), None).call, (), kinds)
@@ -124,6 +127,8 @@ class _SoleTrace:
         for argument in args:
             if type(argument) is float:
                 continue
+            if requires(argument._edge):
+                return None
             value = argument._value
             if type(value) is np.ndarray:
                 if value.dtype.num in WIDE and not self.wide:
@@ -132,6 +137,8 @@ class _SoleTrace:
             elif value is None:
                 return None
             arrays.append(value)
+        if self.run is None and any(requires(tensor._edge) for tensor in self.trace.captures):
+            return None
         if self.floats and self.numbers is not None:
             arrays += self.numbers([argument for argument in args if type(argument) is float])
         return arrays
@@ -225,8 +232,8 @@ class CompiledFunction(Generic[P, R]):
         if SETTINGS.eager or (context is not None and context.tracer is not None):
             return self._call_python(args, kwargs, inputs or self._inputs)
         trace, signature = self._find(self._signature(args, kwargs, inputs), args)
-        if context is not None and context.tapes:
-            return trace.call_under_tapes(signature, context)
+        if (context is not None and context.tapes) or trace.requires_grad(signature):
+            return trace.call_under_tapes(signature, current())
         variables = trace.variables(signature)
         return trace.call(trace.arrays(signature), variables, None if context is None else context.device)
 
@@ -286,7 +293,7 @@ class CompiledFunction(Generic[P, R]):
     def _fitting(self, signature: Signature) -> Trace | None:
         """Return the trace of a signature that also fits what is outside of the arguments."""
         for trace in self._traces.find(_cache_key(signature)):
-            if not (trace.takes_variables or trace.symbolic) or trace.fits(signature):
+            if not trace.guarded or trace.fits(signature):
                 return trace
         return None
 
@@ -342,7 +349,7 @@ class CompiledFunction(Generic[P, R]):
         best: tuple[bool, list[tuple[str, str, str]]] | None = None
         for trace in self._traces:
             arguments = differences(trace.leaves, trace.tree, signature)
-            found = arguments or trace.alias_changes(signature) or trace.size_changes(signature)
+            found = arguments or trace.changes(signature)
             rated = bool(arguments), found
             if best is None or (rated[0], len(found)) < (best[0], len(best[1])):
                 best = rated

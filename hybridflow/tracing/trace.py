@@ -16,16 +16,17 @@ import numpy as np
 
 from hybridflow.backend.host import run_quietly
 from hybridflow.backend.jax_shim import enable_x64
-from hybridflow.core.context import Context, context_of
+from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.dispatch import record as record_node
-from hybridflow.core.errors import LeakError
+from hybridflow.core.errors import GradientError, LeakError, message
 from hybridflow.core.node import Edge, format_where, user_place, where_file_line
+from hybridflow.core.notes import requires
 from hybridflow.core.op import Op
 from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_calls
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
-from hybridflow.core.variable import WRITES, Variable
+from hybridflow.core.variable import WRITES, GradientCell, Variable
 from hybridflow.ir.builder import Check, GraphBuilder
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import bind_sizes
@@ -35,6 +36,7 @@ from hybridflow.passes import run_passes
 from hybridflow.tracing.calls import check_unchanged, output_tensor
 from hybridflow.tracing.dynamic import sizes_of, symbol_places, symbolic_specs
 from hybridflow.tracing.explain import TraceRecord
+from hybridflow.tracing.leaves import TracedLeaves, freed_edge
 from hybridflow.tracing.numbers import Numbers
 from hybridflow.tracing.order import has_order, in_order_of, skeleton
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
@@ -88,6 +90,7 @@ class Trace:
         tree: Any,
         record: TraceRecord,
         places: dict[tuple[int, int], str],
+        leaves: TracedLeaves,
     ) -> None:
         self.raw_graph = graph
         self.graph, passes = run_passes(graph, differentiable=False)
@@ -98,6 +101,10 @@ class Trace:
         self.captured: tuple[Variable | None, ...] = tuple([state.captured for state in self.states])
         self.takes_variables = any(state.slot is not None for state in self.states)
         self.assigned: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.assignments])
+        self.gradients: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.of_gradient])
+        self.grad_mode = leaves.grad_mode
+        self.freed_outputs = leaves.freed
+        self.reads_leaves = leaves.recorded
         self.checks: tuple[Check, ...] = tuple(builder.checks)
         self.arguments = len(builder.arguments)
         self.wide = is_wide(self.graph)
@@ -114,6 +121,8 @@ class Trace:
         self.only: Executable | None = None
         self.places = places
         self.symbolic = bool(places)
+        asks = bool(self.gradients) or leaves.grad_mode is not None
+        self.guarded = self.takes_variables or self.symbolic or asks
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
         self.gradient_ops: dict[Any, Op] = {}
@@ -127,26 +136,39 @@ class Trace:
     # -- Variables --------------------------------------------------------------------------------------------
 
     def fits(self, signature: Signature) -> bool:
-        """Whether the trace is right for a call of its key.
+        """Whether the trace is right for a call of its key: see `changes`."""
+        return not self.changes(signature)
 
-        The Variables among the arguments must meet those that it reached otherwise as they did then, and what it asked
-        of open sizes must have the same answers.
-        """
-        if self.symbolic and not self.graph.dims.holds(sizes_of(signature, self.places)):
-            return False
-        return not self.takes_variables or not self.alias_changes(signature)
-
-    def size_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
+    def _size_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
         """Return ``(argument, before, after)`` for what the trace asked of sizes and has another answer now."""
-        if not self.symbolic:
-            return []
         sizes = sizes_of(signature, self.places)
+        if self.graph.dims.holds(sizes):
+            return []
         failed = [guard for guard in self.graph.dims.guards if not guard.holds(sizes)]
         shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
         return [("sizes", str(guard), f"{not guard.answer} for {shown}") for guard in failed]
 
-    def alias_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
-        """Return ``(argument, before, after)`` for those that do not."""
+    def changes(self, signature: Signature) -> list[tuple[str, str, str]]:
+        """Return ``(what, before, after)`` for what a call finds otherwise than the trace did.
+
+        The Variables among the arguments must meet those that it reached otherwise as they did then, what it asked of
+        open sizes must have the same answers, and so must what it asked of gradients.
+        """
+        found = self._size_changes(signature) if self.symbolic else []
+        if self.takes_variables:
+            found += self._alias_changes(signature)
+        if self.gradients:
+            variables = self.variables(signature)
+            for index in self.gradients:
+                cell = cast(GradientCell, variables[index])
+                if not self.states[index].holds(cell):
+                    found.append((cell.name, "as it was", "with a gradient" if cell.present else "None"))
+        if self.grad_mode is not None and self.grad_mode is not current().grad:
+            found.append(("hf.no_grad", str(not self.grad_mode), str(self.grad_mode)))
+        return found
+
+    def _alias_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
+        """Return the Variables among the arguments that do not meet those that the trace reached otherwise as then."""
         arguments = {leaf.key[1]: leaf for leaf in signature.leaves if leaf.kind == VARIABLE}
         captured = {id(variable): variable for variable in self.captured if variable is not None}
         changes: list[tuple[str, str, str]] = []
@@ -154,7 +176,7 @@ class Trace:
             if state.slot is None:
                 continue
             argument = arguments[state.slot]
-            now = captured.get(id(argument.value))
+            now = captured.get(id(_of_slot(argument.value, state)))
             if now is not state.captured:
                 changes.append((argument.path, _reached(state.captured), _reached(now)))
         return changes
@@ -166,7 +188,7 @@ class Trace:
         arguments = argument_variables(signature)
         return tuple(
             [
-                state.captured if state.captured is not None else arguments[cast(int, state.slot)]
+                state.captured if state.captured is not None else _of_slot(arguments[cast(int, state.slot)], state)
                 for state in self.states
             ]
         )
@@ -226,9 +248,23 @@ class Trace:
             results = [make_tensor(outputs[0])]
         else:
             results = [make_tensor(value) for value in outputs[: self.plan.count]]
-        if self.checks:
-            self.check_later(outputs, results)
+        pending = self.check_later(outputs, results) if self.checks else None
+        if self.gradients or self.freed_outputs:
+            self._finish(results, variables, pending)
         return results[0] if self.single else self.plan.build(results)
+
+    def _finish(
+        self, tensors: Sequence[Tensor], variables: Sequence[Variable], pending: PendingChecks | None
+    ) -> None:
+        """Let Variables have gradients, or have them no more, and results know that what they came from was freed."""
+        for index in self.gradients:
+            present, cell = self.states[index].present, cast(GradientCell, variables[index])
+            if present is not None and present is not cell.present:
+                if pending is not None:
+                    pending.settle()  # whether there is a gradient is known in Python, so the call must count
+                cell.present = present
+        for index in self.freed_outputs:
+            tensors[index]._edge = freed_edge(tensors[index])
 
     def _call_assigning(self, arrays: list[Any], variables: Sequence[Variable], device: Any) -> Any:
         """Run a call that assigns Variables: all of its writes happen, or none."""
@@ -259,7 +295,7 @@ class Trace:
         for index, value in zip(self.assigned, outputs[self.plan.count :], strict=False):
             variables[index]._value = value
 
-    def check_later(self, outputs: Sequence[Any], results: Sequence[Tensor]) -> None:
+    def check_later(self, outputs: Sequence[Any], results: Sequence[Tensor]) -> PendingChecks:
         """See to it that a failed check is raised; the graph itself has kept the Variables' values.
 
         Args:
@@ -270,6 +306,7 @@ class Trace:
         pending.later()
         for tensor in results:
             tensor._alt = pending
+        return pending
 
     def _raise_failed(self, flags: Any) -> None:
         check = self.checks[int(np.argmin(flags))]
@@ -277,8 +314,17 @@ class Trace:
 
     # -- gradients --------------------------------------------------------------------------------------------
 
+    def requires_grad(self, signature: Signature) -> bool:
+        """Whether a call reads anything that requires a gradient."""
+        for leaf in signature.leaves:
+            if leaf.kind == TENSOR and requires(leaf.value._edge):
+                return True
+        return self.reads_leaves or any(requires(tensor._edge) for tensor in self.captures)
+
     def call_under_tapes(self, signature: Signature, context: Context) -> Any:
-        """Run the trace; if it reads what a tape follows, record it as one node whose rule is a compiled graph."""
+        """Run the trace; if it reads what is followed, record it as one node whose rule is a compiled graph."""
+        if self.grad_mode is not None:
+            self._require_no_leaves(signature)
         variables = self.variables(signature)
         with WRITES if self.assigned else nullcontext():
             inputs = [leaf.value for leaf in signature.leaves if leaf.kind == TENSOR]
@@ -306,6 +352,15 @@ class Trace:
             make_tensor(run_quietly(np.asarray, value, spec.dtype))
             for value, spec in zip(numbers, specs, strict=False)
         ]
+    def _require_no_leaves(self, signature: Signature) -> None:
+        """Raise if a tensor requires a gradient: the trace was made as if none from outside did."""
+        for leaf in (*[one.value for one in signature.leaves if one.kind == TENSOR], *self.captures):
+            if requires(leaf._edge):
+                raise GradientError(
+                    message(f"{self.raw_graph.name}: a tensor that requires a gradient reaches a compiled function "
+                            "that calls .backward() or asks what requires one", got=str(leaf.spec),
+                            hint="Pass x.detach(), or make it a hf.Variable(x, requires_grad=True).")
+                )  # fmt: skip
 
     def _call_recorded(
         self, inputs: list[Tensor], edges: list[Edge | None], variables: Sequence[Variable], device: Any
@@ -323,8 +378,8 @@ class Trace:
             attrs["sizes"] = tuple(sizes.items())  # what is compiled of the rule is for these
         made = record_node(gradient, tuple(edges), attrs, values, outputs, "xla")
         tensors = (made if isinstance(made, tuple) else (made,))[: self.plan.count]
-        if self.checks:
-            self.check_later(outputs, tensors)
+        pending = self.check_later(outputs, tensors) if self.checks else None
+        self._finish(tensors, variables, pending)
         return self.plan.build(tensors)
 
     def _gradient_op(self, wanted: tuple[bool, ...], device: Any, sizes: dict[str, int]) -> Op:
@@ -351,6 +406,9 @@ def _numbers_of(builder: GraphBuilder, *, wide: bool) -> Numbers | None:
         return None
     wanted = [(number, node.spec().dtype) for number, node in builder.numbers.values()]
     return Numbers(wanted, builder.fallible, builder.floats, wide=wide)
+def _of_slot(variable: Variable, state: VariableState) -> Variable:
+    """Return what a state stands for, given the Variable among the arguments."""
+    return cast(Any, variable._notes).cell if state.of_gradient else variable
 
 
 def _reached(variable: Variable | None) -> str:
@@ -435,11 +493,12 @@ def make_trace(
     ]
     arguments = unflatten_arguments(signature, values, static)
     try:
-        with context_of(builder, (), context.device):
+        with context_of(builder, (), context.device, context.grad):
             result = call(arguments)
             check_unchanged(label, arguments, values, signature, static)
-            leaves, tree = jax.tree_util.tree_flatten(result)
-            outputs = [output_tensor(label, leaf) for leaf in leaves]
+            returned, tree = jax.tree_util.tree_flatten(result)
+            outputs = [output_tensor(label, leaf) for leaf in returned]
+            leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)
     except Exception as error:
         _annotate(error, builder, name)
@@ -448,7 +507,8 @@ def make_trace(
         builder.scope.alive = False
     record.trace_ms = (time.perf_counter() - start) * 1e3
     plan = OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None)
-    return Trace(graph, builder, plan, named, signature.tree, record, symbol_places(list(named), specs))
+    places = symbol_places(list(named), specs)
+    return Trace(graph, builder, plan, named, signature.tree, record, places, leaves)
 
 
 def _traced_value(

@@ -1,0 +1,232 @@
+"""`.backward()`: define-by-run gradients, by the walk and over the nodes that tapes use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from types import FunctionType
+from typing import Any
+
+from hybridflow.autodiff.backprop import BOUND, RAW, Engine, RawEngine, Wanted, backprop
+from hybridflow.autodiff.requires_grad import checked_like, known_edge, read_gradient, write_gradient
+from hybridflow.autodiff.tape import ones
+from hybridflow.backend.host import run_quietly
+from hybridflow.core.context import current
+from hybridflow.core.dispatch import as_arrays
+from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.errors import GradientError, ShapeError, message
+from hybridflow.core.node import FOREVER, Edge, Node
+from hybridflow.core.notes import Notes, requires
+from hybridflow.core.op import No, Op
+from hybridflow.core.tensor import Tensor, as_tensor, describe, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ir.graph import INPUT
+
+
+class _Freed(No):
+    """The rule of an operation whose saved values an earlier `.backward()` freed."""
+
+
+_AGAIN = "an earlier .backward() freed what its gradient needs; call that one with retain_graph=True"
+
+
+def backward(self: Tensor | Variable, gradient: Any = None, retain_graph: bool = False) -> None:
+    """Compute the gradients of this value, and add them to ``.grad`` of the leaves that it was computed from.
+
+    Args:
+        gradient: what the value's gradient starts from, of its shape and dtype; 1 if not given, for one element.
+        retain_graph: keep what was recorded, so that another `.backward()` can go through it.
+
+    Raises:
+        GradientError: nothing requires a gradient, or an earlier call freed the graph.
+        ShapeError: several elements and no `gradient`, or one of another shape.
+        DTypeError: a `gradient` of another dtype.
+    """
+    target = as_tensor(self)
+    edge = known_edge(target)
+    if edge is None or not requires(edge) or not is_differentiable(target.dtype):
+        raise GradientError(
+            message("backward: the tensor does not require a gradient", got=describe(target),
+                    hint="Compute it, outside of hf.no_grad(), from hf.tensor(x, requires_grad=True) or "
+                         "hf.Variable(x, requires_grad=True).")
+        )  # fmt: skip
+    nodes = recorded_nodes(edge)
+    tracer = current().tracer
+    walk = _Backward(nodes, tracer if isinstance(tracer, GraphBuilder) else None)
+    walk.run(edge, _seed(target, gradient))
+    walk.accumulate()
+    if not retain_graph:
+        walk.free()
+
+
+def recorded_nodes(edge: Edge) -> list[Node]:
+    """Return what `.backward()` of a value walks, in recording order: back to the leaves and no further."""
+    seen: set[Node] = set()
+    stack = [edge[0]]
+    while stack:
+        node = stack.pop()
+        if node in seen or node.stamp != FOREVER:
+            continue
+        seen.add(node)
+        if not _is_leaf(node):
+            stack.extend(one[0] for one in node.inputs if one is not None)
+    return sorted(seen, key=attrgetter("sequence"))
+
+
+def _is_leaf(node: Node) -> bool:
+    notes: dict[int, Notes] = getattr(node, "notes", {})
+    return any(one.leaf for one in notes.values())
+
+
+def _serves_others(node: Node) -> bool:
+    """Whether a node is a compiled call with several results, of which others may have their own `.backward()`."""
+    return node.op.has("nested") and len(node.outputs) - node.op.hidden_outputs(node.attrs) > 1
+
+
+def is_freed(node: Node, tracer: GraphBuilder | None) -> bool:
+    """Whether an earlier `.backward()` went through an operation and did not retain it."""
+    return isinstance(node.op.vjp, _Freed) or (tracer is not None and node in tracer.freed)
+
+
+def _seed(target: Tensor, gradient: Any) -> Tensor:
+    if gradient is not None:
+        return checked_like(gradient, target, "backward")
+    if target.size != 1:
+        raise ShapeError(
+            message(f"backward: the tensor has shape {target.shape}, so its gradient must be given",
+                    got=describe(target), hint="Reduce it first, or pass gradient= of its shape.")
+        )  # fmt: skip
+    return ones(target)
+
+
+class _Backward:
+    """One call of `.backward()`: computed first, and only then written to the leaves."""
+
+    def __init__(self, nodes: Sequence[Node], tracer: GraphBuilder | None) -> None:
+        self.nodes = nodes
+        self.tracer = tracer
+        self.leaves: dict[Edge, Notes] = {}
+        self.noted: dict[Node, dict[int, Notes]] = {}
+        self.retained: list[tuple[Notes, Tensor]] = []
+        self.totals: list[tuple[Notes, Tensor]] = []
+        for node in nodes:
+            self._look_at(node)
+
+    def _look_at(self, node: Node) -> None:
+        if is_freed(node, self.tracer):
+            raise GradientError(message(f"backward: the graph goes through {node.op.name}: {_AGAIN}"))
+        notes: dict[int, Notes] = getattr(node, "notes", {})
+        for index, one in notes.items():
+            if one.leaf:
+                self.leaves[node, index] = one
+            elif one.hooks or one.retains:
+                self.noted.setdefault(node, {})[index] = one
+        if node.op is INPUT and not _is_leaf(node):
+            raise GradientError(
+                message("backward: the gradient would be written to a tensor made outside of this trace",
+                        got=f"{node.attrs['name']}: {node.spec()}",
+                        hint="Use hf.Variable(x, requires_grad=True), or call backward where the tensor was made.")
+            )  # fmt: skip
+
+    def run(self, edge: Edge, seed: Tensor) -> None:
+        """Walk back, and compute what every leaf is to be given."""
+        bound = self.tracer is not None
+        engine: Engine = BOUND if bound else _QUIET if self.noted else RAW
+        start = seed if bound else seed._value
+        found = backprop([(edge, start)], set(self.leaves), self.nodes, engine, self._visit if self.noted else None)
+        several: dict[Any, tuple[Notes, list[Tensor]]] = {}
+        for leaf, notes in self.leaves.items():
+            if leaf in found:
+                key = notes if notes.cell is None else notes.cell._leaf
+                several.setdefault(key, (notes, []))[1].append(_wrapped(found[leaf]))
+        for notes, parts in several.values():
+            total = parts[0]
+            for part in parts[1:]:
+                total = self._add(total, part)
+            if self.tracer is not None:
+                self.tracer.run_hooks(notes)
+            total = _hooked(notes, total)
+            before = read_gradient(notes)
+            self.totals.append((notes, total if before is None else self._add(before, total)))
+
+    def _add(self, a: Tensor, b: Tensor) -> Tensor:
+        return BOUND.add(a, b) if self.tracer is not None else _wrapped(_QUIET.add(a._value, b._value))
+
+    def _visit(self, node: Node, index: int, gradient: Any) -> Any:
+        """Run the hooks of a value that is no leaf, and keep its gradient if it is to be retained."""
+        notes = self.noted.get(node, {}).get(index)
+        if notes is None:
+            return gradient
+        total = _hooked(notes, _wrapped(gradient))
+        if notes.retains:
+            self.retained.append((notes, total))
+        return total if isinstance(gradient, Tensor) else total._value
+
+    def accumulate(self) -> None:
+        """Write what was computed: to the leaves it is added, elsewhere it replaces what was there."""
+        for notes, total in (*self.totals, *self.retained):
+            write_gradient(notes, total)
+
+    def free(self) -> None:
+        """Let go of what the rules read; a second walk is an error from now on."""
+        for node in self.nodes:
+            if not node.inputs or _is_leaf(node) or _serves_others(node):
+                continue
+            if self.tracer is not None:
+                self.tracer.freed.add(node)
+            else:
+                node.op = freed(node.op)
+                node.saved = None
+
+
+def _wrapped(gradient: Any) -> Tensor:
+    return gradient if isinstance(gradient, Tensor) else make_tensor(as_arrays(gradient))
+
+
+def _hooked(notes: Notes, gradient: Tensor) -> Tensor:
+    for hook in tuple(notes.hooks.values()):
+        answer = hook(gradient)
+        if answer is not None:
+            gradient = checked_like(answer, gradient, "register_hook: what the hook returned")
+    return gradient
+
+
+_freed_ops: dict[Op, Op] = {}
+
+
+def freed(op: Op) -> Op:
+    """Return what stands in a node for an operation that was freed."""
+    found = _freed_ops.get(op)
+    if found is None:
+        found = _freed_ops[op] = Op(op.name, op.kernel, op.lower, op.infer, _Freed(_AGAIN), traits=op.traits)
+    return found
+
+
+class _QuietEngine(RawEngine):
+    """Computes on bare arrays, but leaves NumPy's quiet surroundings between the rules, so that hooks can run."""
+
+    def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
+        """Run the loop as it is."""
+        del nodes
+        loop()
+
+    def add(self, a: Any, b: Any) -> Any:
+        """Add two contributions."""
+        return run_quietly(super().add, a, b)
+
+    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        """Run a node's rule."""
+        if "tensor_rule" in node.op.traits:
+            return super().run(node, g, wanted)
+        return run_quietly(self._computed, node, g, wanted)
+
+    def _computed(self, node: Node, g: Any, wanted: Wanted) -> list[Any]:
+        found = super().run(node, g, wanted)
+        return [
+            (one() if type(one) is FunctionType else one) if want else None
+            for one, want in zip(found, wanted, strict=True)
+        ]
+
+
+_QUIET = _QuietEngine()

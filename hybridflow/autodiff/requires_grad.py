@@ -1,0 +1,424 @@
+"""Leaves of `.backward()`: `requires_grad`, `grad`, hooks, and the contexts that switch the recording."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar, Self, cast
+
+from hybridflow.core.context import CONTEXT, Context, current, is_tracing
+from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.errors import (
+    ArgumentTypeError,
+    DTypeError,
+    GradientError,
+    MutationError,
+    ShapeError,
+    TraceError,
+    message,
+)
+from hybridflow.core.node import FOREVER, Edge, next_sequence
+from hybridflow.core.notes import Notes, notes_at, requires, take_notes
+from hybridflow.core.op import REGISTRY
+from hybridflow.core.operators import add_method
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, watch_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ir.graph import INPUT
+
+_numbers = itertools.count()
+
+
+def tensor(
+    obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None, requires_grad: bool = False
+) -> Tensor:
+    """Return a tensor of a value, as `hf.asarray` does; a new leaf of `.backward()`, if wanted.
+
+    Args:
+        obj: the value; of a tensor, what is computed from the result does not depend on it for `.backward()`.
+        dtype: the dtype to convert to.
+        device: the device to put it on.
+        copy: as for `hf.asarray`.
+        requires_grad: whether gradients are to accumulate in ``.grad``.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        DTypeError: `requires_grad` with a dtype that has no gradient.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> x = hf.tensor([1.0, 2.0], requires_grad=True)
+        >>> (x * x).sum().backward()
+        >>> x.grad
+        Tensor([2., 4.], dtype=float32)
+    """
+    made = asarray(obj, dtype=dtype, device=device, copy=copy)
+    if isinstance(obj, Tensor | Variable) or requires_grad:
+        made = detach(made)
+    return requires_grad_(made) if requires_grad else made
+
+
+def known_edge(value: Tensor | Variable) -> Edge | None:
+    """Return the edge of a value as the present trace, if there is one, knows it."""
+    if isinstance(value, Variable):
+        return value._edge
+    tracer = current().tracer
+    if isinstance(tracer, GraphBuilder):
+        tracer.asks_leaves = True
+        return tracer.edge_of(value)
+    return value._edge
+
+
+# -- leaves -------------------------------------------------------------------------------------------------------
+
+
+def requires_grad(self: Tensor | Variable) -> bool:
+    """Whether `.backward()` reaches this value: a leaf that asked for it, or computed from one."""
+    return requires(known_edge(self)) and is_differentiable(self.dtype)
+
+
+def is_leaf(self: Tensor | Variable) -> bool:
+    """Whether the value was not computed from anything that requires a gradient."""
+    edge = known_edge(self)
+    if requires(edge) and isinstance(self, Tensor):
+        edge = _inner_edge(self, "is_leaf")
+    notes = notes_at(edge)
+    return not requires(edge) or (notes is not None and notes.leaf)
+
+
+def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
+    """Say whether gradients are to accumulate in a leaf's ``.grad``, and return it.
+
+    Args:
+        requires_grad: whether they are.
+
+    Raises:
+        GradientError: False for what is no leaf.
+        DTypeError: True for a dtype that has no gradient.
+        ArgumentTypeError: a Variable, for which it is fixed.
+    """
+    if isinstance(self, Variable):
+        if bool(requires_grad) is (self._notes is not None):
+            return cast(Any, self)
+        raise ArgumentTypeError(
+            message(f"requires_grad_: Variable {self.name!r} was made with requires_grad={not requires_grad}, "
+                    "and keeps it", hint=f"Make it with hf.Variable(value, requires_grad={requires_grad}).")
+        )  # fmt: skip
+    edge = _inner_edge(self, "requires_grad_")
+    notes = notes_at(edge)
+    leaf = notes is not None and notes.leaf
+    if not requires_grad:
+        if requires(edge) and not leaf:
+            raise GradientError(
+                message("requires_grad_: only a leaf can stop requiring a gradient", got=describe(self),
+                        hint="Use x.detach() to go on without one.")
+            )  # fmt: skip
+        if edge is not None and leaf:
+            edge[0].stamp = next_sequence()
+        return self
+    if requires(edge):
+        return self
+    if not is_differentiable(self.dtype):
+        raise DTypeError(
+            message(f"requires_grad: {self.dtype} has no gradient", got=describe(self),
+                    hint="Cast to a float first, for example .astype(hf.float32).")
+        )  # fmt: skip
+    edge = watch_tensor(self) if self._value is not None else cast(Edge, edge)
+    take_notes(edge).leaf = True
+    edge[0].stamp = FOREVER
+    return self
+
+
+def _set_requires_grad(self: Tensor, value: bool) -> None:
+    requires_grad_(self, value)
+
+
+def detach(self: Tensor | Variable) -> Tensor:
+    """Return the same value as a tensor that does not depend on anything for a gradient."""
+    return cast(Any, REGISTRY["stop_gradient"].public)(as_tensor(self))
+
+
+# -- gradients ----------------------------------------------------------------------------------------------------
+
+
+def has_gradient(notes: Notes) -> bool:
+    """Whether a Variable has a gradient at this point of the program."""
+    tracer = current().tracer
+    return tracer.has_gradient(notes.cell) if isinstance(tracer, GraphBuilder) else notes.cell.present
+
+
+def read_gradient(notes: Notes) -> Tensor | None:
+    """Return the gradient that is kept at a value."""
+    if notes.cell is None:
+        return notes.grad
+    return notes.cell.read() if has_gradient(notes) else None
+
+
+def write_gradient(notes: Notes, gradient: Tensor | None) -> None:
+    """Keep a gradient at a value, or none."""
+    if notes.cell is None:
+        notes.grad = gradient
+        return
+    if gradient is not None:
+        notes.cell.assign(gradient)
+    tracer = current().tracer
+    if isinstance(tracer, GraphBuilder):
+        tracer.set_gradient(notes.cell, gradient is not None)
+    else:
+        notes.cell.present = gradient is not None
+
+
+def _notes_of(value: Tensor | Variable) -> Notes | None:
+    return value._notes if isinstance(value, Variable) else notes_at(_inner_edge(value, "grad"))
+
+
+def _inner_edge(value: Tensor, what: str) -> Edge | None:
+    """Return a tensor's edge.
+
+    Raises:
+        TraceError: a tensor from outside of the trace, which other calls will be given in other states.
+    """
+    edge = known_edge(value)
+    if edge is not None and edge[0].scope is not None and edge[0].op is INPUT:
+        raise TraceError(
+            message(f"{what}: asked of a tensor that was made outside of the compiled function, branch or loop",
+                    got=f"{edge[0].attrs['name']}: {value.spec}",
+                    hint="Use x.detach().requires_grad_() inside, or hf.Variable(x, requires_grad=True).")
+        )  # fmt: skip
+    return edge
+
+
+def grad(self: Tensor | Variable) -> Tensor | None:
+    """Return what `.backward()` accumulated here, or None; set it to None or to a tensor like this one."""
+    notes = _notes_of(self)
+    if notes is not None and (notes.leaf or notes.retains):
+        return read_gradient(notes)
+    if requires_grad(self):
+        text = message("grad: a tensor that is no leaf keeps no gradient", got=describe(self),
+                       hint="Call .retain_grad() on it before .backward(), or read a leaf's .grad.")  # fmt: skip
+        warnings.warn(text, UserWarning, stacklevel=2)
+    return None
+
+
+def _set_grad(self: Tensor | Variable, gradient: Any) -> None:
+    notes = _notes_of(self)
+    if gradient is None:
+        if notes is not None:
+            write_gradient(notes, None)
+        return
+    if notes is None or not notes.leaf:
+        raise GradientError(
+            message("grad: only a leaf that requires a gradient can be given one", got=describe(self),
+                    hint="Make it with hf.tensor(x, requires_grad=True).")
+        )  # fmt: skip
+    write_gradient(notes, checked_like(gradient, self, "grad"))
+
+
+def checked_like(value: Any, like: Tensor | Variable, what: str) -> Tensor:
+    """Return a gradient as a tensor without history.
+
+    Raises:
+        ArgumentTypeError, ShapeError, DTypeError: it is no tensor of the shape and dtype of `like`.
+    """
+    if not hasattr(value, "dtype"):
+        value = asarray(value, dtype=like.dtype)
+    made = as_tensor(value)
+    if made.shape != like.shape:
+        raise ShapeError(
+            message(f"{what}: the gradient has shape {made.shape}, the tensor {like.shape}",
+                    got=f"{made.spec} for {like.spec}", hint="Give it the tensor's shape.")
+        )  # fmt: skip
+    if made.dtype != like.dtype:
+        raise DTypeError(
+            message(f"{what}: the gradient is {made.dtype}, the tensor {like.dtype}",
+                    got=f"{made.spec} for {like.spec}", hint=f"Cast it with .astype(hf.{like.dtype}).")
+        )  # fmt: skip
+    return detach(made)
+
+
+def zero_grad(self: Tensor | Variable) -> None:
+    """Forget the gradient: ``.grad`` is None until the next `.backward()`."""
+    _set_grad(self, None)
+
+
+def retain_grad(self: Tensor) -> None:
+    """Keep the gradient of a tensor that is no leaf in ``.grad``, from the next `.backward()` on.
+
+    Raises:
+        GradientError: a tensor that does not require a gradient.
+    """
+    _followed_notes(self, "retain_grad").retains = True
+
+
+def retains_grad(self: Tensor | Variable) -> bool:
+    """Whether `retain_grad` was called on a tensor that is no leaf."""
+    notes = _notes_of(self)
+    return notes is not None and notes.retains and not notes.leaf
+
+
+def _followed_notes(value: Tensor | Variable, what: str) -> Notes:
+    if isinstance(value, Variable):
+        if value._notes is not None:
+            return value._notes
+        edge = None
+    else:
+        edge = _inner_edge(value, what)
+    if edge is None or not requires_grad(value):
+        raise GradientError(
+            message(f"{what}: the tensor does not require a gradient", got=describe(value),
+                    hint="Make it, or what it is computed from, with requires_grad=True.")
+        )  # fmt: skip
+    return take_notes(edge)
+
+
+class HookHandle:
+    """Takes a hook away again."""
+
+    def __init__(self, notes: Notes, number: int) -> None:
+        self._notes = notes
+        self._number = number
+
+    def remove(self) -> None:
+        """Take the hook away; doing so twice is no error."""
+        self._notes.hooks.pop(self._number, None)
+
+
+def register_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> HookHandle:
+    """Call a function with the gradient of this value whenever `.backward()` computes it.
+
+    Hooks run in the order in which they were given, before the gradient goes further back or accumulates.
+
+    Args:
+        hook: a function of the gradient; what it returns, unless None, is used in its place.
+
+    Returns:
+        A handle; its ``remove()`` takes the hook away.
+
+    Raises:
+        GradientError: a tensor that does not require a gradient.
+        ArgumentTypeError: a hook that cannot be called.
+    """
+    if not callable(hook):
+        raise ArgumentTypeError(message("register_hook: the hook cannot be called", got=repr(hook)[:60]))
+    notes = _followed_notes(self, "register_hook")
+    if notes.cell is not None and is_tracing():
+        raise TraceError(
+            message("register_hook: a Variable's hook is given inside a compiled function, which every call would do",
+                    got=describe(self), hint="Register it once, outside.")
+        )  # fmt: skip
+    number = next(_numbers)
+    notes.hooks[number] = hook
+    return HookHandle(notes, number)
+
+
+def _zero_(self: Tensor | Variable) -> Any:
+    """Raise: tensors are immutable, and a gradient is cleared with ``x.zero_grad()``."""
+    raise MutationError(
+        message("zero_: tensors are immutable", got=f"{describe(self)}.zero_()",
+                hint="Instead of x.grad.zero_(), call x.zero_grad().")
+    )  # fmt: skip
+
+
+add_method("requires_grad", requires_grad, as_property=True, setter=_set_requires_grad)
+add_method("requires_grad_", requires_grad_)
+add_method("is_leaf", is_leaf, as_property=True)
+add_method("grad", grad, as_property=True, setter=_set_grad)
+add_method("zero_grad", zero_grad)
+add_method("retain_grad", retain_grad)
+add_method("retains_grad", retains_grad, as_property=True)
+add_method("register_hook", register_hook)
+add_method("detach", detach)
+add_method("zero_", _zero_)
+
+
+# -- switching the recording --------------------------------------------------------------------------------------
+
+
+class _Switch:
+    """A context manager and decorator that sets whether what requires a gradient is recorded."""
+
+    _flag: ClassVar[bool]
+
+    def __new__(cls, function: Callable[..., Any] | None = None, /) -> Any:
+        made = super().__new__(cls)
+        made._entered = []
+        return made if function is None else made(function)
+
+    _entered: list[tuple[Any, tuple[Any, ...]]]
+
+    def __enter__(self) -> Self:
+        context = current()
+        tapes = () if self._flag else context.tapes
+        for tape in () if self._flag else context.tapes:
+            tape.pause()
+        changed = Context(context.tracer, tapes, context.device, self._flag)
+        self._entered.append((CONTEXT.set(None if changed.plain() else changed), context.tapes))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        token, tapes = self._entered.pop()
+        CONTEXT.reset(token)
+        if not self._flag:
+            for tape in tapes:
+                tape.resume()
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that runs in the context."""
+        kind = type(self)
+
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with kind():
+                return function(*args, **kwargs)
+
+        return wrapped
+
+
+class no_grad(_Switch):  # noqa: N801 (used like a function: a context manager, or a decorator)
+    """Record nothing in a ``with`` block, or in a function: neither for `.backward()` nor for the tapes around.
+
+    A tape that is entered inside the block records as ever.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> x = hf.tensor(2.0, requires_grad=True)
+        >>> with hf.no_grad():
+        ...     y = x * x
+        >>> y.requires_grad
+        False
+    """
+
+    _flag = False
+
+
+class enable_grad(_Switch):  # noqa: N801
+    """Record what requires a gradient, inside a `no_grad` block; tapes around that block stay paused.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> x = hf.tensor(2.0, requires_grad=True)
+        >>> with hf.no_grad(), hf.enable_grad():
+        ...     y = x * x
+        >>> y.requires_grad
+        True
+    """
+
+    _flag = True
+
+
+def is_grad_enabled() -> bool:
+    """Return whether what requires a gradient is recorded here.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.is_grad_enabled()
+        True
+    """
+    context = current()
+    if isinstance(context.tracer, GraphBuilder):
+        context.tracer.asks_leaves = True
+    return context.grad or bool(context.tapes)

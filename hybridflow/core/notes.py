@@ -1,0 +1,64 @@
+"""`Notes`: what `.backward()` is to do with the gradient of one value, and what it did with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hybridflow.core.node import FOREVER, Edge, Node
+
+
+class Notes:
+    """What is kept at one value for `.backward()`.
+
+    Attributes:
+        leaf: whether the value is a leaf, at which gradients accumulate.
+        retains: whether the gradient of a value that is no leaf is kept.
+        grad: the gradient, if there is one; a Variable's is in `cell`.
+        hooks: functions of the gradient, in the order in which they were given.
+        cell: what holds a Variable's gradient, None for tensors.
+    """
+
+    __slots__ = ("cell", "grad", "hooks", "leaf", "retains")
+
+    def __init__(self, *, leaf: bool = False, cell: Any = None) -> None:
+        self.leaf = leaf
+        self.retains = False
+        self.grad: Any = None
+        self.hooks: dict[int, Callable[[Any], Any]] = {} if cell is None else cell.hooks
+        self.cell: Any = cell
+
+
+def notes_at(edge: Edge | None) -> Notes | None:
+    """Return the notes of a value, if it has any."""
+    if edge is None:
+        return None
+    found: dict[int, Notes] | None = getattr(edge[0], "notes", None)
+    return None if found is None else found.get(edge[1])
+
+
+def take_notes(edge: Edge) -> Notes:
+    """Return the notes of a value, which has some from now on."""
+    found = notes_at(edge)
+    if found is None:
+        found = Notes()
+        attach_notes(edge, found)
+    return found
+
+
+def attach_notes(edge: Edge, notes: Notes) -> None:
+    """Give a value its notes."""
+    node, index = edge
+    node.notes = {**getattr(node, "notes", {}), index: notes}
+
+
+def make_leaf(node: Node, notes: Notes) -> Node:
+    """Make a node with one output a leaf that requires a gradient."""
+    attach_notes((node, 0), notes)
+    node.stamp = FOREVER
+    return node
+
+
+def requires(edge: Edge | None) -> bool:
+    """Whether the value on an edge requires a gradient."""
+    return edge is not None and edge[0].stamp == FOREVER

@@ -1,0 +1,307 @@
+"""`.backward()` inside compiled functions: the same gradients, and written only if the call counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hybridflow as hf
+
+X = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(4, 3)
+
+
+def model(w: Any, b: Any, x: Any) -> Any:
+    return hf.nn.softmax_cross_entropy(hf.tanh(x @ w) + b, hf.asarray([0, 1, 1, 0])).mean()
+
+
+def parameters() -> tuple[Any, Any]:
+    start = np.arange(6, dtype=np.float32).reshape(3, 2) / 10
+    return hf.Variable(start, requires_grad=True, name="w"), hf.Variable(np.zeros(2), dtype=hf.float32,
+                                                                         requires_grad=True, name="b")  # fmt: skip
+
+
+def train(compiled: bool, *, clear: bool = True) -> list[Any]:
+    w, b = parameters()
+
+    def step(x: Any) -> Any:
+        if clear:
+            w.zero_grad()
+            b.zero_grad()
+        loss = model(w, b, x)
+        loss.backward()
+        w.assign_sub(0.5 * w.grad)
+        b.assign_sub(0.5 * b.grad)
+        return loss
+
+    run = hf.compile(step) if compiled else step
+    losses = [run(hf.asarray(X)).item() for _ in range(4)]
+    if compiled:
+        assert run.trace_count == (1 if clear else 2)  # without a gradient at first, and with one
+    return [losses, w.numpy(), b.numpy(), w.grad.numpy(), b.grad.numpy()]
+
+
+@pytest.mark.parametrize("clear", [True, False])
+def test_training_is_the_same_eager_and_compiled(clear):
+    for eager, compiled in zip(train(False, clear=clear), train(True, clear=clear), strict=True):
+        np.testing.assert_allclose(compiled, eager, rtol=1e-5, atol=1e-6)
+
+
+def test_what_torch_gets():
+    torch = pytest.importorskip("torch")
+    w, b = (torch.tensor(v.numpy().copy(), requires_grad=True) for v in parameters())
+    losses: list[float] = []
+    for _ in range(4):
+        w.grad = b.grad = None
+        loss = torch.nn.functional.cross_entropy(torch.tanh(torch.tensor(X) @ w) + b, torch.tensor([0, 1, 1, 0]))
+        loss.backward()
+        with torch.no_grad():
+            w -= 0.5 * w.grad
+            b -= 0.5 * b.grad
+        losses.append(loss.item())
+    ours = train(True)
+    np.testing.assert_allclose(ours[0], losses, rtol=1e-5)
+    np.testing.assert_allclose(ours[1], w.detach().numpy(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(ours[3], w.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("before", [None, [10.0, 20.0]])
+def test_a_call_that_fails_changes_no_gradient(before):
+    w = hf.Variable([1.0, 2.0], requires_grad=True)
+    w.grad = before
+
+    @hf.compile
+    def step(index: Any) -> Any:
+        w.sum().backward()
+        return hf.take(hf.asarray([1.0, 2.0]), index)
+
+    held = w.grad
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            step(hf.asarray(7))
+        assert (w.grad is None) if before is None else (w.grad.tolist() == before)
+    step(hf.asarray(1))
+    assert w.grad.tolist() == ([1.0, 1.0] if before is None else [11.0, 21.0])
+    assert held is None or held.tolist() == before  # what was read before is no buffer that was given away
+
+
+def test_a_trace_that_fails_changes_no_gradient():
+    w = hf.Variable([1.0, 2.0], requires_grad=True)
+    w.sum().backward()
+
+    @hf.compile
+    def step(x: Any) -> Any:
+        w.zero_grad()
+        (w * x).sum().backward()
+        raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        step(hf.asarray([1.0, 1.0]))
+    assert w.grad.tolist() == [1.0, 1.0]
+
+
+def test_variables_as_arguments():
+    def step(v: Any, x: Any) -> Any:
+        (v * x).sum().backward()
+        return v.grad * 2
+
+    compiled = hf.compile(step)
+    for run in (step, compiled):
+        u, v = hf.Variable([1.0, 1.0], requires_grad=True), hf.Variable([2.0, 2.0], requires_grad=True)
+        x = hf.asarray([1.0, 3.0])
+        assert run(u, x).tolist() == [2.0, 6.0]
+        assert run(v, x).tolist() == [2.0, 6.0]
+        assert run(u, x).tolist() == [4.0, 12.0]
+        assert u.grad.tolist() == [2.0, 6.0]
+        assert v.grad.tolist() == [1.0, 3.0]
+        with pytest.raises(RuntimeError, match="does not require a gradient"):
+            run(hf.Variable([1.0, 1.0]), x)
+    assert compiled.trace_count == 2
+    assert "grad: as it was -> with a gradient" in str(compiled.explain())
+
+
+def test_an_argument_that_is_captured_too():
+    w = hf.Variable([1.0, 1.0], requires_grad=True)
+    other = hf.Variable([5.0, 5.0], requires_grad=True)
+
+    def step(v: Any) -> Any:
+        (v * w).sum().backward()
+        return w.grad
+
+    for run in (step, hf.compile(step)):
+        for argument, expected in ((w, [2.0, 2.0]), (other, [7.0, 7.0]), (w, [9.0, 9.0])):
+            if argument is w and expected == [2.0, 2.0]:
+                w.zero_grad()
+                other.zero_grad()
+            assert run(argument).tolist() == expected
+        assert w.grad.tolist() == [9.0, 9.0]
+        assert other.grad.tolist() == [1.0, 1.0]
+
+
+def test_clearing_alone_is_an_effect_too():
+    w = hf.Variable([1.0], requires_grad=True)
+    w.sum().backward()
+
+    @hf.compile
+    def clear(x: Any) -> Any:
+        w.zero_grad()
+        return x
+
+    clear(hf.asarray(1.0))
+    assert w.grad is None
+    w.sum().backward()
+    clear(hf.asarray(1.0))
+    assert w.grad is None
+
+
+def test_a_result_whose_graph_was_freed_says_so_and_a_retained_one_goes_on():
+    w = hf.Variable([1.0, 2.0], requires_grad=True)
+
+    def lose(x: Any) -> Any:
+        loss = (w * w * x).sum()
+        loss.backward()
+        return loss
+
+    def keep(x: Any) -> Any:
+        loss = (w * w * x).sum()
+        loss.backward(retain_graph=True)
+        return loss, (w * 2).sum()
+
+    x = hf.asarray([1.0, 1.0])
+    for wrap in (lambda f: f, hf.compile):
+        w.zero_grad()
+        loss = wrap(lose)(x)
+        assert loss.requires_grad
+        with pytest.raises(RuntimeError, match="call that one with retain_graph=True"):
+            loss.backward()
+        loss, other = wrap(keep)(x)
+        loss.backward()
+        other.backward()
+        assert w.grad.tolist() == [2.0 * 3 + 2, 4.0 * 3 + 2]
+
+
+def test_what_is_a_leaf_inside():
+    def f(x: Any) -> Any:
+        y = (x * 2).detach().requires_grad_()
+        z = hf.tensor(x, requires_grad=True)
+        with hf.no_grad():
+            scale = y.sum()
+        t = y * z
+        t.retain_grad()
+        t.register_hook(lambda g: g * 10)
+        (t * scale).sum().backward()
+        return y.grad, z.grad, t.grad, y.is_leaf, t.requires_grad, scale.requires_grad, hf.is_grad_enabled()
+
+    x = hf.asarray([1.0, 2.0])
+    for a, b in zip(f(x), hf.compile(f)(x), strict=True):
+        np.testing.assert_allclose(np.asarray(b), np.asarray(a))
+
+
+def test_a_hook_of_a_variable_is_part_of_the_trace():
+    w = hf.Variable([1.0, 2.0], requires_grad=True)
+
+    @hf.compile
+    def step(x: Any) -> Any:
+        w.zero_grad()
+        (w * x).sum().backward()
+        return w.grad
+
+    x = hf.asarray([1.0, 1.0])
+    assert step(x).tolist() == [1.0, 1.0]
+    handle = w.register_hook(lambda g: g * 10)
+    assert step(x).tolist() == [10.0, 10.0]
+    handle.remove()
+    assert step(x).tolist() == [1.0, 1.0]
+    assert step.trace_count == 2
+
+    @hf.compile
+    def registers(x: Any) -> Any:
+        w.register_hook(print)
+        return x
+
+    with pytest.raises(RuntimeError, match="Register it once, outside"):
+        registers(x)
+
+
+def test_tensors_from_outside_are_refused_by_name():
+    w = hf.Variable([1.0, 2.0], requires_grad=True)
+    x = hf.tensor([1.0, 2.0], requires_grad=True)
+
+    @hf.compile
+    def step(v: Any) -> Any:
+        (w * v).sum().backward()
+        return v * 1
+
+    step(x.detach())
+    with pytest.raises(RuntimeError, match=r"step: a tensor that requires a gradient reaches a compiled function"):
+        step(x)
+    assert x.grad is None
+    with pytest.raises(RuntimeError, match="written to a tensor made outside of this trace"):
+        hf.compile(lambda v: (x * v).sum().backward())(x.detach())
+    for ask in (lambda v: v.grad, lambda v: v.requires_grad_(), lambda _: x.is_leaf):
+        with pytest.raises(RuntimeError, match="asked of a tensor that was made outside"):
+            hf.compile(ask)(x.detach())
+
+
+def test_no_grad_around_a_compiled_function():
+    w = hf.Variable([1.0, 2.0], requires_grad=True)
+
+    def step(x: Any) -> Any:
+        (w * x).sum().backward()
+        return w.grad
+
+    compiled = hf.compile(step)
+    x = hf.asarray([1.0, 1.0])
+    compiled(x)
+    for run in (step, compiled):
+        with hf.no_grad(), pytest.raises(RuntimeError, match="does not require a gradient"):
+            run(x)
+    assert w.grad.tolist() == [1.0, 1.0]
+
+
+def test_inside_a_branch_it_is_refused():
+    w = hf.Variable([1.0, 2.0], requires_grad=True)
+
+    def inner(x: Any) -> Any:
+        (w * x).sum().backward()
+        return x
+
+    def clear(x: Any) -> Any:
+        w.zero_grad()
+        return x
+
+    for body, text in ((inner, "made outside of this trace"), (clear, "changed inside a branch or loop")):
+        f = hf.compile(lambda x, body=body: hf.cond(x.sum() > 0, body, lambda v: v, x))
+        with pytest.raises(RuntimeError, match=text):
+            f(hf.asarray([1.0, 1.0]))
+
+
+def test_through_branches_and_loops():
+    w = hf.Variable([1.0, 2.0], requires_grad=True)
+
+    def step(x: Any) -> Any:
+        w.zero_grad()
+        y = hf.cond(x.sum() > 0, lambda v: v * w, lambda v: v - w, x)
+        y, _ = hf.scan(lambda c, s: (c * s, c), y, hf.asarray([2.0, 3.0]))
+        y.sum().backward()
+        return w.grad
+
+    for x in (hf.asarray([1.0, 1.0]), hf.asarray([-1.0, -1.0])):
+        np.testing.assert_allclose(hf.compile(step)(x).numpy(), step(x).numpy())
+
+
+def test_a_tape_and_backward_in_one_trace():
+    w = hf.Variable([1.0, 2.0], requires_grad=True)
+
+    def step(x: Any) -> Any:
+        w.zero_grad()
+        with hf.GradientTape() as tape:
+            loss = (w * w * x).sum()
+        loss.backward(retain_graph=True)
+        return tape.gradient(loss, w), w.grad
+
+    x = hf.asarray([1.0, 3.0])
+    for run in (step, hf.compile(step)):
+        by_tape, by_backward = run(x)
+        assert by_tape.tolist() == by_backward.tolist() == [2.0, 12.0]
