@@ -352,3 +352,29 @@ def test_copysign_and_hypot_at_zero():
         tape.watch(x)
         y = hf.hypot(x, hf.asarray([0.0, 4.0]))
     assert tape.gradient(y, x).tolist() == pytest.approx([0.0, 0.6])
+
+
+# -- borders ------------------------------------------------------------------------------------------------------
+
+
+@given(arrays(max_dims=2), st.sampled_from(["edge", "reflect", "symmetric", "wrap"]), st.data())
+@settings(max_examples=50, deadline=None)
+def test_borders_are_numpys(x, mode, data):
+    widths = [(data.draw(st.integers(0, 9)), data.draw(st.integers(0, 9))) for _ in x.shape]
+    if any(size == 0 and any(pair) for size, pair in zip(x.shape, widths, strict=True)):
+        with pytest.raises(ValueError, match="is empty, so there is nothing for a border"):
+            hf.pad(x, widths, mode=mode)
+    else:
+        np.testing.assert_array_equal(hf.pad(x, widths, mode=mode).numpy(), np.pad(x, widths, mode))
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
+def test_borders_compiled_and_their_gradients(mode):
+    x = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, 7.0]])
+    both(lambda x: hf.pad(x, ((1, 2), (4, 5)), mode=mode), x)
+    check_gradients(lambda x: hf.pad(x, ((1, 2), (4, 5)), mode=mode) ** 2, (x,))
+
+
+def test_borders_refuse():
+    with pytest.raises(ValueError, match="'mirror' is not one of"):
+        hf.pad([1], 1, mode="mirror")

@@ -138,6 +138,7 @@ TRAITS = {
     "log_sum": "takes the log of a sum of exponentials: its bound is in ulp of the largest of inputs, result and 1",
     "own_rule": "carries its gradient rule, which is not the derivative of its lowering",
     "foreign": "runs a function that is not hybridflow's, of any size and with roundings of its own",
+    "inner": "serves gradient rules and other functions; it is not among the package's public names",
     "dynamic_shape": "its output shape depends on values, so it cannot be traced",
 }
 
@@ -329,12 +330,15 @@ def op(
 
 
 def public_names(namespace: dict[str, Any]) -> list[str]:
-    """Return the public functions and classes that a module itself defines, for its ``__all__``."""
+    """Return the public functions and classes that a module itself defines, for its ``__all__``: no inner ops."""
     module = namespace["__name__"]
 
     def names() -> Iterator[str]:
         for name, value in namespace.items():
-            if not name.startswith("_") and getattr(value, "__module__", None) == module and callable(value):
+            if name.startswith("_") or getattr(value, "__module__", None) != module or not callable(value):
+                continue
+            record = getattr(value, "op", None)
+            if not (isinstance(record, Op) and record.has("inner")):
                 yield name
 
     return sorted(names())

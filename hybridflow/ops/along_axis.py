@@ -188,6 +188,7 @@ def _add_along_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(1,)),
     flops=input_elements,
     samples=_add_along_samples,
+    traits=("inner",),
 )
 def add_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int, size: Any) -> Tensor:
     """Add values up where an index tensor points along an axis: the adjoint of `take_along_axis`.
@@ -209,7 +210,8 @@ def add_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int, size: An
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.add_along_axis([[1.0, 2.0, 3.0]], [[0, 0, 1]], axis=1, size=2)
+        >>> from hybridflow.ops.along_axis import add_along_axis
+        >>> add_along_axis([[1.0, 2.0, 3.0]], [[0, 0, 1]], axis=1, size=2)
         Tensor([[3., 3.]], dtype=float32)
     """
     tensor, places = as_tensor(x), as_tensor(indices)

@@ -327,7 +327,7 @@ def _integer_power_infer(x: Any, *, exponent: int) -> Any:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=_integer_power_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "inner"),
     ulp=16,
 )
 def integer_power(x: TensorLike, /, *, exponent: int) -> Tensor:
@@ -345,7 +345,8 @@ def integer_power(x: TensorLike, /, *, exponent: int) -> Tensor:
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.integer_power([2, 3], exponent=3)
+        >>> from hybridflow.ops.arithmetic import integer_power
+        >>> integer_power([2, 3], exponent=3)
         Tensor([ 8, 27], dtype=int32)
     """
     (tensor,) = promote(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from jax import lax
@@ -208,32 +208,88 @@ def _pad_samples(rng: np.random.Generator) -> Any:
     traits=("layout",),
     ulp=0,
 )
-def pad(x: TensorLike, /, pad_width: Any, value: TensorLike = 0) -> Tensor:
-    """Put a border of one value around a tensor.
+def pad(x: TensorLike, /, pad_width: Any, value: TensorLike = 0, *, mode: PadMode = "constant") -> Tensor:
+    """Put a border around a tensor: of one value, or of elements of its own.
 
     Args:
         x: any shape and dtype.
         pad_width: the border's width: one number, ``(before, after)``, or such a pair per axis.
-        value: the value, a number or a tensor of shape ().
+        value: the value of a constant border, a number or a tensor of shape ().
+        mode: ``"constant"``; ``"edge"`` repeats the outermost element; ``"reflect"`` mirrors what is inside of it, and
+            ``"symmetric"`` what begins with it; ``"wrap"`` goes on at the other end.
 
     Returns:
         The tensor with its border.
 
     Raises:
-        ShapeError: a negative width, or another number of pairs than axes.
+        ShapeError: a negative width, another number of pairs than axes, or an empty axis to take elements of.
+        ArgumentError: another word for `mode`.
 
     Example:
         >>> import hybridflow as hf
         >>> hf.pad([1, 2], (1, 2))
         Tensor([0, 1, 2, 0, 0], dtype=int32)
+        >>> hf.pad([1, 2, 3], 2, mode="reflect")
+        Tensor([3, 2, 1, 2, 3, 2, 1], dtype=int32)
     """
     tensor = as_tensor(x)
+    if mode != "constant":
+        if mode not in _BORDERS:
+            raise ArgumentError(message(f"pad: {mode!r} is not one of {['constant', *_BORDERS]}"))
+        for axis, (low, high) in enumerate(_pairs(pad_width, tensor)):
+            tensor = _with_border(tensor, axis, low, high, mode)
+        return tensor
     inside, outside = promote(tensor, value)
     if inside.dtype != tensor.dtype:
         outside = cast_to(outside, tensor.dtype)
     pads = _pairs(pad_width, tensor)
     pad.op.infer(tensor.spec, outside.spec, pads=pads)
     return bind(pad.op, (tensor, outside), {"pads": pads})
+
+
+PadMode = Literal["constant", "edge", "reflect", "symmetric", "wrap"]
+_BORDERS = ("edge", "reflect", "symmetric", "wrap")
+
+
+def _with_border(x: Tensor, axis: int, low: Any, high: Any, mode: str) -> Tensor:
+    """Put elements of an axis before and after it.
+
+    A border wider than what there is to mirror or repeat is put on in steps of that width, each of which ends where
+    the whole can be mirrored, or goes on, again.
+    """
+    join: Any = REGISTRY["concat"].public
+    if low == 0 and high == 0:
+        return x
+    if x.shape[axis] == 0:
+        raise ShapeError(
+            message(f"pad: axis {axis} is empty, so there is nothing for a border of mode {mode!r}", got=str(x.spec),
+                    hint='Use mode="constant".')
+        )  # fmt: skip
+    if mode == "edge" or (mode == "reflect" and x.shape[axis] == 1):
+        ends = [(_part(x, axis, 0, 1), low), (x, 1), (_part(x, axis, x.shape[axis] - 1, 1), high)]
+        return join([part if part is x else _spread(part, axis, count) for part, count in ends], axis=axis)
+    period, skip = x.shape[axis], int(mode == "reflect")
+    for width, first in ((low, True), (high, False)):
+        left = width
+        while left > 0:
+            size = x.shape[axis]
+            step = left if left <= period - skip else period - skip
+            if mode == "wrap":
+                piece = _part(x, axis, period - step if first else size - period, step)
+            else:
+                piece = flip(_part(x, axis, skip if first else size - skip - step, step), axis)
+            x = join([piece, x] if first else [x, piece], axis=axis)
+            left = left - step
+    return x
+
+
+def _part(x: Tensor, axis: int, start: Any, size: Any) -> Tensor:
+    return bind(REGISTRY["getitem"], (x,), {"index": part_of(x.shape, axis, start, size)})
+
+
+def _spread(x: Tensor, axis: int, count: Any) -> Tensor:
+    broadcast_to: Any = REGISTRY["broadcast_to"].public
+    return broadcast_to(x, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
 
 
 def _pairs(width: Any, x: Tensor) -> Pads:

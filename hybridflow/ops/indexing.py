@@ -105,7 +105,7 @@ def _is_basic(key: Any) -> bool:
     vjp=lambda F, g, y, x, *, index: (F.slice_scatter(g, shape=x.shape, index=index),),
     flops=no_flops,
     samples=_getitem_samples,
-    traits=("layout",),
+    traits=("layout", "inner"),
     method="__getitem__",
     ulp=0,
 )
@@ -198,7 +198,7 @@ def _slice_scatter_samples(rng: np.random.Generator) -> Any:
     vjp=lambda F, g, y, x, *, shape, index: (F.getitem(g, index=index),),
     flops=no_flops,
     samples=_slice_scatter_samples,
-    traits=("layout",),
+    traits=("layout", "inner"),
     ulp=0,
 )
 def slice_scatter(x: TensorLike, /, *, shape: Shape, index: StaticIndex) -> Tensor:
@@ -217,7 +217,8 @@ def slice_scatter(x: TensorLike, /, *, shape: Shape, index: StaticIndex) -> Tens
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.slice_scatter([1.0, 2.0], shape=(5,), index=((0, 2, 2),))
+        >>> from hybridflow.ops.indexing import slice_scatter
+        >>> slice_scatter([1.0, 2.0], shape=(5,), index=((0, 2, 2),))
         Tensor([1., 0., 2., 0., 0.], dtype=float32)
     """
     tensor = as_tensor(x)
@@ -268,7 +269,7 @@ def _gather_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x="all"),
     flops=no_flops,
     samples=_gather_samples,
-    traits=("layout",),
+    traits=("layout", "inner"),
     ulp=0,
 )
 def gather(x: TensorLike, /, *indices: TensorLike, axes: Axes) -> Tensor:
@@ -289,7 +290,8 @@ def gather(x: TensorLike, /, *indices: TensorLike, axes: Axes) -> Tensor:
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.gather([10, 20, 30], [2, 0, -1], axes=(0,))
+        >>> from hybridflow.ops.indexing import gather
+        >>> gather([10, 20, 30], [2, 0, -1], axes=(0,))
         Tensor([30, 10, 30], dtype=int32)
     """
     tensor = as_tensor(x)
@@ -340,6 +342,7 @@ def _index_add_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x="all"),
     flops=input_elements,
     samples=_index_add_samples,
+    traits=("inner",),
 )
 def index_add(x: TensorLike, /, *indices: TensorLike, axes: Axes, shape: Shape) -> Tensor:
     """Add values up where integer tensors point, in a tensor of zeros: the adjoint of `gather`.
@@ -361,7 +364,8 @@ def index_add(x: TensorLike, /, *indices: TensorLike, axes: Axes, shape: Shape) 
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.index_add([1.0, 2.0, 3.0], [0, 2, 0], axes=(0,), shape=(3,))
+        >>> from hybridflow.ops.indexing import index_add
+        >>> index_add([1.0, 2.0, 3.0], [0, 2, 0], axes=(0,), shape=(3,))
         Tensor([4., 0., 2.], dtype=float32)
     """
     tensor = as_tensor(x)

@@ -11,7 +11,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32
 from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, IndexRangeError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, Stops, op
 from hybridflow.core.operators import add_method
 from hybridflow.ops.choice import maximum, minimum
 from hybridflow.ops.common import (
@@ -102,7 +102,7 @@ def _slice_set_samples(rng: np.random.Generator) -> Any:
     vjp=_slice_set_vjp,
     flops=no_flops,
     samples=_slice_set_samples,
-    traits=("layout",),
+    traits=("layout", "inner"),
     ulp=0,
 )
 def slice_set(x: TensorLike, value: TensorLike, /, *, index: StaticIndex) -> Tensor:
@@ -122,7 +122,8 @@ def slice_set(x: TensorLike, value: TensorLike, /, *, index: StaticIndex) -> Ten
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.slice_set([1, 2, 3], [7, 8], index=((0, 2, 2),))
+        >>> from hybridflow.ops.updates import slice_set
+        >>> slice_set([1, 2, 3], [7, 8], index=((0, 2, 2),))
         Tensor([7, 2, 8], dtype=int32)
     """
     tensor, new = as_tensor(x), as_tensor(value)
@@ -170,6 +171,7 @@ def _winners_samples(rng: np.random.Generator) -> Any:
     flops=no_flops,
     samples=_winners_samples,
     ulp=0,
+    traits=("inner",),
 )
 def index_winners(*indices: TensorLike, sizes: Shape) -> Tensor:
     """Say of every position in integer tensors whether no later one names the same element.
@@ -183,7 +185,8 @@ def index_winners(*indices: TensorLike, sizes: Shape) -> Tensor:
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.index_winners([0, 1, 0], sizes=(2,))
+        >>> from hybridflow.ops.updates import index_winners
+        >>> index_winners([0, 1, 0], sizes=(2,))
         Tensor([False,  True,  True], dtype=bool)
     """
     return bind(index_winners.op, tuple([as_tensor(value) for value in indices]), {"sizes": sizes})
@@ -293,6 +296,7 @@ def _update_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x="all"),
     flops=input_elements,
     samples=_update_samples,
+    traits=("inner",),
 )
 def index_update(x: TensorLike, value: TensorLike, /, *indices: TensorLike, axes: Axes, how: str) -> Tensor:
     """Update the elements that integer tensors select, as ``x.at[i, j].set(v)`` does.
@@ -316,7 +320,8 @@ def index_update(x: TensorLike, value: TensorLike, /, *indices: TensorLike, axes
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.index_update([1, 2, 3], [5, 5], [0, 0], axes=(0,), how="add")
+        >>> from hybridflow.ops.updates import index_update
+        >>> index_update([1, 2, 3], [5, 5], [0, 0], axes=(0,), how="add")
         Tensor([11,  2,  3], dtype=int32)
     """
     if how not in _AT:
@@ -428,4 +433,4 @@ def _to_shape(value: Tensor, shape: Shape, how: str) -> Tensor:
 add_method("at", IndexUpdater, as_property=True)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__: list[str] = []  # all of it is reached through `x.at`
