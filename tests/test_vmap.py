@@ -344,3 +344,50 @@ def test_an_exception_comes_through_and_leaves_nothing():
         hf.vmap(fail)(X)
     assert hf.vmap(lambda x: x * 2.0)(tensor(1, 2)).tolist() == [2.0, 4.0]
     assert not hf.is_tracing()
+
+
+# -- what branches and loops do inside ----------------------------------------------------------------------------
+
+
+def test_random_numbers_and_variables_in_branches_and_loops():
+    v = hf.Variable(2.0)
+
+    def branch(x: hf.Tensor):
+        return hf.cond(x > 0, lambda x: x * v + hf.random.uniform(()), lambda x: hf.random.normal(()) * x, x)
+
+    def run(x: hf.Tensor):
+        hf.random.seed(0)
+        with hf.GradientTape() as tape:
+            y = hf.vmap(branch)(x)
+        steps = hf.vmap(lambda x: hf.scan(lambda c, _: (c, hf.random.uniform(()) + c), x, hf.zeros((3,)))[1])(x)
+        return y, tape.gradient(y, v), steps
+
+    x = tensor(1, 2, -3, -4)
+    y, of_v, steps = run(x)
+    assert of_v.item() == 3.0
+    assert len(set((steps.numpy() - x.numpy()[:, None]).ravel().tolist())) == 12
+    inside = y.numpy()[:2] - 2 * x.numpy()[:2]
+    assert ((inside >= 0) & (inside < 1)).all()
+    assert inside[0] != inside[1]
+    hf.random.seed(0)
+    same(hf.compile(lambda x: hf.vmap(branch)(x))(x), y)
+
+
+def test_a_variable_cannot_be_assigned_in_a_branch_either():
+    with pytest.raises(TraceError, match="Variable 'v' is assigned under vmap"):
+        hf.vmap(lambda x: hf.cond(x > 0, lambda x: V.assign(x).read(), lambda x: x, x))(tensor(1, 2))
+    assert V.item() == 1.0
+
+
+def test_python_floats_of_a_compiled_function():
+    run = hf.compile(lambda x, s: hf.vmap(lambda x: x * s + (s + 1))(x))
+    close([run(tensor(1, 2), 2.0), run(tensor(1, 2), 3.0)], [np.array([5.0, 7.0]), np.array([7.0, 10.0])])
+    assert run.trace_count == 1
+
+
+def test_several_checks_of_slices():
+    rows, first, second = np.eye(3, dtype=np.float32), np.array([0, 1, 2]), np.array([1, 1, 3])
+    run = hf.vmap(lambda x, i, j: x[i] + x[j])
+    with pytest.raises(IndexRangeError, match="size 3"):
+        run(rows, first, second)
+    close(run(rows, first, second % 3), np.array([1.0, 2.0, 1.0]))

@@ -14,14 +14,16 @@ from hybridflow.core.attrs import attr_key
 from hybridflow.core.context import CONTEXT, context_of
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION
-from hybridflow.core.node import Edge, Node
+from hybridflow.core.errors import TraceError, message
+from hybridflow.core.node import Edge, Node, format_where, user_place
 from hybridflow.core.op import Joint, No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
-from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder, Traced
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph, input_node
+from hybridflow.ir.variables import VariableState
 
 T = TypeVar("T")
 
@@ -184,16 +186,39 @@ def run_mapped(graph: Graph, tensors: Sequence[Tensor], mapped: Mask, size: Any)
 class InnerBuilder(GraphBuilder):
     """Traces a graph to be run at once, eagerly or in the trace around it: Variables are read from around it."""
 
+    what = "a vectorised gradient"
+
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._read: dict[Node, Tensor] = {}
+        self._held: dict[Node, VariableState] = {}
 
-    def read_variable(self, variable: Variable) -> Tensor:
-        """Return a Variable's value, captured."""
-        value = self._read.get(variable._leaf)
-        if value is None:
-            value = self._read[variable._leaf] = self.around(variable.read)
-        return make_tensor(None, self._reading(self.edge_of(value)))
+    def _state(self, variable: Variable) -> VariableState:
+        state = self._held.get(variable._leaf)
+        if state is None:
+            state = self._held[variable._leaf] = VariableState(variable, self.held_value(variable))
+        return state
+
+    def held_value(self, variable: Variable) -> Edge:
+        """Return the captured value that a Variable has around the trace."""
+        return self.edge_of(self.around(variable.read))
+
+    def assign_variable(self, variable: Variable, value: Tensor) -> None:
+        """Refuse to assign a Variable.
+
+        Raises:
+            TraceError: always; the graph runs many times at once.
+        """
+        del value
+        raise TraceError(
+            message(
+                f"assign: Variable {variable.name!r} is assigned under {self.what}, by every slice with its own value",
+                got=f"{variable.spec} at {format_where(user_place(2))}",
+                hint="Return the value, and assign what you make of all slices' values outside.",
+            )
+        )
+
+    def _flags(self) -> list[Edge]:
+        return [self.edge_of(check.ok) for check in self.checks]
 
     def capture_as(self, key: Any, tensor: Tensor, spec: TensorSpec) -> Edge:
         """Capture a tensor of which the trace sees something of another shape, and return the edge of that."""

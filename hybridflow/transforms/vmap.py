@@ -22,7 +22,7 @@ from hybridflow.core.errors import (
 )
 from hybridflow.core.node import Edge, format_where, user_place
 from hybridflow.core.spec import make_spec
-from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import Check, GraphBuilder, Scope
 from hybridflow.ops import draws
@@ -83,7 +83,7 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
             return [_output(leaf) for leaf in leaves]
 
         specs = [make_spec(tensor.shape[1:], tensor.dtype) for tensor in batch.tensors]
-        graph, captures, checks = trace_inner(builder, run, specs, batch.names)
+        graph, captures, checks, _ = trace_inner(builder, run, specs, batch.names)
         if builder.outer is None:
             graph = canonical(graph)
         which = (*[True] * len(specs), *builder.captured_slices())
@@ -245,41 +245,33 @@ class _SliceScope(Scope):
 class _SliceBuilder(InnerBuilder):
     """Traces a function of one slice."""
 
+    what = "vmap"
+
     def __init__(self, name: str, size: Any) -> None:
         super().__init__(name)
         self.scope = _SliceScope(name, self.scope.parent)
         self._size = size
-        self._states: dict[Any, Edge] = {}
         self._slices: set[Any] = set()
 
     def captured_slices(self) -> list[bool]:
         """Return which of the captured tensors are sliced: the random states."""
         return [key in self._slices for key in self.captures]
 
-    def read_variable(self, variable: Variable) -> Tensor:
-        """Return a Variable's value: captured, or a random state of the slice's own."""
+    def held_value(self, variable: Variable) -> Edge:
+        """Return a Variable's captured value, or a random state of the slice's own."""
         if not isinstance(variable, RandomState):
-            return super().read_variable(variable)
-        state = self._states.get(variable._leaf)
-        if state is None:
-            states = self.around(lambda: _split_state(variable, self._size))
-            spec = make_spec(states.shape[1:], states.dtype)
-            state = self._states[variable._leaf] = self.capture_as(("state", variable._leaf), states, spec)
-            self._slices.add(("state", variable._leaf))
-        return make_tensor(None, state)
+            return super().held_value(variable)
+        states = self.around(lambda: _split_state(variable, self._size))
+        key = ("state", variable._leaf)
+        self._slices.add(key)
+        return self.capture_as(key, states, make_spec(states.shape[1:], states.dtype))
 
     def assign_variable(self, variable: Variable, value: Tensor) -> None:
         """Move a random state of the slice's own on; nothing else can be assigned."""
-        if isinstance(variable, RandomState) and variable._leaf in self._states:
-            self._states[variable._leaf] = self.edge_of(value)
-            return
-        raise TraceError(
-            message(
-                f"assign: Variable {variable.name!r} is assigned under vmap, by every slice with its own value",
-                got=f"{variable.spec} at {format_where(user_place(2))}",
-                hint="Return the value, and assign what you make of all slices' values outside.",
-            )
-        )
+        if isinstance(variable, RandomState):
+            self._state(variable).edge = self.edge_of(value)
+        else:
+            super().assign_variable(variable, value)
 
     def new_variable(self, variable: Variable) -> None:
         """Refuse a Variable made for every slice."""
