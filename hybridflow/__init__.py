@@ -3,6 +3,7 @@
 from hybridflow import ir as ir
 from hybridflow.analysis.compare import Comparison as Comparison
 from hybridflow.analysis.compare import compare as compare
+from hybridflow.autodiff.control_flow import TensorArray as TensorArray
 from hybridflow.autodiff.control_flow import cond as cond
 from hybridflow.autodiff.control_flow import scan as scan
 from hybridflow.autodiff.control_flow import while_loop as while_loop

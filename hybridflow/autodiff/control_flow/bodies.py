@@ -8,6 +8,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from hybridflow.autodiff.control_flow.tensor_array import is_array
 from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
@@ -251,16 +252,19 @@ def value_names(tree: Any, names: Sequence[str] | None, noun: str) -> list[str]:
     return result
 
 
-class NumberAdapts(Exception):
-    """A Python number that a loop began with becomes a tensor of another dtype in a step.
+class BeginsOtherwise(Exception):
+    """What a loop began with adapts to its steps: no error, it is traced again.
 
     Attributes:
-        dtypes: per position among the carried values, the dtype to begin with.
+        dtypes: per position among the carried values, the dtype that a Python number begins with.
+        shapes: per position among the carried values and arrays, the shape of the elements of an array that was
+            never written.
     """
 
-    def __init__(self, dtypes: dict[int, DType]) -> None:
-        super().__init__(dtypes)
+    def __init__(self, dtypes: dict[int, DType], shapes: dict[int, Any]) -> None:
+        super().__init__(dtypes, shapes)
         self.dtypes = dtypes
+        self.shapes = shapes
 
 
 class Carry:
@@ -276,8 +280,12 @@ class Carry:
     def __init__(self, op: str, state: Any, names: Sequence[str] | None = None, *, adapts: bool = False) -> None:
         self.op = op
         self.names = names
+        self.adapts = adapts
+        self._begin(state)
+
+    def _begin(self, state: Any) -> None:
         values, self.tree = jax.tree_util.tree_flatten(state)
-        self.numbers = [value if adapts and is_number(value) else None for value in values]
+        self.numbers = [value if self.adapts and is_number(value) else None for value in values]
         self.leaves = [as_tensor(value) for value in values]
 
     def build(self, tensors: Sequence[Tensor]) -> Any:
@@ -285,22 +293,51 @@ class Carry:
         return jax.tree_util.tree_unflatten(self.tree, tensors)
 
     def traced(self, trace: Callable[[], Any]) -> Any:
-        """Trace, again where a number that the loop begins with needs another dtype."""
+        """Trace, again where what the loop begins with adapts to its steps."""
         while True:
             try:
                 return trace()
-            except NumberAdapts as found:
+            except BeginsOtherwise as found:
                 for index, dtype in found.dtypes.items():
                     self.leaves[index] = asarray(self.numbers[index], dtype=dtype)
+                if found.shapes:
+                    self._shape_arrays(found.shapes)
+
+    def _shape_arrays(self, shapes: dict[int, Any]) -> None:
+        """Begin with arrays of zeros where there were arrays that nothing was written to."""
+        numbers = [(leaf if number is None else number) for leaf, number in zip(self.leaves, self.numbers, strict=True)]
+        items, tree = jax.tree_util.tree_flatten(self.build(numbers), is_leaf=is_array)
+        self._begin(tree.unflatten([
+            item.with_shape(shapes[index]) if index in shapes else item for index, item in enumerate(items)
+        ]))  # fmt: skip
+
+    def _shapes_of_arrays(self, result: Any) -> dict[int, Any]:
+        """Return the elements' shape, by position, of the arrays that a step was the first to write to."""
+        before, tree = jax.tree_util.tree_flatten(self.build(self.leaves), is_leaf=is_array)
+        after, other = jax.tree_util.tree_flatten(result, is_leaf=is_array)
+        if tree != other:
+            return {}
+        return {
+            index: b.shape
+            for index, (a, b) in enumerate(zip(before, after, strict=True))
+            if is_array(a) and is_array(b) and a.shape is None and b.shape is not None
+        }
 
     def after(self, result: Any) -> list[Tensor]:
         """Return what a step returns as tensors; Python numbers take the dtype of what was there before.
 
         Raises:
             ArgumentError, DTypeError, ShapeError: another structure, dtype or shape than before.
-            NumberAdapts: a number that the loop began with has become a tensor of another dtype.
+            BeginsOtherwise: a number that the loop began with has become a tensor of another dtype, or an array that
+                the loop began with has been written to for the first time.
         """
         values, tree = jax.tree_util.tree_flatten(result)
+        if tree != self.tree:
+            shapes = self._shapes_of_arrays(result)
+            if shapes and current().tracer is not None:
+                raise BeginsOtherwise({}, shapes)
+            if shapes:
+                self._shape_arrays(shapes)
         if tree != self.tree:
             raise ArgumentError(_structure_text(self.op, self.tree, tree, self.names))
         after = [self._like(value, leaf) for value, leaf in zip(values, self.leaves, strict=True)]
@@ -311,7 +348,7 @@ class Carry:
                 if number is not None and one.dtype != leaf.dtype and common_dtype([number, one]) == one.dtype
             }
             if adapting:
-                raise NumberAdapts(adapting)
+                raise BeginsOtherwise(adapting, {})
         self._require_same(after)
         return after
 

@@ -118,7 +118,8 @@ def iterate(
         test = trace_with_variables(condition, specs, "while_condition")
         return test, trace_with_variables(body, specs, "while_body")
 
-    return carry.build(_bind(*carry.traced(trace), carry.leaves, max_iterations))
+    test, step = carry.traced(trace)
+    return carry.build(_bind(test, step, carry.leaves, max_iterations))
 
 
 def _bind(test: Traced, body: Traced, leaves: list[Tensor], bound: int | None) -> list[Tensor]:

@@ -1,0 +1,282 @@
+"""`hf.TensorArray`: as many tensors of one shape as are known before, written one by one, in loops too."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard, cast
+
+import jax
+
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core.context import current
+from hybridflow.core.dims import Dim
+from hybridflow.core.dtypes import DType, as_dtype
+from hybridflow.core.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    IndexRangeError,
+    MutationError,
+    ShapeError,
+    message,
+)
+from hybridflow.core.node import Where, format_where, user_place
+from hybridflow.core.tensor import Tensor, as_tensor, asarray
+from hybridflow.core.variable import Variable
+from hybridflow.ir.builder import GraphBuilder, Scope
+
+
+class TensorArray:
+    """A number of tensors of one shape and dtype, which are written one by one; it never changes, a write returns anew.
+
+    It is a pytree, so it can be an argument, a result, or a loop variable, and gradients flow through writes and
+    reads. Elements that were never written are zeros. Where no shape is given, the first write says it; a loop that
+    may take no step at all needs the shape given.
+
+    A write whose result is dropped is an error, since the element would be missing: after ``b = a.write(i, v)`` every
+    use of `a` (writing, reading, stacking, returning it or passing it on) raises and names the line of the write. The
+    two branches of a condition may each write the same array. If neither array is used again nothing is missing.
+
+    Args:
+        dtype: the elements' dtype.
+        size: how many elements there are.
+        shape: the elements' shape.
+
+    Raises:
+        ArgumentError: a negative size.
+        ArgumentTypeError: a size that is no integer.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> squares = hf.TensorArray(hf.float32, size=3)
+        >>> for i in range(3):
+        ...     squares = squares.write(i, float(i * i))
+        >>> squares.stack()
+        Tensor([0., 1., 4.], dtype=float32)
+    """
+
+    __slots__ = ("_buffer", "_dtype", "_size", "_written")
+
+    _buffer: Any
+    _dtype: DType
+    _size: Any
+    _written: tuple[Scope | None, Where | None] | None
+
+    def __init__(self, dtype: Any, size: Any, shape: tuple[int, ...] | None = None) -> None:
+        if not isinstance(size, int | Dim) or isinstance(size, bool):
+            raise ArgumentTypeError(
+                message("TensorArray: size must be an integer", got=f"size={size!r}",
+                        hint="Pass the number of elements.")
+            )  # fmt: skip
+        if size < 0:
+            raise ArgumentError(message("TensorArray: size must not be negative", got=f"size={size}"))
+        self._dtype = as_dtype(dtype)
+        self._size = size
+        self._buffer = None if shape is None else PUBLIC.full((size, *shape), 0, dtype=self._dtype)
+        self._written = None
+
+    @classmethod
+    def _make(cls, dtype: DType, size: Any, buffer: Any) -> TensorArray:
+        result = object.__new__(cls)
+        result._dtype, result._size, result._buffer, result._written = dtype, size, buffer, None
+        return result
+
+    @property
+    def dtype(self) -> DType:
+        """The elements' dtype."""
+        return self._dtype
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The elements' shape, None while nothing says it."""
+        return None if self._buffer is None else self._buffer.shape[1:]
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        shape = "" if self._buffer is None else f", shape={self.shape}"
+        return f"TensorArray({self._dtype}, size={self._size}{shape})"
+
+    def with_shape(self, shape: tuple[int, ...]) -> TensorArray:
+        """Return an array of zeros with elements of a shape, of the same size and dtype.
+
+        Args:
+            shape: the elements' shape.
+        """
+        return TensorArray(self._dtype, self._size, shape)
+
+    def write(self, index: Any, value: Any) -> TensorArray:
+        """Return an array in which one element is another; this one must not be used any more.
+
+        Args:
+            index: which element: an integer, or an integer tensor of shape (); negative ones count from the end.
+            value: the element, of the array's shape and dtype; Python numbers take its dtype.
+
+        Returns:
+            The new array.
+
+        Raises:
+            IndexRangeError: an index outside of the array.
+            ShapeError: a value of another shape.
+            DTypeError: a value of another dtype.
+            MutationError: this array was written before, and the result of that is not used.
+        """
+        self._check("write")
+        has_dtype = isinstance(value, Tensor | Variable) or hasattr(value, "dtype")
+        tensor = as_tensor(value) if has_dtype else asarray(value, dtype=self._dtype)
+        if tensor.dtype != self._dtype:
+            raise DTypeError(
+                message(f"TensorArray.write: the value is {tensor.dtype}, the array {self._dtype}",
+                        got=f"{self}.write({index}, {tensor.spec})", hint=f"Cast it with .astype(hf.{self._dtype}).")
+            )  # fmt: skip
+        if self._buffer is not None and tensor.shape != self.shape:
+            raise ShapeError(
+                message(f"TensorArray.write: the value has shape {tensor.shape}, the array's elements {self.shape}",
+                        got=f"{self}.write({index}, {tensor.spec})", hint="All elements have one shape.")
+            )  # fmt: skip
+        position = self._position("write", index)
+        buffer = self._buffer
+        if buffer is None:
+            buffer = PUBLIC.full((self._size, *tensor.shape), 0, dtype=self._dtype)
+        result = self._make(self._dtype, self._size, buffer.at[position].set(tensor))
+        self._written = (_scope(), user_place(1))
+        return result
+
+    def read(self, index: Any) -> Tensor:
+        """Return one element.
+
+        Args:
+            index: which element: an integer, or an integer tensor of shape (); negative ones count from the end.
+
+        Returns:
+            The element, of the array's shape and dtype.
+
+        Raises:
+            IndexRangeError: an index outside of the array.
+            ShapeError: nothing says the elements' shape yet.
+            MutationError: this array was written, and the result of that is not used.
+        """
+        self._check("read")
+        position = self._position("read", index)
+        return self._filled("read")[position]
+
+    def stack(self) -> Tensor:
+        """Return all elements along a new first axis.
+
+        Returns:
+            A tensor of shape ``(len(array), *array.shape)``.
+
+        Raises:
+            ShapeError: nothing says the elements' shape yet.
+            MutationError: this array was written, and the result of that is not used.
+        """
+        self._check("stack")
+        return self._filled("stack")
+
+    def unstack(self, value: Any) -> TensorArray:
+        """Return an array whose elements are all taken from a tensor; this one must not be used any more.
+
+        Args:
+            value: a tensor of shape ``(len(array), ...)`` and of the array's dtype.
+
+        Returns:
+            The new array.
+
+        Raises:
+            ShapeError: another number of elements, or elements of another shape.
+            DTypeError: another dtype.
+            MutationError: this array was written before, and the result of that is not used.
+        """
+        self._check("unstack")
+        tensor = as_tensor(value)
+        if tensor.dtype != self._dtype:
+            raise DTypeError(
+                message(f"TensorArray.unstack: the value is {tensor.dtype}, the array {self._dtype}",
+                        got=f"{self}.unstack({tensor.spec})", hint=f"Cast it with .astype(hf.{self._dtype}).")
+            )  # fmt: skip
+        fits = tensor.shape and tensor.shape[0] == self._size and self.shape in (None, tensor.shape[1:])
+        if not fits:
+            wanted = f"({self._size}, {'...' if self.shape is None else ', '.join(map(str, self.shape))})"
+            raise ShapeError(
+                message(f"TensorArray.unstack: the value has shape {tensor.shape}, the array takes {wanted}",
+                        got=f"{self}.unstack({tensor.spec})", hint="Make the array with the size of the first axis.")
+            )  # fmt: skip
+        result = self._make(self._dtype, self._size, tensor)
+        self._written = (_scope(), user_place(1))
+        return result
+
+    def _filled(self, method: str) -> Any:
+        if self._buffer is None:
+            raise ShapeError(
+                message(f"TensorArray.{method}: nothing was written yet, so the shape of the elements is not known",
+                        got=f"{self}.{method}()", hint="Write first, or make the array with shape=.")
+            )  # fmt: skip
+        return self._buffer
+
+    def _position(self, method: str, index: Any) -> Any:
+        """Return an index as indexing takes it."""
+        if isinstance(index, int) and not isinstance(index, bool):
+            if not -self._size <= index < self._size:
+                raise IndexRangeError(
+                    message(f"TensorArray.{method}: index {index} is out of range for {self._size} elements",
+                            got=f"{self}.{method}({index})", hint="Make the array with a larger size=.")
+                )  # fmt: skip
+            return index
+        tensor = as_tensor(index)
+        if tensor.shape != () or tensor.dtype.kind not in "iu":
+            raise ArgumentTypeError(
+                message(f"TensorArray.{method}: the index must be an integer", got=str(tensor.spec),
+                        hint="Pass an integer, or an integer tensor of shape ().")
+            )  # fmt: skip
+        return tensor
+
+    def _check(self, method: str) -> None:
+        """Raise if this array was written where the code that runs now must know of it."""
+        if self._written is None:
+            return
+        scope, where = self._written
+        if _concerns(scope, _scope()):
+            place = "" if where is None else f" at {format_where(where)}"
+            raise MutationError(
+                message(
+                    f"TensorArray.{method}: this array was written{place}, and the result of that was dropped",
+                    got=f"{self}.{method}",
+                    hint="A write returns the new array: use `array = array.write(index, value)`.",
+                )
+            )
+
+
+
+def is_array(value: Any) -> TypeGuard[TensorArray]:
+    """Whether a value is a TensorArray."""
+    return isinstance(value, TensorArray)
+
+
+def _scope() -> Scope | None:
+    tracer = current().tracer
+    return cast(GraphBuilder, tracer).scope if tracer is not None else None
+
+
+def _concerns(written: Scope | None, now: Scope | None) -> bool:
+    """Whether what was written in one trace is known to another: not if they are two branches, or two calls."""
+    return written is None or _within(now, written) or (now is not None and _within(written, now))
+
+
+def _within(scope: Scope | None, outer: Scope) -> bool:
+    while scope is not None and scope is not outer:
+        scope = scope.parent
+    return scope is outer
+
+
+def _flatten(array: TensorArray) -> tuple[tuple[Any, ...], Any]:
+    array._check("use")
+    return (() if array._buffer is None else (array._buffer,)), (array._dtype, array._size)
+
+
+def _unflatten(aux: Any, children: Any) -> TensorArray:
+    dtype, size = aux
+    items = tuple(children)
+    return TensorArray._make(dtype, size, items[0] if items else None)
+
+
+jax.tree_util.register_pytree_node(TensorArray, _flatten, _unflatten)
