@@ -145,7 +145,7 @@ def test_an_index_out_of_range(method: str, index: int, compiled: bool):
         return array.read(i) if method == "read" else array.write(i, 1.0).stack()
 
     for f, x in ((static, hf.asarray(1.0)), (dynamic, hf.asarray(index))):
-        with pytest.raises(IndexRangeError, match="out of range for (size )?3"):
+        with pytest.raises(IndexRangeError, match=r"out of range for (size )?3"):
             (hf.compile(f) if compiled else f)(x).numpy()
 
 
@@ -231,7 +231,7 @@ def test_every_call_may_write_what_is_around_the_function():
      (lambda: hf.TensorArray(hf.float32, -1), ArgumentError, "size must not be negative"),
      (lambda: hf.TensorArray(hf.float32, 2).stack(), ShapeError, "nothing was written yet"),
      (lambda: hf.TensorArray(hf.float32, 2).read(0), ShapeError, "nothing was written yet"),
-     (lambda: hf.TensorArray(hf.float32, 2, (2,)).write(0, 1.0), ShapeError, r"shape \(\), the array's elements \(2,\)"),
+     (lambda: hf.TensorArray(hf.float32, 2, (2,)).write(0, 1.0), ShapeError, r"shape \(\), .* elements \(2,\)"),
      (lambda: hf.TensorArray(hf.int32, 2).write(0, hf.asarray(1.0)), DTypeError, "is float32, the array int32"),
      (lambda: hf.TensorArray(hf.float32, 2).write(1.0, 1.0), ArgumentTypeError, "the index must be an integer"),
      (lambda: hf.TensorArray(hf.float32, 2).unstack(tensor(1, 2, 3)), ShapeError, r"\(3,\), the array takes \(2, ..."),

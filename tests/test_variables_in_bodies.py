@@ -301,3 +301,31 @@ def test_a_step_of_dropout_in_a_scan():
         losses.append([run(w, xs) for _ in range(3)] + [w.read()])
     same(*losses)
     close(losses[0], losses[1])
+
+
+def test_under_vmap():
+    w = hf.Variable(np.float64(0.5))
+
+    def f(x: hf.Tensor):
+        def step(c: hf.Tensor, t: hf.Tensor):
+            return hf.cond(c > 0, lambda: c * w + t, lambda: c - w), c * w
+
+        return hf.scan(step, x, hf.asarray(XS))
+
+    xs = hf.asarray(np.float64([0.5, -2.0]))
+    expected = [f(x) for x in xs]
+    for run in (hf.vmap(f), hf.compile(hf.vmap(f))):
+        last, ys = run(xs)
+        close(last, hf.stack([one[0] for one in expected]))
+        close(ys, hf.stack([one[1] for one in expected]))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_drawing_in_a_body_under_vmap(compiled: bool):
+    def f(x: hf.Tensor):
+        return hf.scan(lambda c, t: (c + hf.random.normal(()), hf.random.uniform(())), x, tensor(1, 2, 3))
+
+    hf.random.seed(0)
+    last, ys = (hf.compile(hf.vmap(f)) if compiled else hf.vmap(f))(tensor(0, 0))
+    assert len({*ys.reshape((6,)).tolist()}) == 6
+    assert last[0].item() != last[1].item()

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hybridflow.autodiff.control_flow.tensor_array import looking
 from hybridflow.core.errors import ArgumentTypeError, MutationError, message
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
@@ -49,7 +50,8 @@ def check_unchanged(
         if name in static or tree == LEAF:
             position += 1
             continue
-        leaves, now = jax.tree_util.tree_flatten(arguments[name])
+        with looking():
+            leaves, now = jax.tree_util.tree_flatten(arguments[name])
         before = values[position : position + tree.num_leaves]
         position += tree.num_leaves
         if now != tree or any(a is not b for a, b in zip(leaves, before, strict=True)):

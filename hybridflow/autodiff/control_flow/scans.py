@@ -76,10 +76,10 @@ def scan_over(
     length = _common_length(sequences)
     if current().tracer is None and length != 0:
         return _eager(fn, carry, sequences, xs_tree, length)
-    count = len(carry.leaves)
     found: dict[str, Any] = {}
 
     def body(*tensors: Tensor) -> list[Tensor]:
+        count = len(carry.leaves)
         new, y = _pair(fn(carry.build(tensors[:count]), jax.tree_util.tree_unflatten(xs_tree, tensors[count:])))
         after = carry.after(new)
         ys, found["tree"] = leaves_of(y)

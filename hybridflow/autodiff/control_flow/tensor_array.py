@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeGuard, cast
 
 import jax
@@ -268,8 +271,22 @@ def _within(scope: Scope | None, outer: Scope) -> bool:
     return scope is outer
 
 
+_LOOKING: ContextVar[bool] = ContextVar("hybridflow looking", default=False)
+
+
+@contextmanager
+def looking() -> Generator[None]:
+    """Flatten structures without that counting as a use of the arrays in them."""
+    token = _LOOKING.set(True)
+    try:
+        yield
+    finally:
+        _LOOKING.reset(token)
+
+
 def _flatten(array: TensorArray) -> tuple[tuple[Any, ...], Any]:
-    array._check("use")
+    if not _LOOKING.get():
+        array._check("use")
     return (() if array._buffer is None else (array._buffer,)), (array._dtype, array._size)
 
 
