@@ -217,12 +217,12 @@ class Dim:
     def _ask(self, compare: str, other: Size) -> bool:
         hints = self.scope.hints
         answer = _COMPARE[compare](evaluate(self, hints), evaluate(other, hints))
-        if not self._decided(other):
+        if not self._decided(compare, other):
             self.scope.take(Guard(self, compare, other, answer))
         return answer
 
-    def _decided(self, other: Size) -> bool:
-        """Whether one of two sizes is the larger for all sizes of the symbols, so that a hint answers for all."""
+    def _decided(self, compare: str, other: Size) -> bool:
+        """Whether a comparison has one answer for all sizes of the symbols, which the hints then give."""
         least = self.scope.least
         difference = self - other
         if least is None or not isinstance(difference, Dim):
@@ -232,7 +232,9 @@ class Dim:
             return False
         nearest = evaluate(difference, dict.fromkeys(self.scope.hints, least))
         signs = {factor > 0 for factor in terms.values()}
-        return (signs == {True} and nearest > 0) or (signs == {False} and nearest < 0)
+        if nearest == 0:
+            return (signs == {True} and compare in ("<", ">=")) or (signs == {False} and compare in (">", "<="))
+        return signs == {nearest > 0}
 
     @property
     def symbol(self) -> str | None:
@@ -295,7 +297,14 @@ def _terms(size: Size) -> dict[Monomial, int]:
 
 def same_size(a: Size, b: Size) -> bool:
     """Whether two sizes are the same expression; never takes a guard."""
+    if type(a) is not Dim and type(b) is not Dim:
+        return a == b
     return _terms(a) == _terms(b)
+
+
+def same_shape(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    """Whether two shapes are the same expressions; never takes a guard."""
+    return len(a) == len(b) and all(map(same_size, a, b))
 
 
 def evaluate(size: Size, sizes: Mapping[str, int]) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from hybridflow.core.dims import same_size
+from hybridflow.core.dims import same_shape
 from hybridflow.core.errors import VerifyError, message
 from hybridflow.core.node import Edge, Node, where_file_line
 from hybridflow.core.op import REGISTRY, No
@@ -55,11 +55,6 @@ def verify(graph: Graph) -> None:
 def same_spec(a: TensorSpec, b: TensorSpec) -> bool:
     """Whether two specs are the same; sizes are compared as expressions, so no guard is taken."""
     return a.dtype == b.dtype and same_shape(a.shape, b.shape)
-
-
-def same_shape(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    """Whether two shapes are the same expressions."""
-    return len(a) == len(b) and all(map(same_size, a, b))
 
 
 class _Verifier:

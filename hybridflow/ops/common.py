@@ -11,7 +11,7 @@ from jax import lax
 from hybridflow.backend.host import run_quietly
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.device import default_is_host
-from hybridflow.core.dims import Size, same_size
+from hybridflow.core.dims import Size, same_shape, same_size
 from hybridflow.core.dtypes import (
     DIFFERENTIABLE,
     DType,
@@ -167,9 +167,10 @@ def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
             if same_size(size, 1):
                 size = other
                 continue
-            if same_size(other, size) or other == 1:
+            # Asked in this order, sizes that are equal need no guard that they are not 1.
+            if same_size(other, size) or same_size(other, 1) or other == size or other == 1:
                 continue
-            if size != 1 and size != other:
+            if size != 1:
                 raise ShapeError(
                     message(
                         f"{op}: shapes do not broadcast: size {size} against {other} on axis {axis}",
@@ -261,19 +262,21 @@ def broadcast_lowered(x: Any, shape: tuple[int, ...]) -> Any:
 
 def unbroadcast(F: Any, g: Any, like: Any) -> Any:
     """Sum a cotangent over the axes along which an operand was broadcast."""
-    if g.shape == like.shape:
+    shape, target = g.shape, like.shape
+    if same_shape(shape, target) if type(g) is Tensor else shape == target:
         return g
-    extra = len(g.shape) - len(like.shape)
+    extra = len(shape) - len(target)
     axes = tuple(range(extra)) + tuple(
-        [
-            i + extra
-            for i, size in enumerate(like.shape)
-            if not same_size(size, g.shape[i + extra]) and size == 1
-        ]
+        [i + extra for i, size in enumerate(target) if _was_broadcast(size, shape[i + extra])]
     )
     if axes:
         g = F.sum(g, axis=axes, keepdims=False)
-    return g if g.shape == like.shape else F.reshape(g, like.shape)
+    return g if same_shape(g.shape, target) else F.reshape(g, target)
+
+
+def _was_broadcast(size: Size, to: Size) -> bool:
+    """Whether an axis of size 1 became a longer one; equal sizes need no guard that they are not 1."""
+    return not same_size(size, to) and (same_size(size, 1) or (size != to and size == 1))
 
 
 def elements(outputs: Any, *inputs: Any, **attrs: Any) -> Any:

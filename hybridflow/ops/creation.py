@@ -456,7 +456,7 @@ def linspace(
     found = float32 if dtype is None else as_dtype(dtype)
     if kind_of(found) != "float":
         raise DTypeError(message(f"linspace: does not give {found}", hint="Choose a floating-point dtype."))
-    count = num.__index__()
+    count = num if isinstance(num, Dim) else num.__index__()
     if count < 0:
         raise ShapeError(message(f"linspace: {count} is not a number of points", hint="Ask for 0 or more."))
     attrs = {"start": float(start) + 0.0, "stop": float(stop) + 0.0, "num": count, "endpoint": bool(endpoint)}

@@ -55,8 +55,7 @@ def symbolic_specs(named: list[Leaf], scope: DimScope) -> list[TensorSpec | None
 
     Symbols are named after their argument and axis, and have this call's sizes as hints.
     """
-    if not any(leaf.kind == TENSOR and ANY in leaf.key[1] for leaf in named):
-        scope.least = 2
+    scope.least = 0 if any(leaf.kind == TENSOR and ANY in leaf.key[1] for leaf in named) else 2
     specs: list[TensorSpec | None] = []
     for leaf in named:
         if leaf.kind != TENSOR:

@@ -120,6 +120,7 @@ class Trace:
         self.executables: dict[Any, Executable] = {}
         self.only: Executable | None = None
         self.places = places
+        self._taken: dict[tuple[int, ...], int] = {}
         self.symbolic = bool(places)
         asks = bool(self.gradients) or leaves.grad_mode is not None
         self.guarded = self.takes_variables or self.symbolic or asks
@@ -139,10 +140,23 @@ class Trace:
         """Whether the trace is right for a call of its key: see `changes`."""
         return not self.changes(signature)
 
+    def _takes(self, sizes: dict[str, int]) -> bool:
+        """Whether every guard holds; what is known of earlier calls is not asked again."""
+        guards = self.graph.dims.guards
+        key = tuple(sizes.values())
+        if self._taken.get(key) == len(guards):
+            return True
+        holds = self.graph.dims.holds(sizes)
+        if holds:
+            if len(self._taken) >= _REMEMBERED:
+                self._taken.clear()
+            self._taken[key] = len(guards)
+        return holds
+
     def _size_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
         """Return ``(argument, before, after)`` for what the trace asked of sizes and has another answer now."""
         sizes = sizes_of(signature, self.places)
-        if self.graph.dims.holds(sizes):
+        if self._takes(sizes):
             return []
         failed = [guard for guard in self.graph.dims.guards if not guard.holds(sizes)]
         shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
@@ -434,6 +448,8 @@ def raw_value(tensor: Tensor) -> Any:
     return value if tensor._alt is None else tensor._alt
 
 
+_REMEMBERED = 256
+"""Of how many combinations of sizes a trace knows that it is right for them."""
 _EXECUTABLES = 64
 """How many executables a trace keeps, one per concrete shape; the oldest makes room."""
 _WORTH_KEEPING = 1 << 16
