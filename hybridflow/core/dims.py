@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -86,6 +87,9 @@ class DimScope:
         """Whether every guard holds for other sizes of the symbols."""
         return all(guard.holds(sizes) for guard in self.guards)
 
+
+SIZES: ContextVar[tuple[DimScope, Mapping[str, int]] | None] = ContextVar("hybridflow sizes", default=None)
+"""The sizes of the graph that is being evaluated: the inputs of graphs nested in it need not tell them all."""
 
 _UNROLLED_POWER = 8
 """The largest exponent up to which a power stays a polynomial; others ask for the number."""

@@ -15,6 +15,7 @@ from hybridflow.backend.options import compiler_options
 from hybridflow.core.attrs import attrs_key
 from hybridflow.core.context import CONTEXT, Context
 from hybridflow.core.device import default_is_host, device_of, device_string
+from hybridflow.core.dims import SIZES
 from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
 from hybridflow.core.errors import DeviceError, HybridflowError, LeakError, message
 from hybridflow.core.node import FOREVER, Edge, Node, next_sequence, user_place
@@ -235,7 +236,10 @@ def jitted(op: Op, attrs: dict[str, Any], values: Iterable[Any]) -> Callable[...
         if hasattr(value, "executables"):
             cache = value.executables
     quick = quick_to_compile(op, values)
-    key = (op.name, quick, attrs_key(attrs))
+    key: Any = (op.name, quick, attrs_key(attrs))
+    around = SIZES.get()
+    if around is not None and cache is not op.jitted:
+        key = (*key, *around[1].items())  # nested graphs may ask for sizes that their inputs do not tell
     found = cache.get(key)
     if found is None:
         options = compiler_options(eager=quick)

@@ -6,17 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from hybridflow.core.dims import Dim, DimScope, substitute
+from hybridflow.core.dims import SIZES, Dim, substitute
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.graph import Graph
 
 RunNode = Callable[[Node, list[Any], dict[str, Any]], Any]
 """``(node, input values, attrs)`` to the output, or a tuple of outputs if the node has several."""
-
-
-_SIZES: ContextVar[tuple[DimScope, Mapping[str, int]] | None] = ContextVar("hybridflow sizes", default=None)
-"""The sizes of the graph that is being evaluated: the inputs of graphs nested in it need not tell them all."""
 
 
 def evaluate(
@@ -39,15 +35,15 @@ def evaluate(
     if not graph.dims.hints or keep_dims:
         return _evaluate(graph, values, run, None)
     if sizes is None:
-        around = _SIZES.get()
+        around = SIZES.get()
         if around is not None and around[0] is graph.dims:
             return _evaluate(graph, values, run, around[1])
         sizes = bind_sizes(graph, values)
-    token = _SIZES.set((graph.dims, sizes))
+    token = SIZES.set((graph.dims, sizes))
     try:
         return _evaluate(graph, values, run, sizes)
     finally:
-        _SIZES.reset(token)
+        SIZES.reset(token)
 
 
 def _evaluate(

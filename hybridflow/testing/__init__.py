@@ -16,6 +16,7 @@ from hybridflow.core.op import No, Op, Sample
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe
 from hybridflow.core.variable import Variable
 from hybridflow.testing import graphs as graphs
+from hybridflow.testing import symbolic as symbolic
 from hybridflow.testing.calls import capture
 from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of
 from hybridflow.tracing.function import CompiledFunction
