@@ -1,16 +1,45 @@
 """What converted code tells about itself: every read from, write to and call of what is not its own.
 
-Converted functions call these in place of Python's own operations, while they are traced.
+Converted functions call these in place of Python's own operations, while they are traced. What they read from outside
+becomes guards (`hybridflow.tracing.guards`); a write that a later call would miss raises at its line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
+
+from hybridflow.core.context import CONTEXT
+from hybridflow.ir.builder import GraphBuilder
+from hybridflow.tracing.guards import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING
+from hybridflow.tracing.observations import Observations
+
+
+def _observations() -> tuple[Observations | None, bool]:
+    """Return what is known of the trace being made, and whether a branch or loop body of it is traced."""
+    context = CONTEXT.get()
+    tracer = None if context is None else context.tracer
+    if tracer is None:
+        return None, False
+    builder = cast(GraphBuilder, tracer)
+    return cast("Observations | None", builder.observations), builder.outer is not None
+
+
+# -- reads --------------------------------------------------------------------------------------------------------
 
 
 def enter(function: Callable[..., Any]) -> None:
     """Take note that a user's function is about to run converted: its closure cells may be read."""
+    found, _ = _observations()
+    if found is None:
+        return
+    code = cast(Any, function).__code__
+    for name, cell in zip(code.co_freevars, cast(Any, function).__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            continue
+        found.read(found.root(cell, name), CELL, name, value)
 
 
 def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
@@ -21,16 +50,31 @@ def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
         name: the name.
         value: what Python found.
     """
+    found, _ = _observations()
+    if found is not None and name in namespace:
+        found.read(found.root(namespace, "globals"), GLOBAL, name, value)
     return value
 
 
 def read_attr(obj: Any, name: str) -> Any:
     """Return ``obj.name``."""
-    return getattr(obj, name)
+    value = getattr(obj, name)
+    found, _ = _observations()
+    if found is not None:
+        place = found.place_of(obj)
+        if place is not None:
+            if getattr(value, "__self__", None) is obj and getattr(type(obj), name, None) is not None:
+                found.read(place, METHOD, name, getattr(type(obj), name))
+            else:
+                found.read(place, ATTRIBUTE, name, value)
+    return value
 
 
 def read_item(obj: Any, key: Any) -> Any:
     """Return ``obj[key]``."""
+    found, _ = _observations()
+    if found is not None:
+        found.use(obj)
     return obj[key]
 
 
@@ -44,42 +88,106 @@ def augmented_item(obj: Any, key: Any) -> Any:
     return obj[key]
 
 
+def iterate(obj: Iterable[Any]) -> Any:
+    """Return what a ``for`` loop or a comprehension runs over."""
+    found, _ = _observations()
+    if found is not None:
+        found.use(obj)
+    return obj
+
+
+# -- writes -------------------------------------------------------------------------------------------------------
+
+
 def write_attr(obj: Any, name: str, value: Any, *, augmented: bool = False) -> None:
     """Do ``obj.name = value``."""
+    found, nested = _observations()
+    if found is not None:
+        place = found.place_of(obj)
+        if place is not None:
+            before = getattr(obj, name, MISSING)
+            found.write(place, ATTRIBUTE, name, before, value, nested=nested)
+            found.on_restart(lambda: delattr(obj, name) if before is MISSING else setattr(obj, name, before))
     setattr(obj, name, value)
 
 
 def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> None:
     """Do ``obj[key] = value``."""
+    found, nested = _observations()
+    if found is not None:
+        found.change(obj, f"[{key!r}]", (value,), nested=nested)
     obj[key] = value
 
 
 def delete_attr(obj: Any, name: str) -> None:
     """Do ``del obj.name``."""
+    found, nested = _observations()
+    if found is not None:
+        place = found.place_of(obj)
+        if place is not None:
+            before = getattr(obj, name, MISSING)
+            found.write(place, ATTRIBUTE, name, before, None, nested=nested)
+            found.on_restart(lambda: setattr(obj, name, before))
     delattr(obj, name)
 
 
 def delete_item(obj: Any, key: Any) -> None:
     """Do ``del obj[key]``."""
+    found, nested = _observations()
+    if found is not None:
+        found.change(obj, f"[{key!r}]", (), nested=nested)
     del obj[key]
 
 
 def write_global(namespace: dict[str, Any], name: str, value: Any, *, augmented: bool = False) -> Any:
     """Return the value to store to a global name; Python stores it after the call."""
+    found, nested = _observations()
+    if found is not None:
+        before = namespace.get(name, MISSING)
+        found.write(found.root(namespace, "globals"), GLOBAL, name, before, value, nested=nested)
+        found.on_restart(
+            lambda: namespace.pop(name, None) if before is MISSING else namespace.__setitem__(name, before)
+        )
     return value
 
 
 def delete_global(namespace: dict[str, Any], name: str) -> None:
     """Take note that a global name is about to be deleted."""
+    write_global(namespace, name, None)
 
 
 def write_free(name: str, value: Any, *, augmented: bool = False) -> Any:
     """Return the value to store to a ``nonlocal`` name of a function outside the trace; Python stores it then."""
+    found, nested = _observations()
+    if found is not None:
+        place = found.cell_named(name)
+        if place is not None:
+            cell = place.holder()
+            try:
+                before = cell.cell_contents
+            except ValueError:
+                before = MISSING
+            found.write(place, CELL, name, before, value, nested=nested)
+            found.on_restart(lambda: setattr(cell, "cell_contents", before) if before is not MISSING else None)
     return value
 
 
 def delete_free(name: str) -> None:
     """Take note that a ``nonlocal`` name of a function outside the trace is about to be deleted."""
+    write_free(name, None)
+
+
+# -- calls --------------------------------------------------------------------------------------------------------
+
+_CHANGES = frozenset({
+    "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem",
+    "add", "discard", "difference_update", "intersection_update", "symmetric_difference_update", "appendleft",
+    "extendleft", "popleft", "rotate", "fill", "resize", "put", "itemset", "__iadd__", "__ior__", "__iand__",
+    "__isub__", "__ixor__", "__imul__", "__setitem__", "__delitem__",
+})  # fmt: skip
+"""Methods of Python's and NumPy's containers that change them."""
+_GIVES = frozenset({"pop", "popitem", "popleft", "setdefault"})
+"""Those of them that also say what was inside."""
 
 
 def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -87,8 +195,30 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
     Bound methods of lists, dicts and sets come here too, also those that ``+=`` on one stands for.
     """
+    found, nested = _observations()
+    if found is None:
+        return
+    owner = getattr(function, "__self__", None)
+    if owner is not None and found.is_outside(owner):
+        name = getattr(function, "__name__", "")
+        if name in _CHANGES:
+            if name in _GIVES:
+                found.use(owner)
+            found.change(owner, f".{name}(...)", (*args, *kwargs.values()), nested=nested)
+        else:
+            found.use(owner)
+    for argument in args:
+        found.use(argument)
+    if (function is getattr or function is hasattr) and len(args) >= 2:
+        place = found.place_of(args[0])
+        if place is not None and type(args[1]) is str:
+            found.read(place, ATTRIBUTE, args[1], getattr(args[0], args[1], MISSING))
+    elif function is setattr and len(args) == 3:
+        place = found.place_of(args[0])
+        if place is not None and type(args[1]) is str:
+            found.write(place, ATTRIBUTE, args[1], getattr(args[0], args[1], MISSING), args[2], nested=nested)
+    else:
+        found.warn_of_baked(function, args)
 
 
-def iterate(obj: Iterable[Any]) -> Any:
-    """Return what a ``for`` loop or a comprehension runs over."""
-    return obj
+__all__ = ["before_call", "enter", "iterate", "read_attr", "read_global", "read_item", "write_attr", "write_item", "ITEM"]

@@ -1,0 +1,351 @@
+"""Guards: what a trace read from Python outside its arguments, and whether it is still so.
+
+A `Place` is where a value was read: a global, a closure cell, an attribute, an item of a container. Places form a
+tree whose roots are namespaces, cells and the objects that calls bring along. `Guards` checks them before a call: a
+generated function compares what is at each place with what was there, mostly by identity, at some tens of nanoseconds
+a place; if that fails, the values are compared, so that an equal one that was made anew is no change.
+
+Nothing but plain values is kept alive: objects are held weakly.
+"""
+
+from __future__ import annotations
+
+import functools
+import keyword
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import CellType
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+
+from hybridflow.core.node import Where, format_where
+from hybridflow.core.tensor import Tensor
+from hybridflow.tracing.signature import static_key
+
+SEQUENCES = (list, tuple, deque)
+CONTAINERS = (*SEQUENCES, dict)
+CHANGING = (set, bytearray, np.ndarray)
+"""Types of values that change in place and are compared by content at every call."""
+PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...)})
+
+
+class _Missing:
+    """Stands for an attribute, item or name that is not there."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+MISSING: Final = _Missing()
+
+
+def _attribute(holder: Any, name: str) -> Any:
+    return getattr(holder, name, MISSING)
+
+
+def _of_class(holder: Any, name: str) -> Any:
+    return getattr(type(holder), name, MISSING)
+
+
+def _item(holder: Any, name: Any) -> Any:
+    try:
+        return holder[name]
+    except (LookupError, TypeError):
+        return MISSING
+
+
+def _cell(holder: CellType, name: str) -> Any:
+    del name
+    try:
+        return holder.cell_contents
+    except ValueError:
+        return MISSING
+
+
+class Access(NamedTuple):
+    """A way from an object to one of its values.
+
+    Attributes:
+        get: takes the object and the name; returns `MISSING` if there is no such value.
+        code: Python for the same, which may raise instead; ``{v}`` and ``{n}`` are variables of the two.
+        path: how error texts write it.
+    """
+
+    get: Callable[[Any, Any], Any]
+    code: str
+    path: str
+
+
+ATTRIBUTE = Access(_attribute, "getattr({v}, {n})", "{p}.{n}")
+METHOD = Access(_of_class, "getattr(type({v}), {n})", "{p}.{n}")
+ITEM = Access(_item, "{v}[{n}]", "{p}[{n!r}]")
+GLOBAL = Access(_item, "{v}[{n}]", "{n}")
+CELL = Access(_cell, "{v}.cell_contents", "{n}")
+
+
+def key_of(value: Any) -> Any:
+    """Return what a value must have in common with a later one for a trace to hold."""
+    if value is MISSING:
+        return MISSING
+    if type(value) is Tensor:
+        return Tensor, value.shape, value.dtype.num
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value)
+        return type(items), tuple(map(static_key, items)), tuple(map(_key_in_container, items.values()))
+    if isinstance(value, SEQUENCES):
+        return type(value), tuple(map(_key_in_container, cast("list[Any]", value)))
+    return static_key(value)
+
+
+def _key_in_container(value: Any) -> Any:
+    """Return the key of an item: one that is no plain value has a place of its own."""
+    return static_key(value) if type(value) in PLAIN else type(value)
+
+
+class Seen(NamedTuple):
+    """What the quick comparison knows of a container: identities, which the plain values kept along make sure of."""
+
+    kind: type
+    ids: list[int]
+    kept: list[Any]
+
+
+def seen_of(value: Any) -> Any:
+    """Return what the quick comparison of a value needs to know."""
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value)
+        return Seen(type(items), _ids_of_dict(items), [one for one in (*items, *items.values()) if type(one) in PLAIN])
+    if isinstance(value, SEQUENCES):
+        sequence = cast("list[Any]", value)
+        return Seen(type(sequence), list(map(id, sequence)), [one for one in sequence if type(one) in PLAIN])
+    if isinstance(value, CHANGING) or value is MISSING or type(value) in PLAIN:
+        return None
+    return weak(value)
+
+
+def _ids_of_dict(items: dict[Any, Any]) -> list[int]:
+    return [*map(id, items), *map(id, items.values())]
+
+
+class Place:
+    """Where a trace read a value, and what it was before the trace wrote to it, if it did.
+
+    Attributes:
+        parent: the place of the object it was read from; None for a root.
+        access: the way from there.
+        name: the attribute, key or name.
+        kind: the value's type.
+        key: what the value was, by `key_of`.
+        plain: the value, if it is a plain one.
+        seen: what the quick comparison knows of it.
+        text: the value, for messages.
+        where: the user's line that read it.
+        guarded: whether the trace depends on it.
+        pinned: whether a tensor's value was read, so that another tensor of its shape will not do.
+        tensor: the id of the tensor that was read here, 0 if it was something else.
+    """
+
+    __slots__ = (
+        "access", "guarded", "holder", "key", "kind", "name", "parent", "pinned", "plain", "seen", "tensor", "text",
+        "where",
+    )  # fmt: skip
+
+    def __init__(
+        self, parent: Place | None, access: Access, name: Any, value: Any, where: Where | None, *, guarded: bool
+    ) -> None:
+        self.parent = parent
+        self.access = access
+        self.name = name
+        self.kind = type(value)
+        self.key = key_of(value)
+        self.plain = value if type(value) in PLAIN else None
+        self.seen = seen_of(value)
+        self.text = describe(value)
+        self.where = where
+        self.guarded = guarded
+        self.pinned = False
+        self.tensor = id(value) if type(value) is Tensor else 0
+        self.holder: Callable[[], Any] = _nothing
+
+    @classmethod
+    def root(cls, holder: Any, label: str) -> Place:
+        """Return the place of a namespace, a cell or an object that calls bring along."""
+        place = cls(None, ATTRIBUTE, label, None, None, guarded=False)
+        place.holder = weak(holder)
+        return place
+
+    @property
+    def path(self) -> str:
+        """The place as the user would write it."""
+        if self.parent is None:
+            return str(self.name)
+        return self.access.path.format(p=self.parent.path, n=self.name)
+
+    def __str__(self) -> str:
+        line = format_where(self.where)
+        return f"{self.path} is {self.text}" + (f" (read at {line})" if line else "")
+
+
+def _nothing() -> None:
+    return None
+
+
+def weak(value: Any) -> Callable[[], Any]:
+    """Return a function that returns a value, or None once it is gone; what cannot be held weakly is kept."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return functools.partial(_itself, value)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def describe(value: Any) -> str:
+    """Return a value as messages show it."""
+    if type(value) is Tensor:
+        return str(value.spec)
+    try:
+        text = repr(value)
+    except Exception as error:  # a user's __repr__; a message is not worth failing for
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Guards:
+    """What a trace relies on outside of its arguments.
+
+    Args:
+        places: where it read, parents before children.
+        captures: the tensors that it captured.
+    """
+
+    def __init__(self, places: Sequence[Place], captures: Sequence[Tensor]) -> None:
+        self.places = _with_parents(places)
+        self._positions = {place: number for number, place in enumerate(self.places)}
+        captured = {id(tensor): number for number, tensor in enumerate(captures)}
+        self._captured = {place: captured[place.tensor] for place in self.places if place.tensor in captured}
+        self._seen: list[Any] = [place.seen for place in self.places]
+        self.hold: Callable[[], bool] = self._generate()
+        """Whether everything is as it was, quickly decided: False may also mean that equal values were made anew."""
+
+    def __len__(self) -> int:
+        return sum(place.guarded for place in self.places)
+
+    def changes(self, captures: tuple[Tensor, ...]) -> tuple[list[tuple[str, str, str]], tuple[Tensor, ...]]:
+        """Compare by value.
+
+        Args:
+            captures: the tensors that the trace captured.
+
+        Returns:
+            ``(place, before, after)`` for what changed. If nothing did: the captured tensors as they are now, where a
+            place holds another tensor of the same shape and dtype.
+        """
+        values: list[Any] = []
+        changed: list[tuple[str, str, str]] = []
+        now: dict[int, Any] = {}
+        for number, place in enumerate(self.places):
+            value = self._value(place, values)
+            values.append(value)
+            if not place.guarded:
+                continue
+            if key_of(value) != place.key:
+                changed.append((place.path, place.text, describe(value)))
+            elif place.tensor and now.setdefault(place.tensor, value) is not value:
+                changed.append((place.path, "the same tensor as elsewhere", "another one"))
+            elif place.pinned and value is not self._seen[number]():
+                changed.append((place.path, f"{place.text}, whose value was read", "another tensor"))
+        if changed:
+            return changed, captures
+        self._seen[:] = map(seen_of, values)
+        found = list(captures)
+        for place, position in self._captured.items():
+            found[position] = now[place.tensor]
+        return [], tuple(found)
+
+    def _value(self, place: Place, values: list[Any]) -> Any:
+        if place.parent is None:
+            return place.holder()
+        holder = values[self._positions[place.parent]]
+        return MISSING if holder is MISSING else place.access.get(holder, place.name)
+
+    def _generate(self) -> Callable[[], bool]:
+        """Make the function that compares by identity."""
+        space: dict[str, Any] = {"S": self._seen, "MISSING": MISSING, "key_of": key_of, "ids_of_dict": _ids_of_dict}
+        lines = ["def check():", "    try:"]
+        for number, place in enumerate(self.places):
+            if place.parent is None:
+                held = isinstance(place.holder, functools.partial)
+                space[f"r{number}"] = place.holder
+                if held:
+                    space[f"v{number}"] = place.holder()
+                else:
+                    lines.append(f"        v{number} = r{number}()")
+                continue
+            code = _read(place, number, self._positions[place.parent], space)
+            lines.append(f"        v{number} = {code}")
+            if place.guarded:
+                lines.append(f"        if {_differs(place, number, space)}: return False")
+        lines += ["    except (AttributeError, LookupError, TypeError, ValueError):", "        return False"]
+        lines.append("    return True")
+        exec("\n".join(lines), space)  # straight-line Python, made once and run by every call
+        return space["check"]
+
+
+def _with_parents(places: Sequence[Place]) -> list[Place]:
+    """Return the guarded places, each after what it is read from."""
+    found: dict[Place, None] = {}
+    for place in places:
+        way: list[Place] = []
+        one: Place | None = place if place.guarded else None
+        while one is not None and one not in found:
+            way.append(one)
+            one = one.parent
+        found.update(dict.fromkeys(reversed(way)))
+    return list(found)
+
+
+def _read(place: Place, number: int, parent: int, space: dict[str, Any]) -> str:
+    """Return Python for reading a place from the variable of its parent."""
+    name = place.name
+    if place.key is MISSING:
+        space[f"g{number}"] = place.access.get
+        space[f"n{number}"] = name
+        return f"g{number}(v{parent}, n{number})"
+    if place.access is ATTRIBUTE and name.isidentifier() and not keyword.iskeyword(name):
+        return f"v{parent}.{name}"
+    space[f"n{number}"] = name
+    return place.access.code.format(v=f"v{parent}", n=f"n{number}")
+
+
+def _differs(place: Place, number: int, space: dict[str, Any]) -> str:
+    """Return Python for whether the value in a place's variable is not the one that was seen."""
+    v, seen = f"v{number}", f"S[{number}]"
+    kind = place.kind
+    if place.key is MISSING:
+        return f"{v} is not MISSING"
+    if kind in PLAIN:
+        value: Any = place.plain
+        space[f"e{number}"] = value
+        if value is None or value is ... or kind is bool or value != value or value == 0:
+            return f"{v} is not e{number}"
+        space[f"t{number}"] = kind
+        return f"{v} is not e{number} and (type({v}) is not t{number} or {v} != e{number})"
+    if issubclass(kind, dict):
+        return f"type({v}) is not {seen}[0] or ids_of_dict({v}) != {seen}[1]"
+    if issubclass(kind, SEQUENCES):
+        return f"type({v}) is not {seen}[0] or [*map(id, {v})] != {seen}[1]"
+    if issubclass(kind, CHANGING):
+        space[f"k{number}"] = place.key
+        return f"key_of({v}) != k{number}"
+    return f"{v} is not {seen}()"
+
+
+__all__ = [
+    "ATTRIBUTE", "CELL", "CONTAINERS", "GLOBAL", "ITEM", "METHOD", "MISSING", "PLAIN", "Access", "Guards", "Place",
+    "describe", "key_of",
+]  # fmt: skip

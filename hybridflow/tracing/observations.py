@@ -1,0 +1,305 @@
+"""What one trace has read from outside its arguments, and what it has done there."""
+
+from __future__ import annotations
+
+import builtins
+import random
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Any, cast
+
+import numpy as np
+
+from hybridflow.core.errors import EffectWarning, MutationError, message
+from hybridflow.core.node import Where, format_where, user_place, where_file_line
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.variable import Variable
+from hybridflow.ir.variables import ArgumentVariable
+from hybridflow.tracing.guards import (
+    ATTRIBUTE,
+    CONTAINERS,
+    ITEM,
+    PLAIN,
+    Access,
+    Guards,
+    Place,
+)
+
+_LEAVES = (str, bytes, int, float, complex, Enum, np.dtype, np.generic, types.BuiltinFunctionType, Tensor, Variable)
+"""Values that have no places inside them."""
+
+
+class Observations:
+    """What is known of one trace's surroundings.
+
+    Args:
+        label: the function's name, for messages.
+    """
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.effects: list[str] = []
+        self._outside: dict[int, tuple[Any, Place]] = {}
+        self._inputs: dict[int, tuple[Any, str]] = {}
+        self._places: dict[tuple[int, Access, Any], Place] = {}
+        self._keys: list[Any] = []  # what the ids in the keys of `_places` belong to stays alive
+        self._roots: dict[int, Place] = {}
+        self._tensors: dict[int, list[Place]] = {}
+        self._changed: set[int] = set()
+        self._used: set[int] = set()
+        self._undo: list[Callable[[], Any]] = []
+
+    # -- what is outside ----------------------------------------------------------------------------------------
+
+    def root(self, holder: Any, label: str) -> Place:
+        """Return the place of a namespace, a cell or an object that calls bring along."""
+        found = self._roots.get(id(holder))
+        if found is None:
+            found = self._roots[id(holder)] = Place.root(holder, label)
+            self._keys.append(holder)
+        return found
+
+    def object(self, value: Any, label: str) -> None:
+        """Take an object that calls bring along (``self``, an argument) as one that is outside."""
+        if not _is_leaf(value) and id(value) not in self._outside:
+            self._outside[id(value)] = (value, self.root(value, label))
+
+    def argument(self, value: Any, label: str) -> None:
+        """Take the containers of an argument as those that a call must not change."""
+        if isinstance(value, CONTAINERS) and id(value) not in self._inputs:
+            self._inputs[id(value)] = (value, label)
+            items = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
+            for item in items:
+                self.argument(item, label)
+
+    def place_of(self, obj: Any) -> Place | None:
+        """Return where an object was read, None if the trace made it."""
+        found = self._outside.get(id(obj))
+        return None if found is None or found[0] is not obj else found[1]
+
+    def is_outside(self, obj: Any) -> bool:
+        """Whether an object was there before the trace: read from outside, or an argument."""
+        return id(obj) in self._outside or id(obj) in self._inputs
+
+    def cell_named(self, name: str) -> Place | None:
+        """Return the closure cell of a name, if it was seen."""
+        for place in self._roots.values():
+            if place.name == name and isinstance(place.holder(), types.CellType):
+                return place
+        return None
+
+    # -- reads ------------------------------------------------------------------------------------------------
+
+    def read(self, parent: Place, access: Access, name: Any, value: Any) -> None:
+        """Take note of a value that the trace read."""
+        if _is_traced(value) or (isinstance(value, types.ModuleType) and not _is_users(value)):
+            return
+        try:
+            key = (id(parent), access, name)
+            place = self._places.get(key)
+        except TypeError:  # a key of a container that cannot be hashed: an index array of NumPy, say
+            return
+        if place is None:
+            place = self._add(parent, access, name, value, guarded=True)
+        elif not place.guarded:
+            place.guarded = True  # it was written before it is read: what it was then counts
+        self._register(value, place)
+
+    def _add(self, parent: Place, access: Access, name: Any, value: Any, *, guarded: bool) -> Place:
+        place = Place(parent, access, name, value, user_place(3), guarded=guarded)
+        self._places[id(parent), access, name] = place
+        if place.tensor:
+            self._tensors.setdefault(place.tensor, []).append(place)
+            self._keys.append(value)
+        return place
+
+    def _register(self, value: Any, place: Place) -> None:
+        """Make what is inside a value known as being outside of the trace."""
+        if _is_leaf(value) or id(value) in self._outside or id(value) in self._inputs:
+            return
+        self._outside[id(value)] = (value, place)
+        if isinstance(value, dict):
+            for key, item in cast("dict[Any, Any]", value).items():
+                self._register_item(place, key, item)
+        elif isinstance(value, CONTAINERS):
+            for position, item in enumerate(cast("list[Any]", value)):
+                self._register_item(place, position, item)
+
+    def _register_item(self, parent: Place, key: Any, item: Any) -> None:
+        if type(item) in PLAIN:
+            return
+        if isinstance(item, CONTAINERS) or not _is_leaf(item) or isinstance(item, Tensor | Variable):
+            self.read(parent, ITEM, key, item)
+
+    def value_read(self, tensor: Tensor) -> None:
+        """Take note that the number in a tensor from outside was read: another tensor will not do."""
+        for place in self._tensors.get(id(tensor), ()):
+            place.pinned = True
+
+    def use(self, obj: Any) -> None:
+        """Take note that what is in a container was looked at."""
+        if isinstance(obj, (*CONTAINERS, set)):
+            self._used.add(id(obj))
+
+    # -- writes -----------------------------------------------------------------------------------------------
+
+    def write(self, parent: Place, access: Access, name: Any, before: Any, value: Any, *, nested: bool) -> None:
+        """Take note that the trace is about to store a value outside.
+
+        Raises:
+            MutationError: a traced value, or a write in a branch or a loop body.
+        """
+        what = access.path.format(p=parent.path, n=name)
+        self._refuse(what, (value,), nested=nested)
+        if (id(parent), access, name) not in self._places and not _is_traced(before):
+            self._add(parent, access, name, before, guarded=False)
+        self._note(what)
+
+    def change(self, obj: Any, how: str, values: Iterable[Any], *, nested: bool) -> None:
+        """Take note that the trace is about to change a container that is outside.
+
+        Raises:
+            MutationError: an argument, a traced value, or a change in a branch or a loop body.
+        """
+        found = self._inputs.get(id(obj))
+        if found is not None:
+            raise MutationError(
+                message(
+                    f"compile: {self.label} changed its argument {found[1]!r}, which a compiled call cannot do",
+                    got=f"{found[1]}{how} at {format_where(user_place(3))}",
+                    hint="Build a new structure and return it.",
+                )
+            )
+        place = self.place_of(obj)
+        if place is None:
+            return
+        self._refuse(place.path + how, values, nested=nested)
+        self._changed.add(id(obj))
+        self._note(place.path + how)
+        self.on_restart(_restorer(obj))
+
+    def _refuse(self, what: str, values: Iterable[Any], *, nested: bool) -> None:
+        if nested:
+            raise MutationError(
+                message(
+                    f"compile: {self.label} changes Python state in a branch or a loop on tensors, which is traced once",
+                    got=f"{what} at {format_where(user_place(4))}",
+                    hint="Return the new value from the branch or carry it through the loop; keep state in an "
+                    "hf.Variable.",
+                )
+            )
+        for value in values:
+            if _holds_traced(value):
+                raise MutationError(
+                    message(
+                        f"compile: {self.label} stores a traced tensor outside of itself, where it has no value",
+                        got=f"{what} at {format_where(user_place(4))}",
+                        hint="Return it, or keep it in an hf.Variable and assign that.",
+                    )
+                )
+
+    def _note(self, what: str) -> None:
+        self.effects.append(f"{what} at {format_where(user_place(4))}")
+
+    def on_restart(self, undo: Callable[[], Any]) -> None:
+        """Remember how to take a write back, should the function be traced again."""
+        self._undo.append(undo)
+
+    def restart(self) -> None:
+        """Take all writes back."""
+        while self._undo:
+            self._undo.pop()()
+
+    # -- what only a trace sees -----------------------------------------------------------------------------------
+
+    def warn_of_baked(self, function: Any, args: Sequence[Any]) -> None:
+        """Warn where a value is read that is another one at every call."""
+        what = _changing(function, args, self)
+        if what is not None:
+            where = user_place(4)
+            file, line = where_file_line(where) or (__file__, 0)
+            text = message(
+                f"compile: {self.label} calls {what} while it is traced; later calls use what it gave then",
+                got=f"{what} at {format_where(where)}",
+                hint="Pass the value as an argument; draw random numbers with hf.random.",
+            )
+            warnings.warn_explicit(text, EffectWarning, file, line)
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def guards(self, captures: Sequence[Tensor]) -> Guards | None:
+        """Return the guards of the trace, None if it read nothing.
+
+        A container that the trace itself changed, and whose contents it did not look at, is none: the change
+        happens when the function is traced.
+        """
+        dropped = {id(self._outside[one][1]) for one in self._changed - self._used if one in self._outside}
+        places = [
+            place
+            for place in self._places.values()
+            if id(place) not in dropped and id(place.parent) not in dropped
+        ]
+        return Guards(places, captures) if any(place.guarded for place in places) else None
+
+
+def _is_leaf(value: Any) -> bool:
+    kind = type(value)
+    if kind in PLAIN or isinstance(value, _LEAVES):
+        return True
+    return isinstance(value, types.FunctionType | types.MethodType) or kind.__module__.startswith("hybridflow.")
+
+
+def _is_users(module: types.ModuleType) -> bool:
+    from hybridflow.tracing.convert.callee import is_users_file
+
+    file = getattr(module, "__file__", None)
+    return file is not None and is_users_file(file)
+
+
+def _is_traced(value: Any) -> bool:
+    kind = type(value)
+    return (kind is Tensor and value._value is None) or kind is TracedFloat or isinstance(value, ArgumentVariable)
+
+
+def _holds_traced(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_traced, cast("dict[Any, Any]", value).values()))
+    if isinstance(value, CONTAINERS):
+        return any(map(_holds_traced, cast("list[Any]", value)))
+    return _is_traced(value)
+
+
+def _restorer(container: Any) -> Callable[[], Any]:
+    """Return a function that gives a container back what is in it now."""
+    if isinstance(container, np.ndarray):
+        kept = container.copy()
+        return lambda: container.__setitem__(..., kept)
+    before = container.copy()
+
+    def restore() -> None:
+        container.clear()
+        (container.update if isinstance(container, dict | set) else container.extend)(before)
+
+    return restore
+
+
+def _changing(function: Any, args: Sequence[Any], found: Observations) -> str | None:
+    """Return the name of a function whose result is another one at every call."""
+    owner = getattr(function, "__self__", None)
+    name = getattr(function, "__name__", "?")
+    if function is builtins.next:
+        return "next()" if args and found.is_outside(args[0]) else None
+    if isinstance(owner, random.Random):
+        return None if name == "seed" else f"random.{name}()"
+    if isinstance(owner, np.random.Generator | np.random.RandomState):
+        return None if name == "seed" else f"numpy.random's {name}()"
+    if owner is time and name not in ("sleep", "get_clock_info"):
+        return f"time.{name}()"
+    return "input()" if function is builtins.input else None
+
+
+__all__ = ["ATTRIBUTE", "Observations", "Where"]
