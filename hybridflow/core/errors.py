@@ -92,6 +92,10 @@ def structure_text(tree: object) -> str:
     return str(tree).removeprefix("PyTreeDef(").removesuffix(")")
 
 
+class EffectWarning(UserWarning):
+    """A compiled function reads what is different at every call, but is traced only once."""
+
+
 class RetraceWarning(UserWarning):
     """A compiled function that is traced anew at nearly every call."""
 

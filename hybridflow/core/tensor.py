@@ -152,9 +152,13 @@ class Tensor(TensorMethods):
         return array.item()
 
     def _note_left(self) -> None:
-        """Tell the active tapes, so that `why_none` can say where a value left the recording."""
+        """Tell the tracer, which relies on the value, and the active tapes, whose `why_none` can say where it left."""
         context = CONTEXT.get()
-        if context is not None and self._edge is not None:
+        if context is None:
+            return
+        if context.tracer is not None:
+            context.tracer.value_read(self)
+        if self._edge is not None:
             for tape in context.tapes:
                 tape.value_left(self._edge)
 

@@ -115,6 +115,7 @@ class GraphBuilder:
         self.checks: list[Check] = []
         self.freed: set[Node] = set()
         self.asks_leaves = False
+        self.observations: Any = None if self.outer is None else self.outer.observations
         self.place: Where | None = None
         self.dims = self.outer.dims if self.outer is not None else DimScope()
 
@@ -143,6 +144,11 @@ class GraphBuilder:
             node = input_node(make_spec((), dtype), f"number_{len(self.numbers)}", self.scope, user_place(2))
             found = self.numbers[id(number), dtype] = (number, node)
         return make_tensor(None, (found[1], 0))
+
+    def value_read(self, tensor: Tensor) -> None:
+        """Take note that a concrete tensor was turned into NumPy or a Python number."""
+        if self.observations is not None:
+            self.observations.value_read(tensor)
 
     def may_fail(self, number: TracedFloat) -> None:
         """Have a Python number computed by each call, used or not, if what computes it always runs."""

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+_SHOWN = 10
+"""How many guards a printed record shows."""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -34,6 +37,8 @@ class TraceRecord:
         compiles: how many executables (one per concrete shape) came of it.
         captured: how many tensors from outside the function the trace reads.
         variables: the names of the Variables it reads; assigned: of those it assigns.
+        guards: what it read from Python outside its arguments, and relies on.
+        effects: what it changed outside; that happened once, when it was traced.
         dropped: whether an equal trace had been dropped from the cache.
     """
 
@@ -51,6 +56,8 @@ class TraceRecord:
     captured: int = 0
     variables: tuple[str, ...] = ()
     assigned: tuple[str, ...] = field(default=())
+    guards: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
     dropped: bool = False
 
     @property
@@ -75,6 +82,10 @@ class TraceRecord:
             lines.append(f"  Variables: reads {', '.join(self.variables)}{writes}")
         if self.captured:
             lines.append(f"  captured tensors: {self.captured}")
+        lines.extend(f"  relies on: {guard}" for guard in self.guards[:_SHOWN])
+        if len(self.guards) > _SHOWN:
+            lines.append(f"  relies on: {len(self.guards) - _SHOWN} more, in .guards")
+        lines.extend(f"  changed when it was traced, and only then: {effect}" for effect in self.effects)
         lines.extend(f"  pass {record}" for record in self.passes)
         return "\n".join(lines)
 

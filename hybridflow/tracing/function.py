@@ -76,9 +76,10 @@ class _SoleTrace:
         variables: the Variables of every call.
         kinds: the types of the arguments.
         floats: whether some are floats.
+        hold: tells quickly whether the guards hold; None if there are none.
     """
 
-    __slots__ = ("floats", "kinds", "numbers", "run", "trace", "variables", "wide")
+    __slots__ = ("floats", "hold", "kinds", "numbers", "run", "trace", "variables", "wide")
 
     def __init__(
         self, trace: Trace, run: Callable[..., Any] | None, variables: tuple[Variable, ...], kinds: tuple[type, ...]
@@ -89,6 +90,7 @@ class _SoleTrace:
         self.kinds = kinds
         self.floats = float in kinds
         self.numbers = trace.numbers
+        self.hold = None if trace.guards is None else trace.guards.hold
         self.wide = trace.wide
 
     @classmethod
@@ -220,7 +222,7 @@ class CompiledFunction(Generic[P, R]):
         if sole is not None and not kwargs and CONTEXT.get() is None and SETTINGS.plain:
             # The executable itself refuses other shapes and dtypes, so a lone trace needs no key.
             arrays = sole.raw_arguments(args)
-            if arrays is not None:
+            if arrays is not None and (sole.hold is None or sole.hold()):
                 try:
                     return sole.call(arrays)
                 except (TypeError, ValueError):
@@ -269,6 +271,18 @@ class CompiledFunction(Generic[P, R]):
         first = args[:1] if self._bound else ()
         return lambda arguments: apply_arguments(self._to_call(), self._parameters, first, arguments)
 
+    def _roots(self, args: tuple[Any, ...]) -> list[tuple[Any, str]]:
+        """Return the objects whose state the function may read beside its arguments: instances it is called on."""
+        if self._bound:
+            return [(args[0], next(iter(inspect.signature(self._function).parameters), "self"))]
+        function: Any = self._function
+        instance = getattr(function, "__self__", None)
+        if instance is not None:
+            return [(instance, "self")]
+        if isinstance(function, functools.partial):
+            return [(value, self._name) for value in (function.func, *function.args, *function.keywords.values())]
+        return [(function, self._name)]
+
     def _find(self, signature: Signature, args: tuple[Any, ...]) -> tuple[Trace, Signature]:
         """Return the trace of a call, made if there is none, and the signature by which it was found."""
         found = self._known(signature)
@@ -293,7 +307,7 @@ class CompiledFunction(Generic[P, R]):
     def _fitting(self, signature: Signature) -> Trace | None:
         """Return the trace of a signature that also fits what is outside of the arguments."""
         for trace in self._traces.find(_cache_key(signature)):
-            if not trace.guarded or trace.fits(signature):
+            if (not trace.guarded or trace.fits(signature)) and trace.holds():
                 return trace
         return None
 
@@ -338,8 +352,9 @@ class CompiledFunction(Generic[P, R]):
             dropped=dropped,
         )
         trace = make_trace(
-            self._function, self._caller(args), signature, named, self._static, record, self._name, current()
-        )
+            self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
+            self._roots(args),
+        )  # fmt: skip
         self._trace_count += 1
         self._records.append(record)
         return trace
@@ -349,7 +364,7 @@ class CompiledFunction(Generic[P, R]):
         best: tuple[bool, list[tuple[str, str, str]]] | None = None
         for trace in self._traces:
             arguments = differences(trace.leaves, trace.tree, signature)
-            found = arguments or trace.changes(signature)
+            found = arguments or trace.changes(signature) or trace.guard_changes()
             rated = bool(arguments), found
             if best is None or (rated[0], len(found)) < (best[0], len(best[1])):
                 best = rated

@@ -212,7 +212,10 @@ def describe(value: Any) -> str:
         text = repr(value)
     except Exception as error:  # a user's __repr__; a message is not worth failing for
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    return text if len(text) <= 60 else text[:57] + "..."
+    if len(text) <= 60:
+        return text
+    count = f" of {len(cast(Any, value))}" if isinstance(value, CONTAINERS) else ""
+    return f"{type(value).__name__}{count} {text[:50]}..."
 
 
 class Guards:
@@ -234,6 +237,10 @@ class Guards:
 
     def __len__(self) -> int:
         return sum(place.guarded for place in self.places)
+
+    def texts(self) -> tuple[str, ...]:
+        """Return what is guarded, as text."""
+        return tuple([str(place) for place in self.places if place.guarded])
 
     def changes(self, captures: tuple[Tensor, ...]) -> tuple[list[tuple[str, str, str]], tuple[Tensor, ...]]:
         """Compare by value.

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from hybridflow.core.errors import EffectWarning, MutationError, message
-from hybridflow.core.node import Where, format_where, user_place, where_file_line
+from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.ir.variables import ArgumentVariable
 from hybridflow.tracing.guards import (
-    ATTRIBUTE,
     CONTAINERS,
     ITEM,
     PLAIN,
@@ -29,8 +29,12 @@ from hybridflow.tracing.guards import (
     Place,
 )
 
-_LEAVES = (str, bytes, int, float, complex, Enum, np.dtype, np.generic, types.BuiltinFunctionType, Tensor, Variable)
+_LEAVES = (
+    str, bytes, int, float, complex, Enum, np.dtype, np.generic, types.BuiltinFunctionType, Tensor, Variable, jax.Array,
+)  # fmt: skip
 """Values that have no places inside them."""
+_WARNED: set[tuple[str, int]] = set()
+"""The lines that `warn_of_baked` has warned about."""
 
 
 class Observations:
@@ -84,13 +88,6 @@ class Observations:
     def is_outside(self, obj: Any) -> bool:
         """Whether an object was there before the trace: read from outside, or an argument."""
         return id(obj) in self._outside or id(obj) in self._inputs
-
-    def cell_named(self, name: str) -> Place | None:
-        """Return the closure cell of a name, if it was seen."""
-        for place in self._roots.values():
-            if place.name == name and isinstance(place.holder(), types.CellType):
-                return place
-        return None
 
     # -- reads ------------------------------------------------------------------------------------------------
 
@@ -186,7 +183,7 @@ class Observations:
         if nested:
             raise MutationError(
                 message(
-                    f"compile: {self.label} changes Python state in a branch or a loop on tensors, which is traced once",
+                    f"compile: {self.label} changes Python state in a branch or loop on tensors, which is traced once",
                     got=f"{what} at {format_where(user_place(4))}",
                     hint="Return the new value from the branch or carry it through the loop; keep state in an "
                     "hf.Variable.",
@@ -222,6 +219,9 @@ class Observations:
         if what is not None:
             where = user_place(4)
             file, line = where_file_line(where) or (__file__, 0)
+            if (file, line) in _WARNED:
+                return
+            _WARNED.add((file, line))
             text = message(
                 f"compile: {self.label} calls {what} while it is traced; later calls use what it gave then",
                 got=f"{what} at {format_where(where)}",
@@ -300,6 +300,3 @@ def _changing(function: Any, args: Sequence[Any], found: Observations) -> str | 
     if owner is time and name not in ("sleep", "get_clock_info"):
         return f"time.{name}()"
     return "input()" if function is builtins.input else None
-
-
-__all__ = ["ATTRIBUTE", "Observations", "Where"]

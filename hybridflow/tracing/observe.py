@@ -6,12 +6,15 @@ becomes guards (`hybridflow.tracing.guards`); a write that a later call would mi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from types import CellType
 from typing import Any, cast
+
+import numpy as np
 
 from hybridflow.core.context import CONTEXT
 from hybridflow.ir.builder import GraphBuilder
-from hybridflow.tracing.guards import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING
+from hybridflow.tracing.guards import ATTRIBUTE, CELL, CONTAINERS, GLOBAL, METHOD, MISSING
 from hybridflow.tracing.observations import Observations
 
 
@@ -25,21 +28,24 @@ def _observations() -> tuple[Observations | None, bool]:
     return cast("Observations | None", builder.observations), builder.outer is not None
 
 
+_BUILTINS = (*CONTAINERS, set, bytearray, np.ndarray)
+"""Types whose attributes are what their contents make them; the contents are observed."""
+
 # -- reads --------------------------------------------------------------------------------------------------------
 
 
-def enter(function: Callable[..., Any]) -> None:
-    """Take note that a user's function is about to run converted: its closure cells may be read."""
+def read_free(cell: CellType, name: str, value: Any) -> Any:
+    """Return the value of a name that was read from a function around the converted one.
+
+    Args:
+        cell: where that function keeps it.
+        name: the name.
+        value: what Python found.
+    """
     found, _ = _observations()
-    if found is None:
-        return
-    code = cast(Any, function).__code__
-    for name, cell in zip(code.co_freevars, cast(Any, function).__closure__ or (), strict=True):
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            continue
+    if found is not None:
         found.read(found.root(cell, name), CELL, name, value)
+    return value
 
 
 def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
@@ -61,7 +67,7 @@ def read_attr(obj: Any, name: str) -> Any:
     value = getattr(obj, name)
     found, _ = _observations()
     if found is not None:
-        place = found.place_of(obj)
+        place = None if isinstance(obj, _BUILTINS) else found.place_of(obj)
         if place is not None:
             if getattr(value, "__self__", None) is obj and getattr(type(obj), name, None) is not None:
                 found.read(place, METHOD, name, getattr(type(obj), name))
@@ -156,25 +162,20 @@ def delete_global(namespace: dict[str, Any], name: str) -> None:
     write_global(namespace, name, None)
 
 
-def write_free(name: str, value: Any, *, augmented: bool = False) -> Any:
+def write_free(cell: CellType, name: str, value: Any, *, augmented: bool = False) -> Any:
     """Return the value to store to a ``nonlocal`` name of a function outside the trace; Python stores it then."""
     found, nested = _observations()
     if found is not None:
-        place = found.cell_named(name)
-        if place is not None:
-            cell = place.holder()
-            try:
-                before = cell.cell_contents
-            except ValueError:
-                before = MISSING
-            found.write(place, CELL, name, before, value, nested=nested)
-            found.on_restart(lambda: setattr(cell, "cell_contents", before) if before is not MISSING else None)
+        before = CELL.get(cell, name)
+        found.write(found.root(cell, name), CELL, name, before, value, nested=nested)
+        if before is not MISSING:
+            found.on_restart(lambda: setattr(cell, "cell_contents", before))
     return value
 
 
-def delete_free(name: str) -> None:
+def delete_free(cell: CellType, name: str) -> None:
     """Take note that a ``nonlocal`` name of a function outside the trace is about to be deleted."""
-    write_free(name, None)
+    write_free(cell, name, None)
 
 
 # -- calls --------------------------------------------------------------------------------------------------------
@@ -220,5 +221,3 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     else:
         found.warn_of_baked(function, args)
 
-
-__all__ = ["before_call", "enter", "iterate", "read_attr", "read_global", "read_item", "write_attr", "write_item", "ITEM"]

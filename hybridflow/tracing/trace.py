@@ -26,6 +26,7 @@ from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_calls
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
+from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import WRITES, GradientCell, Variable
 from hybridflow.ir.builder import Check, GraphBuilder
 from hybridflow.ir.effects import has_effects
@@ -38,12 +39,14 @@ from hybridflow.tracing.dynamic import sizes_of, symbol_places, symbolic_specs
 from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.leaves import TracedLeaves, freed_edge
 from hybridflow.tracing.numbers import Numbers
+from hybridflow.tracing.observations import Observations
 from hybridflow.tracing.order import has_order, in_order_of, skeleton
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
 from hybridflow.tracing.signature import (
     FLOAT,
     LEAF,
     NOTHING,
+    STATIC,
     TENSOR,
     VARIABLE,
     Leaf,
@@ -97,6 +100,7 @@ class Trace:
         self.plan = plan
         self.single = plan.tree == LEAF
         self.captures: tuple[Tensor, ...] = tuple([tensor for tensor, _ in builder.captures.values()])
+        self.guards = builder.observations.guards(self.captures)
         self.states: tuple[VariableState, ...] = tuple(builder.variables.values())
         self.captured: tuple[Variable | None, ...] = tuple([state.captured for state in self.states])
         self.takes_variables = any(state.slot is not None for state in self.states)
@@ -127,12 +131,30 @@ class Trace:
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
         self.gradient_ops: dict[Any, Op] = {}
+        record.guards = () if self.guards is None else self.guards.texts()
+        record.effects = tuple(builder.observations.effects)
         record.passes = tuple(passes)
         record.passes_ms = sum(one.milliseconds for one in passes)
         record.nodes = len(self.graph.nodes)
         record.captured = len(self.captures)
         record.variables = tuple([state.variable.name for state in self.states])
         record.assigned = tuple([self.states[index].variable.name for index in self.assigned])
+
+    # -- guards -----------------------------------------------------------------------------------------------
+
+    def holds(self) -> bool:
+        """Whether what the trace read outside its arguments is still so; captured tensors are brought up to date."""
+        if self.guards is None or self.guards.hold():
+            return True
+        changes, captures = self.guards.changes(self.captures)
+        if changes:
+            return False
+        self.captures = captures
+        return True
+
+    def guard_changes(self) -> list[tuple[str, str, str]]:
+        """Return ``(place, before, after)`` for what the trace read and is not so any more."""
+        return [] if self.guards is None else self.guards.changes(self.captures)[0]
 
     # -- Variables --------------------------------------------------------------------------------------------
 
@@ -479,6 +501,7 @@ def make_trace(
     record: TraceRecord,
     name: str,
     context: Context,
+    roots: Sequence[tuple[Any, str]],
 ) -> Trace:
     """Run the user's function once with traced tensors.
 
@@ -491,8 +514,10 @@ def make_trace(
         record: the record to fill in.
         name: the graph's name.
         context: the context of the call (its device).
+        roots: objects that the call brings along beside its arguments, and what to call them.
 
     Raises:
+        NeedsNumber: it needs the value of a float argument.
         MutationError: the function changed a structure it was given.
         ArgumentTypeError: it returned something that is no tensor.
     """
@@ -508,6 +533,7 @@ def make_trace(
         if leaf.kind != NOTHING
     ]
     arguments = unflatten_arguments(signature, values, static)
+    observations = builder.observations = _observe(label, roots, named, arguments)
     try:
         with context_of(builder, (), context.device, context.grad):
             result = call(arguments)
@@ -516,6 +542,9 @@ def make_trace(
             outputs = [output_tensor(label, leaf) for leaf in returned]
             leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)
+    except NeedsNumber:
+        observations.restart()
+        raise
     except Exception as error:
         _annotate(error, builder, name)
         raise
@@ -525,6 +554,19 @@ def make_trace(
     plan = OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None)
     places = symbol_places(list(named), specs)
     return Trace(graph, builder, plan, named, signature.tree, record, places, leaves)
+
+
+def _observe(
+    label: str, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf], arguments: dict[str, Any]
+) -> Observations:
+    """Return what is known of a trace's surroundings before it begins."""
+    found = Observations(label)
+    objects = [(leaf.value, leaf.path) for leaf in named if leaf.kind == STATIC]
+    for value, path in (*roots, *objects):
+        found.object(value, path)
+    for name, value in arguments.items():
+        found.argument(value, name)
+    return found
 
 
 def _traced_value(

@@ -120,7 +120,7 @@ def converted_function(original: FunctionType) -> FunctionType:
     if code is None:
         return original
     cells = dict(zip(original.__code__.co_freevars, original.__closure__ or (), strict=True))
-    cells[RUNTIME] = CellType(Runtime(original.__globals__))
+    cells[RUNTIME] = CellType(Runtime(original.__globals__, dict(cells)))
     closure = tuple([cells[name] for name in code.co_freevars])
     made = FunctionType(code, original.__globals__, original.__name__, original.__defaults__, closure)
     made.__kwdefaults__ = original.__kwdefaults__

@@ -71,7 +71,8 @@ def is_kept(code: CodeType) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_users_file(name: str) -> bool:
+def is_users_file(name: str) -> bool:
+    """Whether a file is the user's own: not hybridflow's, the standard library's or an installed package's."""
     if name.startswith((_PACKAGE, "<frozen", "<__array_function__")):
         return False
     return not name.startswith(_LIBRARIES) and f"{os.sep}site-packages{os.sep}" not in name
@@ -79,7 +80,7 @@ def _is_users_file(name: str) -> bool:
 
 def is_users(code: CodeType) -> bool:
     """Whether code is the user's own: not hybridflow's, the standard library's or an installed package's."""
-    return _is_users_file(code.co_filename)
+    return is_users_file(code.co_filename)
 
 
 def converted(function: Any) -> Any:
@@ -90,10 +91,7 @@ def converted(function: Any) -> Any:
     if kind is FunctionType:
         if is_converted(function.__code__) or function in _KEPT:
             return function
-        made = converted_function(function)
-        if made is not function:
-            observe.enter(function)
-        return made
+        return converted_function(function)
     if kind is MethodType:
         inner = converted(function.__func__)
         return function if inner is function.__func__ else MethodType(inner, function.__self__)

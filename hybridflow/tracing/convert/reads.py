@@ -36,9 +36,10 @@ class Reads(ast.NodeTransformer):
     # -- names ------------------------------------------------------------------------------------------------
 
     def visit_Name(self, node: ast.Name) -> Any:
-        if not isinstance(node.ctx, ast.Load) or node.id.startswith(".") or self.scope.kind(node.id) != GLOBAL:
+        kind = self.scope.kind(node.id)
+        if not isinstance(node.ctx, ast.Load) or node.id.startswith(".") or kind == LOCAL or node.id == "__class__":
             return node
-        return runtime(node, "read_global", constant(node, node.id), node)
+        return runtime(node, "read_global" if kind == GLOBAL else "read_free", constant(node, node.id), node)
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> Any:
         node.value = self.written(node.target.id, self.visit(node.value), node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import CellType
 from typing import Any
 
 from hybridflow.tracing import observe
@@ -14,16 +15,21 @@ class Runtime:
     Values to store come first, as Python evaluates them before the places they go to.
     """
 
-    __slots__ = ("namespace",)
+    __slots__ = ("cells", "namespace")
 
-    def __init__(self, namespace: dict[str, Any]) -> None:
+    def __init__(self, namespace: dict[str, Any], cells: dict[str, CellType]) -> None:
         self.namespace = namespace
+        self.cells = cells
 
     # -- reads ------------------------------------------------------------------------------------------------
 
     def read_global(self, name: str, value: Any) -> Any:
         """Read a global or builtin name."""
         return observe.read_global(self.namespace, name, value)
+
+    def read_free(self, name: str, value: Any) -> Any:
+        """Read a name of a function around the converted one."""
+        return observe.read_free(self.cells[name], name, value)
 
     def read_attr(self, obj: Any, name: str) -> Any:
         """Read an attribute; a property's getter is converted."""
@@ -92,8 +98,8 @@ class Runtime:
 
     def write_free(self, name: str, value: Any, augmented: bool = False) -> Any:
         """Return the value to store to a name of a function around the trace."""
-        return observe.write_free(name, value, augmented=augmented)
+        return observe.write_free(self.cells[name], name, value, augmented=augmented)
 
     def delete_free(self, name: str, _: Any) -> None:
         """Note that a name of a function around the trace is deleted."""
-        observe.delete_free(name)
+        observe.delete_free(self.cells[name], name)
