@@ -229,7 +229,7 @@ def test_arguments_among_structures():
 def test_an_argument_that_leaves_its_trace():
     kept = []
 
-    @hf.compile
+    @hf.compile(autograph=False)
     def f(v):
         kept.append(v)
         assert (v.shape, v.dtype, v.name, v.trainable, v.device) == ((), hf.float32, "v", True, "cpu")
