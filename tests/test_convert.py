@@ -31,7 +31,8 @@ class Log(list[Any]):
             monkeypatch.setattr(observe, name, functools.partial(self._note, name, real))
 
     def _note(self, name: str, real: Any, *args: Any, **kwargs: Any) -> Any:
-        self.append((name, *[one for one in args if not isinstance(one, dict) or len(one) < 20], *kwargs.values()))
+        told = [one for one in args if not isinstance(one, types.CellType | dict) or (type(one) is dict and len(one) < 20)]
+        self.append((name, *told, *kwargs.values()))
         return real(*args, **kwargs)
 
 
@@ -553,16 +554,18 @@ def test_a_function_is_converted_once_and_freed():
 
 
 def test_reads_are_told(log):
-    told = log("read_global", "read_attr", "read_item", "iterate", "enter")
+    told = log("read_global", "read_attr", "read_item", "iterate", "read_free")
     box = types.SimpleNamespace(items=[4, 5])
+    free = 3
 
     def f(b):
-        return [b.items[0] + i for i in b.items] and COUNTER
+        return [b.items[0] + i for i in b.items] and COUNTER and [free for _ in "a"]
 
     converted(f)(box)
     assert told == [
-        ("enter", f), ("read_attr", box, "items"), ("iterate", [4, 5]), ("read_attr", box, "items"),
+        ("read_attr", box, "items"), ("iterate", [4, 5]), ("read_attr", box, "items"),
         ("read_item", [4, 5], 0), ("read_attr", box, "items"), ("read_item", [4, 5], 0), ("read_global", "COUNTER", 10),
+        ("iterate", "a"), ("read_free", "free", 3),
     ]  # fmt: skip
 
 
@@ -631,7 +634,7 @@ def test_calls_of_the_unconverted_are_told(log):
 
 
 def test_eager_calls_tell_nothing(log):
-    told = log("read_global", "read_attr", "before_call", "enter", "iterate")
+    told = log("read_global", "read_attr", "before_call", "read_free", "iterate")
 
     @hf.compile
     def f(x):
