@@ -22,6 +22,10 @@ from hybridflow.tracing.convert import converted, is_converted
 COUNTER = 10
 
 
+def _is_namespace(value: Any) -> bool:
+    return isinstance(value, dict) and len(value) >= 20
+
+
 class Log(list[Any]):
     """Collects what converted code tells, by hooks of `observe`."""
 
@@ -31,8 +35,8 @@ class Log(list[Any]):
             monkeypatch.setattr(observe, name, functools.partial(self._note, name, real))
 
     def _note(self, name: str, real: Any, *args: Any, **kwargs: Any) -> Any:
-        told = [one for one in args if not isinstance(one, types.CellType | dict) or (type(one) is dict and len(one) < 20)]
-        self.append((name, *told, *kwargs.values()))
+        shown = [one for one in args if not isinstance(one, types.CellType) and not _is_namespace(one)]
+        self.append((name, *shown, *kwargs.values()))
         return real(*args, **kwargs)
 
 
