@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +44,7 @@ from hybridflow.ops.complex_parts import conj
 from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.shape import concat
 
-Axes = tuple[Any, ...]
+Axes = tuple[int, ...]
 _COMPLEX_OF = {float32: complex64, float64: complex128}
 _REAL_OF = {complex64: float32, complex128: float64}
 _NORMS = ("backward", "ortho", "forward")
@@ -252,10 +252,10 @@ def _irfftn_infer(x: TensorSpec, *, axes: Axes, size: Size, norm: str) -> Tensor
     return make_spec(tuple(shape), _REAL_OF[x.dtype])
 
 
-def _irfftn_kernel(x: Any, *, axes: Axes, size: int, norm: str) -> Any:
+def _irfftn_kernel(x: Any, *, axes: Any, size: int, norm: Any) -> Any:
     if len(axes) > 1:
         x = np.fft.ifftn(x, axes=axes[:-1], norm=norm)
-    return np.fft.irfft(x, n=size, axis=axes[-1], norm=cast(Any, norm))
+    return np.fft.irfft(x, n=size, axis=axes[-1], norm=norm)
 
 
 def _irfftn_lower(x: Any, *, axes: Axes, size: int, norm: str) -> Any:

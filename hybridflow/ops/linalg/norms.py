@@ -252,13 +252,13 @@ def norm(
     return reshape(found, tuple([1 if i in (first, second) else size for i, size in enumerate(tensor.shape)]))
 
 
-def matrix_rank(x: TensorLike, /, *, rtol: float | None = None) -> Tensor:
+def matrix_rank(x: TensorLike, /, *, rtol: TensorLike = None) -> Tensor:
     """Count the singular values that are not negligible.
 
     Args:
         x: ``(..., m, n)``, real or complex floats.
-        rtol: singular values up to this part of the largest count as 0; ``max(m, n)`` times the dtype's spacing at
-            1 if not given.
+        rtol: singular values up to this part of the largest count as 0: a number, or one per matrix;
+            ``max(m, n)`` times the dtype's spacing at 1 if not given.
 
     Returns:
         ``(...)``, int32.
@@ -276,7 +276,8 @@ def matrix_rank(x: TensorLike, /, *, rtol: float | None = None) -> Tensor:
     values = svdvals(tensor)
     if 0 in tensor.shape[-2:]:
         return reduce_sum(astype(values, int32), axis=-1)
-    threshold = reduce_max(values, axis=-1, keepdims=True) * relative_tolerance(rtol, tensor)
+    tolerance = relative_tolerance(rtol, tensor)
+    threshold = reduce_max(values, axis=-1, keepdims=True) * reshape(tolerance, (*tolerance.shape, 1))
     return reduce_sum(astype(greater(values, threshold), int32), axis=-1)
 
 
@@ -301,7 +302,7 @@ def cond(x: TensorLike, /) -> Tensor:
     return reduce_max(values, axis=-1) / reduce_min(values, axis=-1)
 
 
-def lstsq(x1: TensorLike, x2: TensorLike, /, *, rtol: float | None = None) -> Tensor:
+def lstsq(x1: TensorLike, x2: TensorLike, /, *, rtol: TensorLike = None) -> Tensor:
     """Solve linear least-squares problems: the shortest `x` that makes ``x1 x - x2`` shortest.
 
     Args:

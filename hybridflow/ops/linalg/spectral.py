@@ -21,7 +21,19 @@ from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, message
 from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
-from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
+from hybridflow.ops.common import (
+    FLOATING,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    asarray,
+    broadcast_shapes,
+    cast_to,
+    make_spec,
+    require_kind,
+    unbroadcast,
+)
 from hybridflow.ops.jax_rule import rule_from_lowering
 from hybridflow.ops.linalg.common import (
     adjoint,
@@ -499,36 +511,37 @@ def qr(x: TensorLike, /, *, mode: str = "reduced") -> QRResult:
 # -- pseudo-inverses ----------------------------------------------------------------------------------------------
 
 
-def _pinv_with(xp: Any, x: Any, rtol: float) -> Any:
+def _pinv_with(xp: Any, x: Any, rtol: Any) -> Any:
     if not x.size:
-        return x.swapaxes(-1, -2)
+        batch = np.broadcast_shapes(x.shape[:-2], rtol.shape)
+        return xp.zeros((*batch, x.shape[-1], x.shape[-2]), x.dtype)
     u, s, vh = xp.linalg.svd(x, full_matrices=False)
-    large = s > np.asarray(rtol, s.dtype) * s[..., :1]
+    large = (s > rtol[..., None] * s[..., :1]) | xp.isnan(s)
     one = np.ones((), s.dtype)
-    inverse = xp.where(large | xp.isnan(s), one / xp.where(large | xp.isnan(s), s, one), np.zeros((), s.dtype))
+    inverse = xp.where(large, one / xp.where(large, s, one), np.zeros((), s.dtype))
     return xp.matmul(vh.conj().swapaxes(-1, -2) * inverse[..., None, :], u.conj().swapaxes(-1, -2))
 
 
-def _pinv_kernel(x: Any, *, rtol: float) -> Any:
+def _pinv_kernel(x: Any, rtol: Any) -> Any:
     finite = np.isfinite(x).all((-1, -2))[..., None, None]
     found = _pinv_with(np, np.where(finite, x, x.dtype.type(0)), rtol)
     return found if finite.all() else np.where(finite, found, x.dtype.type(np.nan))
 
 
-def _pinv_lower(x: Any, *, rtol: float) -> Any:
+def _pinv_lower(x: Any, rtol: Any) -> Any:
     finite = jnp.isfinite(x).all((-1, -2))[..., None, None]
     found = _pinv_with(jnp, x, rtol)
     return jnp.where(finite, found, x.dtype.type(np.nan))
 
 
-def _pinv_infer(x: TensorSpec, *, rtol: float) -> TensorSpec:
-    del rtol
+def _pinv_infer(x: TensorSpec, rtol: TensorSpec) -> TensorSpec:
     require_kind("pinv", FLOATING, x)
     require_matrix("pinv", x)
-    return make_spec((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
+    batch = broadcast_shapes("pinv", x.shape[:-2], rtol.shape)
+    return make_spec((*batch, x.shape[-1], x.shape[-2]), x.dtype)
 
 
-def _pinv_vjp(F: Any, g: Any, y: Any, x: Any, *, rtol: float) -> Any:
+def _pinv_vjp(F: Any, g: Any, y: Any, x: Any, rtol: Any) -> Any:
     del rtol
     other, bar, g_bar = transposed(F, y), conjugated(F, y), adjoint(F, g)
     plain = -F.matmul(other, F.matmul(g, other))
@@ -536,16 +549,18 @@ def _pinv_vjp(F: Any, g: Any, y: Any, x: Any, *, rtol: float) -> Any:
     left = left - F.matmul(conjugated(F, x), F.matmul(bar, left))
     right = F.matmul(F.matmul(other, bar), g_bar)
     right = right - F.matmul(F.matmul(right, bar), conjugated(F, x))
-    return (plain + left + right,)
+    return unbroadcast(F, plain + left + right, x), None
 
 
 def _pinv_samples(rng: np.random.Generator) -> Any:
     yield Sample((well_conditioned(rng, 3, 2),))
     yield Sample((well_conditioned(rng, 2, 2, 3, dtype=np.complex128),))
-    yield Sample((np.ones((2, 2), np.float32),), gradient=False)
+    rank_one = np.ones((2, 2), np.float32)
+    yield Sample((rank_one,), {"rtol": np.array([0.1, 1.0], np.float32)}, gradient=False)
     yield Sample((gaussian(rng, 2, 0, 3),), gradient=False)
     yield Bad((gaussian(rng, 3),), error=ShapeError, text="needs a matrix, the operand has 1 dimensions")
     yield Bad((gaussian(rng, 2, 2, dtype="float16"),), error=DTypeError, text="does not take float16")
+    yield Bad((gaussian(rng, 3, 2, 2),), {"rtol": np.ones(2)}, error=ShapeError, text="do not broadcast")
 
 
 @op(
@@ -558,13 +573,13 @@ def _pinv_samples(rng: np.random.Generator) -> Any:
     samples=_pinv_samples,
     ulp=64,
 )
-def pinv(x: TensorLike, /, *, rtol: float | None = None) -> Tensor:
+def pinv(x: TensorLike, /, *, rtol: TensorLike = None) -> Tensor:
     """Compute pseudo-inverses (Moore and Penrose).
 
     Args:
         x: ``(..., m, n)``, real or complex floats.
-        rtol: singular values up to this part of the largest count as 0; ``max(m, n)`` times the dtype's spacing at
-            1 if not given. The gradient takes their number as given.
+        rtol: singular values up to this part of the largest count as 0: a number, or one per matrix;
+            ``max(m, n)`` times the dtype's spacing at 1 if not given. The gradient takes their number as given.
 
     Returns:
         ``(..., n, m)``; NaN for a matrix with elements that are not finite.
@@ -585,15 +600,16 @@ def pinv(x: TensorLike, /, *, rtol: float | None = None) -> Tensor:
     """
     (tensor,) = factorable("pinv", x)
     require_matrix("pinv", tensor.spec)
-    return bind(pinv.op, (tensor,), {"rtol": relative_tolerance(rtol, tensor)})
+    return bind(pinv.op, (tensor, relative_tolerance(rtol, tensor)))
 
 
-def relative_tolerance(rtol: float | None, tensor: Tensor) -> float:
-    """Return the part of the largest singular value up to which others count as 0."""
+def relative_tolerance(rtol: TensorLike, tensor: Tensor) -> Tensor:
+    """Return the part of the largest singular value up to which others count as 0, in the dtype of the values."""
+    dtype = real_dtype(tensor.dtype)
     if rtol is not None:
-        return float(rtol)
+        return cast_to(as_tensor(rtol), dtype)
     rows, columns = tensor.shape[-2:]
-    return max(int(rows), int(columns)) * float(np.finfo(tensor.dtype).eps)
+    return asarray(max(int(rows), int(columns)) * float(np.finfo(dtype).eps), dtype=dtype)
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
