@@ -108,6 +108,33 @@ def test_a_real_source_gets_a_real_gradient():
     np.testing.assert_allclose(gradient.numpy(), [5**0.5, 5**0.5], rtol=1e-6)
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, hf.compile], ids=["eager", "compiled"])
+def test_backward_and_its_hooks_see_the_users_convention(wrap: Any):
+    expected = hf.grad(real_of_product(hf))(Z).numpy()
+    v = hf.Variable(Z, requires_grad=True)
+    wrap(lambda: real_of_product(hf)(v).backward())()
+    np.testing.assert_allclose(v.grad.numpy(), expected, rtol=1e-5)
+    t = hf.tensor(Z, requires_grad=True)
+    inner = t * (1.0 - 2.0j)
+    seen: list[Any] = []
+    inner.register_hook(seen.append)
+    hf.sum(hf.abs(inner)).backward()
+    np.testing.assert_allclose(seen[0].numpy(), inner.numpy() / np.abs(inner.numpy()), rtol=1e-5)
+    np.testing.assert_allclose(t.grad.numpy(), seen[0].numpy() * (1.0 + 2.0j), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["auto", "forward", "reverse"])
+def test_jacobians_are_derivatives_of_holomorphic_functions(mode: Any):
+    holomorphic = hf.jacobian(lambda z: z * z, mode=mode)(hf.asarray(Z)).numpy()
+    np.testing.assert_allclose(holomorphic, np.diag(2 * Z), atol=1e-6)
+    several = hf.jacobian(lambda z: hf.stack([hf.real(z), hf.imag(z), hf.abs(z)]), mode=mode)(hf.asarray(3 + 4j))
+    np.testing.assert_allclose(several.numpy(), [1, -1j, 0.6 - 0.8j], atol=1e-6)
+
+
+def test_the_gradient_of_abs_at_zero_is_zero():
+    assert hf.grad(lambda z: hf.abs(z))(hf.asarray(0j)).item() == 0
+
+
 # -- every op -----------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 from types import FunctionType
 from typing import Any
 
-from hybridflow.autodiff.backprop import BOUND, RAW, Engine, RawEngine, Wanted, backprop
+from hybridflow.autodiff.backprop import BOUND, RAW, Engine, RawEngine, Wanted, backprop, conjugates
 from hybridflow.autodiff.requires_grad import checked_like, known_edge, read_gradient, write_gradient
 from hybridflow.autodiff.tape import ones
 from hybridflow.backend.host import run_quietly
@@ -133,6 +133,7 @@ class _Backward:
         """Walk back, and compute what every leaf is to be given."""
         bound = self.tracer is not None
         engine: Engine = BOUND if bound else _QUIET if self.noted else RAW
+        (seed,) = conjugates([seed])
         start = seed if bound else seed._value
         found = backprop([(edge, start)], set(self.leaves), self.nodes, engine, self._visit if self.noted else None)
         several: dict[Any, tuple[Notes, list[Tensor]]] = {}
@@ -144,6 +145,7 @@ class _Backward:
             total = parts[0]
             for part in parts[1:]:
                 total = self._add(total, part)
+            (total,) = conjugates([total])
             if self.tracer is not None:
                 self.tracer.run_hooks(notes)
             total = _hooked(notes, total)
@@ -158,9 +160,10 @@ class _Backward:
         notes = self.noted.get(node, {}).get(index)
         if notes is None:
             return gradient
-        total = _hooked(notes, _wrapped(gradient))
+        total = _hooked(notes, conjugates([_wrapped(gradient)])[0])
         if notes.retains:
             self.retained.append((notes, total))
+        (total,) = conjugates([total])
         return total if isinstance(gradient, Tensor) else total._value
 
     def accumulate(self) -> None:

@@ -122,7 +122,8 @@ def jacobian(
         fn: a function with floating-point results, in any nesting.
         argnums: which positional arguments to differentiate; each may be a pytree of floats.
         mode: ``"reverse"`` walks back once per element of the result, ``"forward"`` forward once per element of the
-            arguments, all elements in one vectorised run; ``"auto"`` takes whichever has fewer.
+            arguments, all elements in one vectorised run; ``"auto"`` takes whichever has fewer. Between real
+            and complex numbers it is always by elements of the result.
 
     Returns:
         A function with `fn`'s arguments. Its result has the structure of `fn`'s; in the place of each tensor is the
@@ -154,7 +155,9 @@ def jacobian(
         targets, tree = flatten(value)
         for target in targets:
             _require_float_result("jacobian", target)
-        if mode == "forward" or (mode == "auto" and _elements(sources) < _elements(targets)):
+        # Between real and complex numbers, columns and rows hold different parts of the derivative.
+        mixed = len({one.dtype.kind == "c" for one in (*sources, *targets)}) > 1
+        if not mixed and (mode == "forward" or (mode == "auto" and _elements(sources) < _elements(targets))):
             rows = _forward_rows(tape, targets, sources)
         else:
             rows = tape.jacobian(targets, sources, "zero")
