@@ -40,12 +40,17 @@ _PRECISION = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 # -- what draws share ---------------------------------------------------------------------------------------------
 
 
-def _working(dtype: Any) -> Any:
+def working_dtype(dtype: Any) -> Any:
     """Return the dtype in which numbers of a dtype are computed."""
     return float64 if dtype == float64 else float32
 
 
-def _require_state(name: str, state: TensorSpec) -> None:
+def require_state(name: str, state: TensorSpec) -> None:
+    """Raise unless a spec is that of a generator's state.
+
+    Raises:
+        ShapeError: another spec.
+    """
     if state.dtype != uint32 or state.shape != (STATE_WORDS,):
         raise ShapeError(
             message(f"{name}: a generator's state is u32[{STATE_WORDS}], not {state}",
@@ -55,7 +60,7 @@ def _require_state(name: str, state: TensorSpec) -> None:
 
 def _infer_draw(name: str, fixed: Any = None) -> Callable[..., TensorSpec]:
     def infer(state: TensorSpec, *others: TensorSpec, shape: Shape, dtype: Any = fixed) -> TensorSpec:
-        _require_state(name, state)
+        require_state(name, state)
         if others:
             met = broadcast_shapes(name, tuple(shape), *[other.shape for other in others])
             if met != tuple(shape):
@@ -82,17 +87,18 @@ def float_dtype(name: str, dtype: Any) -> Any:
     return found
 
 
-def _state(rng: np.random.Generator) -> Any:
+def state_sample(rng: np.random.Generator) -> Any:
+    """Return a generator's state for a sample."""
     return rng.integers(0, 2**32, STATE_WORDS, dtype=np.uint32)
 
 
 def _float_samples(rng: np.random.Generator) -> Any:
     for shape, dtype in (((3, 4), "float32"), ((), "float32"), ((0, 2), "float32"), ((5,), "float64")):
-        yield Sample((_state(rng), shape, dtype))
-    yield Sample((_state(rng), (5,), "bfloat16"))
-    yield Sample((_state(rng), (5,), "float16"))
-    yield Bad((_state(rng), (3,), "int32"), error=DTypeError, text="draws floating-point numbers, not int32")
-    yield Bad((_state(rng)[:3], (3,), "float32"), error=ShapeError, text="state is u32[4], not u32[3]")
+        yield Sample((state_sample(rng), shape, dtype))
+    yield Sample((state_sample(rng), (5,), "bfloat16"))
+    yield Sample((state_sample(rng), (5,), "float16"))
+    yield Bad((state_sample(rng), (3,), "int32"), error=DTypeError, text="draws floating-point numbers, not int32")
+    yield Bad((state_sample(rng)[:3], (3,), "float32"), error=ShapeError, text="state is u32[4], not u32[3]")
 
 
 # -- the counter --------------------------------------------------------------------------------------------------
@@ -114,12 +120,12 @@ def _advance_lower(state: Any) -> Any:
 
 
 def _advance_infer(state: TensorSpec) -> TensorSpec:
-    _require_state("random_advance", state)
+    require_state("random_advance", state)
     return make_spec(state.shape, state.dtype)
 
 
 def _advance_samples(rng: np.random.Generator) -> Any:
-    yield Sample((_state(rng),))
+    yield Sample((state_sample(rng),))
     yield Sample((np.asarray([1, 2, 2**32 - 1, 5], np.uint32),))
     yield Bad((normals(rng, 4),), error=ShapeError, text="a generator's state is u32[4], not f32[4]")
 
@@ -143,19 +149,20 @@ def random_advance(state: TensorLike) -> Tensor:
 
 def _unit(bits: Any, dtype: Any) -> Any:
     """Turn random bits into a multiple of 2**-p in [0, 1), for a dtype of p bits of precision; exact."""
-    precision, working = _PRECISION[dtype.name], _working(dtype)
+    precision, working = _PRECISION[dtype.name], working_dtype(dtype)
     top = lax.shift_right_logical(bits, lax.full_like(bits, bits.dtype.itemsize * 8 - precision))
     number = lax.convert_element_type(top, working)
     return lax.convert_element_type(lax.mul(number, lax.full_like(number, 2.0**-precision)), dtype)
 
 
-def _word(dtype: Any) -> Any:
+def word_of(dtype: Any) -> Any:
+    """Return the dtype of the random bits that a number of a dtype is made of."""
     return uint64 if dtype == float64 else uint32
 
 
 @op(
     kernel=_NO_KERNEL,
-    lower=lambda state, *, shape, dtype: _unit(random_bits(state, shape, _word(dtype)), dtype),
+    lower=lambda state, *, shape, dtype: _unit(random_bits(state, shape, word_of(dtype)), dtype),
     infer=_infer_draw("random_uniform"),
     vjp=_NO_GRADIENT,
     flops=no_flops,
@@ -174,7 +181,7 @@ def _between_kernel(unit: Any, low: Any, high: Any) -> Any:
     return np.where(value == high, np.nextafter(high, low), value)
 
 
-def _uncontracted(product: Any, factor: Any) -> Any:
+def uncontracted(product: Any, factor: Any) -> Any:
     """Keep a product from being contracted with the sum that uses it, which would round once instead of twice.
 
     A bit that is 1 only for factors of 2**65 and more is flipped into the product: no compiler knows that draws are
@@ -191,14 +198,14 @@ def _uncontracted(product: Any, factor: Any) -> Any:
 
 
 def _widened(value: Any) -> Any:
-    return lax.convert_element_type(value, _working(value.dtype))
+    return lax.convert_element_type(value, working_dtype(value.dtype))
 
 
 def _between_lower(unit: Any, low: Any, high: Any) -> Any:
     shape = np.broadcast_shapes(unit.shape, low.shape, high.shape)
     dtype = unit.dtype
     unit, low, high = (broadcast_lowered(_widened(value), shape) for value in (unit, low, high))
-    value = lax.add(low, _uncontracted(lax.mul(unit, lax.sub(high, low)), unit))
+    value = lax.add(low, uncontracted(lax.mul(unit, lax.sub(high, low)), unit))
     value, low, high = (lax.convert_element_type(one, dtype) for one in (value, low, high))
     return lax.select(lax.eq(value, high), lax.nextafter(high, low), value)
 
@@ -249,7 +256,7 @@ def _odd(bits: Any, count: int) -> Any:
     return lax.add(doubled, lax.full_like(doubled, 1))
 
 
-def _symmetric(bits: Any, working: Any) -> Any:
+def symmetric(bits: Any, working: Any) -> Any:
     """Turn random bits into an odd multiple of 2**-p in (-1, 1): never 0 and never an end; exact."""
     precision = _PRECISION[working.name]
     odd = _odd(bits, precision)
@@ -257,14 +264,14 @@ def _symmetric(bits: Any, working: Any) -> Any:
     return lax.mul(number, lax.full_like(number, 2.0**-precision))
 
 
-def _open_unit(bits: Any, working: Any) -> Any:
+def open_unit(bits: Any, working: Any) -> Any:
     """Turn random bits into an odd multiple of 2**-p in (0, 1); exact."""
     precision = _PRECISION[working.name]
     number = lax.convert_element_type(_odd(bits, precision - 1), working)
     return lax.mul(number, lax.full_like(number, 2.0**-precision))
 
 
-def _inverse_normal(u: Any) -> Any:
+def inverse_normal(u: Any) -> Any:
     """Return the standard normal number whose distribution function is (1 + u) / 2.
 
     It ends in a choice of signs, so that no product is left to be contracted with what comes next.
@@ -274,9 +281,9 @@ def _inverse_normal(u: Any) -> Any:
 
 
 def _normal_lower(state: Any, *, shape: Shape, dtype: Any) -> Any:
-    working = _working(dtype)
-    u = _symmetric(random_bits(state, shape, _word(dtype)), working)
-    return lax.convert_element_type(_inverse_normal(u), dtype)
+    working = working_dtype(dtype)
+    u = symmetric(random_bits(state, shape, word_of(dtype)), working)
+    return lax.convert_element_type(inverse_normal(u), dtype)
 
 
 @op(
@@ -299,7 +306,7 @@ def _scaled_lower(unit: Any, mean: Any, std: Any) -> Any:
     shape = np.broadcast_shapes(unit.shape, mean.shape, std.shape)
     dtype = unit.dtype
     unit, mean, std = (broadcast_lowered(_widened(value), shape) for value in (unit, mean, std))
-    return lax.convert_element_type(lax.add(_uncontracted(lax.mul(unit, std), unit), mean), dtype)
+    return lax.convert_element_type(lax.add(uncontracted(lax.mul(unit, std), unit), mean), dtype)
 
 
 def _scaled_vjp(F: Any, g: Any, y: Any, unit: Any, mean: Any, std: Any) -> Any:
@@ -323,20 +330,20 @@ def random_scaled(unit: TensorLike, mean: TensorLike, std: TensorLike) -> Tensor
 
 
 def _truncated_lower(state: Any, *, shape: Shape, dtype: Any, low: float, high: float) -> Any:
-    working = _working(dtype)
+    working = working_dtype(dtype)
     left, right = (math.erf(bound * math.sqrt(0.5)) for bound in (low, high))
-    unit = _unit(random_bits(state, shape, _word(dtype)), working)
-    scaled = _uncontracted(lax.mul(unit, lax.full_like(unit, right - left)), unit)
-    z = _inverse_normal(lax.add(scaled, lax.full_like(unit, left)))
+    unit = _unit(random_bits(state, shape, word_of(dtype)), working)
+    scaled = uncontracted(lax.mul(unit, lax.full_like(unit, right - left)), unit)
+    z = inverse_normal(lax.add(scaled, lax.full_like(unit, left)))
     # Rounding may reach past an end, where the inverse is infinite.
     return lax.convert_element_type(lax.clamp(np.asarray(low, working), z, np.asarray(high, working)), dtype)
 
 
 def _truncated_samples(rng: np.random.Generator) -> Any:
-    yield Sample((_state(rng), -2.0, 2.0, (3, 4), "float32"))
-    yield Sample((_state(rng), -1, 0.5, (5,), "float64"))
-    yield Sample((_state(rng), 1.0, 3.0, (5,), "bfloat16"))
-    yield Bad((_state(rng), 2.0, -2.0, (3,), "float32"), error=ArgumentError, text="low 2.0 is not less than high -2.0")
+    yield Sample((state_sample(rng), -2.0, 2.0, (3, 4), "float32"))
+    yield Sample((state_sample(rng), -1, 0.5, (5,), "float64"))
+    yield Sample((state_sample(rng), 1.0, 3.0, (5,), "bfloat16"))
+    yield Bad((state_sample(rng), 2.0, -2.0, (3,), "float32"), error=ArgumentError, text="low 2.0 is not less than")
 
 
 @op(
@@ -363,15 +370,15 @@ def random_truncated(state: TensorLike, low: float, high: float, shape: Shape, d
 
 
 def _bernoulli_lower(state: Any, p: Any, *, shape: Shape) -> Any:
-    working = _working(p.dtype)
-    unit = _unit(random_bits(state, shape, _word(working)), working)
+    working = working_dtype(p.dtype)
+    unit = _unit(random_bits(state, shape, word_of(working)), working)
     return lax.lt(unit, broadcast_lowered(lax.convert_element_type(p, working), shape))
 
 
 def _bernoulli_samples(rng: np.random.Generator) -> Any:
-    yield Sample((_state(rng), np.asarray(0.3, np.float32), (3, 4)))
-    yield Sample((_state(rng), rng.random(4), (3, 4)))
-    yield Bad((_state(rng), normals(rng, 2, 4), (4,)), error=ShapeError, text="parameters of shape (2, 4) do not fit")
+    yield Sample((state_sample(rng), np.asarray(0.3, np.float32), (3, 4)))
+    yield Sample((state_sample(rng), rng.random(4), (3, 4)))
+    yield Bad((state_sample(rng), normals(rng, 2, 4), (4,)), error=ShapeError, text="of shape (2, 4) do not fit")
 
 
 @op(
@@ -419,13 +426,13 @@ def _integers_lower(state: Any, low: Any, span: Any, *, shape: Shape, dtype: Any
 
 
 def _integers_samples(rng: np.random.Generator) -> Any:
-    yield Sample((_state(rng), 0, 10, (3, 4), "int32"))
-    yield Sample((_state(rng), -5, 6, (), "int8"))
-    yield Sample((_state(rng), -(2**40), 2**40, (5,), "int64"))
-    yield Sample((_state(rng), 0, 2**32, (4,), "uint32"))
-    yield Bad((_state(rng), 3, 3, (2,), "int32"), error=ArgumentError, text="low must be less than high")
-    yield Bad((_state(rng), 0, 300, (2,), "uint8"), error=ArgumentError, text="uint8 holds 0 to 255")
-    yield Bad((_state(rng), 0, 3, (2,), "float32"), error=DTypeError, text="draws integers, not float32")
+    yield Sample((state_sample(rng), 0, 10, (3, 4), "int32"))
+    yield Sample((state_sample(rng), -5, 6, (), "int8"))
+    yield Sample((state_sample(rng), -(2**40), 2**40, (5,), "int64"))
+    yield Sample((state_sample(rng), 0, 2**32, (4,), "uint32"))
+    yield Bad((state_sample(rng), 3, 3, (2,), "int32"), error=ArgumentError, text="low must be less than high")
+    yield Bad((state_sample(rng), 0, 300, (2,), "uint8"), error=ArgumentError, text="uint8 holds 0 to 255")
+    yield Bad((state_sample(rng), 0, 3, (2,), "float32"), error=DTypeError, text="draws integers, not float32")
 
 
 @op(
@@ -467,8 +474,8 @@ def _permutation_lower(state: Any, *, shape: Shape, dtype: Any) -> Any:
 
 
 def _permutation_samples(rng: np.random.Generator) -> Any:
-    yield Sample((_state(rng), 7))
-    yield Sample((_state(rng), 0))
+    yield Sample((state_sample(rng), 7))
+    yield Sample((state_sample(rng), 0))
 
 
 @op(
@@ -488,15 +495,15 @@ def random_permutation(state: TensorLike, n: Any) -> Tensor:
 
 def _categorical_lower(state: Any, logits: Any, *, shape: Shape) -> Any:
     # The largest of logits plus Gumbel noise is distributed as their softmax.
-    working = _working(logits.dtype)
+    working = working_dtype(logits.dtype)
     full = (*shape, logits.shape[-1])
-    noise = lax.neg(lax.log(lax.neg(lax.log(_open_unit(random_bits(state, full, _word(working)), working)))))
+    noise = lax.neg(lax.log(lax.neg(lax.log(open_unit(random_bits(state, full, word_of(working)), working)))))
     score = lax.add(noise, broadcast_lowered(lax.convert_element_type(logits, working), full))
     return lax.argmax(score, len(full) - 1, int32)
 
 
 def _categorical_infer(state: TensorSpec, logits: TensorSpec, *, shape: Shape) -> TensorSpec:
-    _require_state("categorical", state)
+    require_state("categorical", state)
     if not logits.shape or logits.shape[-1] == 0:
         raise ShapeError(
             message("categorical: logits need a last axis of at least one class", got=f"categorical({logits})")
@@ -511,11 +518,11 @@ def _categorical_infer(state: TensorSpec, logits: TensorSpec, *, shape: Shape) -
 
 
 def _categorical_samples(rng: np.random.Generator) -> Any:
-    yield Sample((_state(rng), normals(rng, 3, 5), (3,)))
-    yield Sample((_state(rng), normals(rng, 5), (4, 2)))
-    yield Sample((_state(rng), normals(rng, 5, dtype=np.float64), ()))
-    yield Bad((_state(rng), normals(rng, 3, 5), ()), error=ShapeError, text="do not fit draws of shape ()")
-    yield Bad((_state(rng), normals(rng), ()), error=ShapeError, text="at least one class")
+    yield Sample((state_sample(rng), normals(rng, 3, 5), (3,)))
+    yield Sample((state_sample(rng), normals(rng, 5), (4, 2)))
+    yield Sample((state_sample(rng), normals(rng, 5, dtype=np.float64), ()))
+    yield Bad((state_sample(rng), normals(rng, 3, 5), ()), error=ShapeError, text="do not fit draws of shape ()")
+    yield Bad((state_sample(rng), normals(rng), ()), error=ShapeError, text="at least one class")
 
 
 @op(

@@ -9,290 +9,14 @@ from the operating system's entropy unless `seed` is called.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from hybridflow.core.context import context_of
-from hybridflow.core.dtypes import as_differentiable, float32, int32
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.dtypes import float32, int32
 from hybridflow.core.op import public_names
 from hybridflow.core.tensor import Tensor
-from hybridflow.core.variable import Variable
-from hybridflow.ops import draws
-from hybridflow.ops.common import TensorLike, as_tensor, asarray, broadcast_shapes, cast_to, is_number, normalize_axis
-from hybridflow.ops.sizes import normalize_shape
-
-
-def _initial_state(seed: Any) -> np.ndarray[Any, Any]:
-    """Return the state a seed stands for; without one, the operating system's entropy decides."""
-    if seed is not None:
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-            raise ArgumentTypeError(
-                message(f"seed: a {type(seed).__name__} is no seed", hint="Use an integer from 0 on.")
-            )
-        if seed < 0:
-            raise ArgumentError(message(f"seed: {seed} is negative", hint="Use an integer from 0 on."))
-    key = np.random.SeedSequence(None if seed is None else int(seed)).generate_state(2, np.uint32)
-    return np.concatenate([key, np.zeros(2, np.uint32)])
-
-
-def _parameter(value: TensorLike, dtype: Any) -> Tensor:
-    if is_number(value):
-        return asarray(value, dtype=dtype)
-    tensor = as_tensor(value)
-    return tensor if tensor.dtype == dtype else cast_to(tensor, dtype)
-
-
-class RandomState(Variable):
-    """The key and counter of a generator: what is run on slices has one of its own for every slice."""
-
-    __slots__ = ()
-
-
-class Generator:
-    """A stream of random numbers.
-
-    Args:
-        seed: an integer from 0 on; without one, the operating system's entropy chooses the stream.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> first, second = hf.random.Generator(7), hf.random.Generator(7)
-        >>> bool(hf.all(first.normal((3,)) == second.normal((3,))))
-        True
-    """
-
-    def __init__(self, seed: int | None = None) -> None:
-        self._state = RandomState(_initial_state(seed), name="random_state", trainable=False)
-        self._lock = threading.Lock()
-
-    @property
-    def state(self) -> Variable:
-        """The key and counter, u32[4]: read it to save the stream's position, assign it to return there."""
-        return self._state
-
-    def seed(self, seed: int | None = None) -> None:
-        """Start the stream of a seed from its beginning.
-
-        Args:
-            seed: an integer from 0 on; without one, the operating system's entropy chooses the stream.
-
-        Raises:
-            ArgumentError: a negative seed.
-            ArgumentTypeError: a seed that is no integer.
-        """
-        self._state.assign(_initial_state(seed))
-
-    def spawn(self, count: int) -> list[Generator]:
-        """Return generators whose streams are independent of this one and of each other.
-
-        Args:
-            count: how many.
-        """
-        keys = self.integers(0, 2**32, (count, 2), "uint32").numpy()
-        return [_with_state(np.concatenate([key, np.zeros(2, np.uint32)])) for key in keys]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Generator:
-        return _with_state(self._state.numpy())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _with_state, (np.array(self._state.numpy()),)
-
-    def __repr__(self) -> str:
-        return f"<Generator state={self._state.read()!r}>"
-
-    def _draw(self, draw: Callable[..., Tensor], *args: Any) -> Tensor:
-        """Draw, and move the counter on if that succeeded."""
-        with self._lock:
-            state = self._state.read()
-            result = draw(state, *args)
-            self._state.assign(draws.random_advance(state))
-        return result
-
-    def uniform(
-        self, shape: Any = (), low: TensorLike = 0.0, high: TensorLike = 1.0, dtype: Any = float32
-    ) -> Tensor:
-        """Draw numbers evenly distributed over [low, high).
-
-        Args:
-            shape: the shape; broadcasts with the bounds.
-            low: the least value; a tensor's gradient flows.
-            high: the end, never drawn unless it equals `low`; a tensor's gradient flows.
-            dtype: a floating-point dtype.
-
-        Returns:
-            The draws, in the dtype.
-
-        Raises:
-            DTypeError: a dtype that is no float.
-            ArgumentError: numbers with ``low > high``.
-        """
-        found = draws.float_dtype("uniform", dtype)
-        if is_number(low) and is_number(high):
-            if low > high:
-                raise ArgumentError(message(f"uniform: low {low} is greater than high {high}", hint="Exchange them."))
-            if low == 0 and high == 1:
-                return self._draw(draws.random_uniform, normalize_shape("uniform", shape), found)
-        first, last = _parameter(low, found), _parameter(high, found)
-        full = broadcast_shapes("uniform", normalize_shape("uniform", shape), first.shape, last.shape)
-        return draws.random_between(self._draw(draws.random_uniform, full, found), first, last)
-
-    def normal(
-        self, shape: Any = (), dtype: Any = float32, mean: TensorLike = 0.0, std: TensorLike = 1.0
-    ) -> Tensor:
-        """Draw normally distributed numbers.
-
-        Args:
-            shape: the shape; broadcasts with the mean and standard deviation.
-            dtype: a floating-point dtype.
-            mean: the mean; a tensor's gradient flows.
-            std: the standard deviation; a tensor's gradient flows.
-
-        Returns:
-            The draws, in the dtype.
-
-        Raises:
-            DTypeError: a dtype that is no float.
-        """
-        found = draws.float_dtype("normal", dtype)
-        return self._scaled(draws.random_normal, (), "normal", shape, found, mean, std)
-
-    def truncated_normal(
-        self,
-        shape: Any = (),
-        low: float = -2.0,
-        high: float = 2.0,
-        dtype: Any = float32,
-        mean: TensorLike = 0.0,
-        std: TensorLike = 1.0,
-    ) -> Tensor:
-        """Draw normally distributed numbers that lie between two bounds.
-
-        Args:
-            shape: the shape; broadcasts with the mean and standard deviation.
-            low: the lower bound, in standard deviations from the mean.
-            high: the upper bound, in standard deviations from the mean.
-            dtype: a floating-point dtype.
-            mean: the mean before truncation; a tensor's gradient flows.
-            std: the standard deviation before truncation; a tensor's gradient flows.
-
-        Returns:
-            The draws, in the dtype.
-
-        Raises:
-            DTypeError: a dtype that is no float.
-            ArgumentError: ``low >= high``.
-        """
-        found = draws.float_dtype("truncated_normal", dtype)
-        return self._scaled(draws.random_truncated, (low, high), "truncated_normal", shape, found, mean, std)
-
-    def _scaled(
-        self,
-        draw: Callable[..., Tensor],
-        bounds: tuple[float, ...],
-        name: str,
-        shape: Any,
-        dtype: Any,
-        mean: TensorLike,
-        std: TensorLike,
-    ) -> Tensor:
-        full = normalize_shape(name, shape)
-        if is_number(mean) and is_number(std) and mean == 0 and std == 1:
-            return self._draw(draw, *bounds, full, dtype)
-        if is_number(std) and std < 0:
-            raise ArgumentError(message(f"{name}: std {std} is negative", hint="A standard deviation is at least 0."))
-        center, spread = _parameter(mean, dtype), _parameter(std, dtype)
-        full = broadcast_shapes(name, full, center.shape, spread.shape)
-        return draws.random_scaled(self._draw(draw, *bounds, full, dtype), center, spread)
-
-    def integers(self, low: int, high: int, shape: Any = (), dtype: Any = int32) -> Tensor:
-        """Draw integers, each with the same probability up to 2**-32 of it.
-
-        Args:
-            low: the least value.
-            high: the end, never drawn.
-            shape: the shape.
-            dtype: an integer dtype.
-
-        Returns:
-            The draws, in the dtype.
-
-        Raises:
-            ArgumentError: ``low >= high``, or values the dtype cannot hold.
-            DTypeError: a dtype that is no integer.
-        """
-        return self._draw(
-            draws.random_integers, low.__index__(), high.__index__(), normalize_shape("integers", shape), dtype
-        )
-
-    def bernoulli(self, p: TensorLike = 0.5, shape: Any = None) -> Tensor:
-        """Draw True with a probability.
-
-        Args:
-            p: the probability, a number or a tensor.
-            shape: the shape, in which `p` broadcasts; the shape of `p` if not given.
-
-        Returns:
-            The draws, bool.
-
-        Raises:
-            ArgumentError: a number outside 0 to 1.
-            ShapeError: a shape in which `p` does not broadcast.
-        """
-        if is_number(p) and not 0 <= p <= 1:
-            raise ArgumentError(message(f"bernoulli: {p} is no probability", hint="Use a number from 0 to 1."))
-        tensor = as_tensor(p)
-        tensor = _parameter(tensor, as_differentiable(tensor.dtype))
-        full = tensor.shape if shape is None else normalize_shape("bernoulli", shape)
-        return self._draw(draws.random_bernoulli, tensor, full)
-
-    def categorical(self, logits: TensorLike, shape: Any = None) -> Tensor:
-        """Draw classes with the probabilities ``softmax(logits)`` of the last axis.
-
-        Args:
-            logits: ``(..., classes)``, floating-point.
-            shape: the shape, in which the batch shape of the logits broadcasts; that shape if not given.
-
-        Returns:
-            The classes, int32.
-
-        Raises:
-            ShapeError: no classes, or a shape that does not fit the logits.
-        """
-        tensor = as_tensor(logits)
-        tensor = _parameter(tensor, as_differentiable(tensor.dtype))
-        full = tensor.shape[:-1] if shape is None else normalize_shape("categorical", shape)
-        return self._draw(draws.random_categorical, tensor, full)
-
-    def permutation(self, x: Any, axis: int = 0) -> Tensor:
-        """Draw an order of 0 to x - 1, or reorder a tensor along an axis.
-
-        Args:
-            x: an integer, or a tensor.
-            axis: the axis along which a tensor is reordered; its slices stay whole.
-
-        Returns:
-            ``(x,)`` int32, or the tensor reordered.
-
-        Raises:
-            ShapeError: an axis out of range.
-        """
-        if isinstance(x, int | np.integer) and not isinstance(x, bool):
-            return self._draw(draws.random_permutation, int(x))
-        from hybridflow.ops.indexing import take
-
-        tensor = as_tensor(x)
-        axis = normalize_axis("permutation", axis, tensor.ndim)
-        return take(tensor, self._draw(draws.random_permutation, tensor.shape[axis]), axis=axis)
-
-
-def _with_state(state: np.ndarray[Any, Any]) -> Generator:
-    generator = Generator(0)
-    generator.state.assign(state)
-    return generator
-
+from hybridflow.ops.common import TensorLike
+from hybridflow.ops.generator import Generator
 
 # -- the default generator ----------------------------------------------------------------------------------------
 
@@ -496,6 +220,395 @@ def permutation(x: Any, axis: int = 0) -> Tensor:
         [0, 1, 2, 3]
     """
     return default_generator().permutation(x, axis)
+
+
+def split(count: int = 2) -> list[Generator]:
+    """Return generators for parallel streams, independent of each other and of the default generator's further draws.
+
+    Their keys are drawn from the default generator, so a seed repeats all of them.
+
+    Args:
+        count: how many.
+
+    Returns:
+        The generators.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> workers = hf.random.split(3)
+        >>> [worker.normal((2,)).shape for worker in workers]
+        [(2,), (2,), (2,)]
+    """
+    return default_generator().split(count)
+
+
+def exponential(shape: Any = (), scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+    """Draw exponentially distributed numbers from the default generator: waiting times of mean `scale`.
+
+    Args:
+        shape: the shape; broadcasts with the scale.
+        scale: the mean; a tensor's gradient flows.
+        dtype: a floating-point dtype.
+
+    Returns:
+        The draws, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no float.
+        ArgumentError: a negative scale.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> bool(hf.all(hf.random.exponential((100,)) > 0))
+        True
+    """
+    return default_generator().exponential(shape, scale, dtype)
+
+
+def gumbel(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+    """Draw from the Gumbel distribution, that of the largest of many, from the default generator.
+
+    Args:
+        shape: the shape; broadcasts with the location and scale.
+        location: the mode; a tensor's gradient flows.
+        scale: the scale; a tensor's gradient flows.
+        dtype: a floating-point dtype.
+
+    Returns:
+        The draws, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no float.
+        ArgumentError: a negative scale.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.gumbel((2, 3)).shape
+        (2, 3)
+    """
+    return default_generator().gumbel(shape, location, scale, dtype)
+
+
+def laplace(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+    """Draw from the Laplace distribution, exponential to both sides, from the default generator.
+
+    Args:
+        shape: the shape; broadcasts with the location and scale.
+        location: the mean; a tensor's gradient flows.
+        scale: the mean distance from it; a tensor's gradient flows.
+        dtype: a floating-point dtype.
+
+    Returns:
+        The draws, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no float.
+        ArgumentError: a negative scale.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.laplace((2,), scale=[1.0, 2.0]).shape
+        (2,)
+    """
+    return default_generator().laplace(shape, location, scale, dtype)
+
+
+def logistic(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+    """Draw from the logistic distribution from the default generator.
+
+    Args:
+        shape: the shape; broadcasts with the location and scale.
+        location: the mean; a tensor's gradient flows.
+        scale: the scale; a tensor's gradient flows.
+        dtype: a floating-point dtype.
+
+    Returns:
+        The draws, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no float.
+        ArgumentError: a negative scale.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.logistic((2, 3), location=5.0).shape
+        (2, 3)
+    """
+    return default_generator().logistic(shape, location, scale, dtype)
+
+
+def cauchy(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+    """Draw from the Cauchy distribution, which has no mean, from the default generator.
+
+    Args:
+        shape: the shape; broadcasts with the location and scale.
+        location: the median; a tensor's gradient flows.
+        scale: half the distance of the quartiles; a tensor's gradient flows.
+        dtype: a floating-point dtype.
+
+    Returns:
+        The draws, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no float.
+        ArgumentError: a negative scale.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.cauchy((3,)).shape
+        (3,)
+    """
+    return default_generator().cauchy(shape, location, scale, dtype)
+
+
+def lognormal(shape: Any = None, mean: TensorLike = 0.0, std: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+    """Draw numbers whose logarithm is normally distributed from the default generator.
+
+    Args:
+        shape: the shape, in which the parameters broadcast; their shape if not given.
+        mean: the mean of the logarithm; a tensor's gradient flows.
+        std: its standard deviation; a tensor's gradient flows.
+        dtype: a floating-point dtype.
+
+    Returns:
+        The draws, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no float.
+        ArgumentError: a negative standard deviation.
+        ShapeError: a shape in which the parameters do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> bool(hf.all(hf.random.lognormal((100,)) > 0))
+        True
+    """
+    return default_generator().lognormal(shape, mean, std, dtype)
+
+
+def gamma(concentration: TensorLike, shape: Any = None, scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+    """Draw from the gamma distribution of mean ``concentration * scale`` from the default generator.
+
+    Args:
+        concentration: the shape parameter, positive; a tensor's (implicit, first-order) gradient flows.
+        shape: the shape, in which the parameters broadcast; their shape if not given.
+        scale: the scale; a tensor's gradient flows.
+        dtype: a floating-point dtype.
+
+    Returns:
+        The draws, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no float.
+        ArgumentError: a concentration that is not positive, or a negative scale.
+        ShapeError: a shape in which the parameters do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.gamma([0.5, 2.0], (3, 2)).shape
+        (3, 2)
+
+    Reference:
+        Marsaglia and Tsang, "A simple method for generating gamma variables", 2000; Figurnov, Mohamed and Mnih,
+        "Implicit reparameterization gradients", 2018.
+    """
+    return default_generator().gamma(concentration, shape, scale, dtype)
+
+
+def beta(a: TensorLike, b: TensorLike, shape: Any = None, dtype: Any = float32) -> Tensor:
+    """Draw numbers from 0 to 1 with the density ``x**(a - 1) * (1 - x)**(b - 1)`` from the default generator.
+
+    Args:
+        a, b: the exponents' parameters, positive; a tensor's (implicit, first-order) gradient flows.
+        shape: the shape, in which the parameters broadcast; their shape if not given.
+        dtype: a floating-point dtype.
+
+    Returns:
+        The draws, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no float.
+        ArgumentError: a parameter that is not positive.
+        ShapeError: a shape in which the parameters do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> x = hf.random.beta(2.0, 3.0, (100,))
+        >>> bool(hf.all((x >= 0) & (x <= 1)))
+        True
+    """
+    return default_generator().beta(a, b, shape, dtype)
+
+
+def dirichlet(concentration: TensorLike, shape: Any = None, dtype: Any = float32) -> Tensor:
+    """Draw probabilities of classes, which add up to 1, from the default generator.
+
+    Args:
+        concentration: ``(..., classes)``, positive; a tensor's (implicit, first-order) gradient flows.
+        shape: the shape before the classes, in which that of the concentrations broadcasts; that one if not given.
+        dtype: a floating-point dtype.
+
+    Returns:
+        ``(*shape, classes)`` in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no float.
+        ShapeError: no classes, or a shape that does not fit the concentrations.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.sum(hf.random.dirichlet([1.0, 2.0, 3.0], (2,)), axis=-1).shape
+        (2,)
+    """
+    return default_generator().dirichlet(concentration, shape, dtype)
+
+
+def multivariate_normal(mean: TensorLike, covariance: TensorLike, shape: Any = None, dtype: Any = float32) -> Tensor:
+    """Draw normally distributed vectors from the default generator.
+
+    Args:
+        mean: ``(..., n)``; a tensor's gradient flows.
+        covariance: ``(..., n, n)``, symmetric and positive definite (NaN otherwise); a tensor's gradient flows.
+        shape: the shape before the vector, in which those of the parameters broadcast; theirs if not given.
+        dtype: a floating-point dtype.
+
+    Returns:
+        ``(*shape, n)`` in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no float.
+        ShapeError: parameters that do not fit each other or the shape.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.multivariate_normal([0.0, 1.0], [[2.0, 0.5], [0.5, 1.0]], (4,)).shape
+        (4, 2)
+    """
+    return default_generator().multivariate_normal(mean, covariance, shape, dtype)
+
+
+def poisson(rate: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
+    """Draw how many events happen where `rate` are expected, from the default generator.
+
+    Args:
+        rate: the mean, from 0 on.
+        shape: the shape, in which the parameters broadcast; their shape if not given.
+        dtype: an integer dtype.
+
+    Returns:
+        The counts, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no integer.
+        ArgumentError: a negative rate.
+        ShapeError: a shape in which the parameters do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.poisson(0.0, (3,))
+        Tensor([0, 0, 0], dtype=int32)
+
+    Reference:
+        Hormann, "The transformed rejection method for generating Poisson random variables", 1993.
+    """
+    return default_generator().poisson(rate, shape, dtype)
+
+
+def binomial(trials: TensorLike, p: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
+    """Draw how many of some trials succeed from the default generator.
+
+    Args:
+        trials: how many there are, from 0 on.
+        p: the probability of success of each.
+        shape: the shape, in which the parameters broadcast; their shape if not given.
+        dtype: an integer dtype.
+
+    Returns:
+        The counts, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no integer.
+        ArgumentError: a negative number of trials, or a number that is no probability.
+        ShapeError: a shape in which the parameters do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.binomial([3, 5], 1.0)
+        Tensor([3, 5], dtype=int32)
+    """
+    return default_generator().binomial(trials, p, shape, dtype)
+
+
+def geometric(p: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
+    """Draw how many trials it takes until one succeeds from the default generator.
+
+    Args:
+        p: the probability of success of each, greater than 0.
+        shape: the shape, in which the parameters broadcast; their shape if not given.
+        dtype: an integer dtype.
+
+    Returns:
+        The counts, from 1 on, in the dtype.
+
+    Raises:
+        DTypeError: a dtype that is no integer.
+        ArgumentError: a number that is no probability, or 0.
+        ShapeError: a shape in which the parameters do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.geometric(1.0, (2,))
+        Tensor([1, 1], dtype=int32)
+    """
+    return default_generator().geometric(p, shape, dtype)
+
+
+def choice(x: Any, shape: Any = (), replace: bool = True, p: TensorLike | None = None, axis: int = 0) -> Tensor:
+    """Draw elements (slices of an axis) of a tensor from the default generator.
+
+    Args:
+        x: a tensor, or an integer for 0 to x - 1.
+        shape: how many, in which shape.
+        replace: whether an element may be drawn more than once.
+        p: the elements' weights, from 0 on, in proportion to which they are drawn; all the same if not given.
+        axis: the axis of the tensor to choose from; the shape takes its place.
+
+    Returns:
+        The elements, with the dtype of the tensor (int32 for an integer).
+
+    Raises:
+        ArgumentError: more elements than there are without replacement, or none to choose from.
+        ShapeError: another number of weights than of elements, or an axis out of range.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.random.choice([5.0, 6.0, 7.0], (4,), p=[0.0, 1.0, 0.0])
+        Tensor([6., 6., 6., 6.], dtype=float32)
+        >>> sorted(hf.random.choice(3, (3,), replace=False).tolist())
+        [0, 1, 2]
+    """
+    return default_generator().choice(x, shape, replace, p, axis)
+
+
+def shuffle(x: TensorLike, axis: int = 0) -> Tensor:
+    """Return a tensor's slices in another order, drawn from the default generator; tensors are immutable.
+
+    Args:
+        x: a tensor.
+        axis: the axis to reorder; its slices stay whole.
+
+    Returns:
+        The reordered tensor.
+
+    Raises:
+        ShapeError: an axis out of range.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> sorted(hf.random.shuffle([3, 1, 2]).tolist())
+        [1, 2, 3]
+    """
+    return default_generator().shuffle(x, axis)
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -27,7 +27,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import Check, GraphBuilder, Scope
 from hybridflow.ops import draws
 from hybridflow.ops.creation import zeros
-from hybridflow.ops.random import RandomState
+from hybridflow.ops.generator import RandomState
 from hybridflow.ops.reductions import all as reduce_all
 from hybridflow.ops.shape import concat, permute_dims
 

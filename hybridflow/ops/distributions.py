@@ -1,0 +1,470 @@
+"""The operations behind the further distributions of `hf.random`; each takes a generator's state, as in `draws`.
+
+The binomial distribution runs JAX's sampler, with a key made from the state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import as_dtype, int32, kind_of
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.op import Bad, No, Sample, Saves, Stops, op
+from hybridflow.ops.common import (
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    broadcast_lowered,
+    broadcast_shapes,
+    make_spec,
+    no_flops,
+    normals,
+)
+from hybridflow.ops.draws import (
+    inverse_normal,
+    open_unit,
+    require_state,
+    state_sample,
+    symmetric,
+    uncontracted,
+    word_of,
+    working_dtype,
+)
+from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.rejection import log_gamma_draw, poisson_draw, unfolded
+from hybridflow.ops.sizes import Shape
+from hybridflow.ops.threefry import STATE_WORDS, random_bits, threefry
+
+_NO_KERNEL = No("a draw runs as XLA runs it, so that its bits are the compiled ones")
+
+
+def _key(state: Any) -> Any:
+    """Return a generator's state as a key of JAX."""
+    words = [lax.index_in_dim(state, index, keepdims=False) for index in range(STATE_WORDS)]
+    first, second = threefry((words[0], words[1]), (words[3], words[2]))
+    return jax.random.wrap_key_data(jnp.stack([first, second]), impl="threefry2x32")
+
+
+def _infer(name: str, ends: int = 0) -> Callable[..., TensorSpec]:
+    """Return the shape rule of draws whose parameters, without their last `ends` axes, broadcast in the shape."""
+
+    def infer(state: TensorSpec, *others: TensorSpec, shape: Shape, dtype: Any, **attrs: Any) -> TensorSpec:
+        del attrs
+        require_state(name, state)
+        batches = [other.shape[: len(other.shape) - ends] for other in others]
+        met = broadcast_shapes(name, tuple(shape), *batches)
+        if met != tuple(shape):
+            raise ShapeError(
+                message(f"{name}: parameters of shape {met} do not fit draws of shape {tuple(shape)}",
+                        hint="Ask for the shape in which the parameters broadcast.")
+            )  # fmt: skip
+        return make_spec(tuple(shape) + (others[0].shape[-ends:] if ends else ()), dtype)
+
+    return infer
+
+
+def integer_dtype(name: str, dtype: Any) -> Any:
+    """Return a dtype that must be an integer.
+
+    Raises:
+        DTypeError: another kind of dtype.
+    """
+    found = as_dtype(dtype)
+    if kind_of(found) not in ("int", "uint"):
+        raise DTypeError(message(f"{name}: draws integers, not {found}", hint="Pass dtype=hf.int32, for example."))
+    return found
+
+
+# -- shapes of one family by location and scale -------------------------------------------------------------------
+
+
+def _exponential(bits: Any, working: Any) -> Any:
+    u = open_unit(bits, working)
+    return lax.abs(lax.log(u))
+
+
+def _gumbel(bits: Any, working: Any) -> Any:
+    inner = lax.log(lax.abs(lax.log(open_unit(bits, working))))
+    return lax.select(lax.lt(inner, lax.full_like(inner, 0)), lax.abs(inner), lax.neg(lax.abs(inner)))
+
+
+def _laplace(bits: Any, working: Any) -> Any:
+    u = symmetric(bits, working)
+    size = lax.abs(lax.log1p(lax.neg(lax.abs(u))))
+    return lax.select(lax.lt(u, lax.full_like(u, 0)), lax.neg(size), size)
+
+
+def _logistic(bits: Any, working: Any) -> Any:
+    u = open_unit(bits, working)
+    return lax.sub(lax.log(u), lax.log1p(lax.neg(u)))
+
+
+def _cauchy(bits: Any, working: Any) -> Any:
+    u = symmetric(bits, working)
+    size = lax.abs(lax.tan(lax.mul(u, lax.full_like(u, math.pi / 2))))
+    return lax.select(lax.lt(u, lax.full_like(u, 0)), lax.neg(size), size)
+
+
+# Each ends in a choice of signs or a magnitude, so that no product is left to be contracted with what comes next.
+_STANDARD = {
+    "exponential": _exponential, "gumbel": _gumbel, "laplace": _laplace, "logistic": _logistic, "cauchy": _cauchy,
+}  # fmt: skip
+
+
+def _standard_lower(state: Any, *, kind: str, shape: Shape, dtype: Any) -> Any:
+    working = working_dtype(dtype)
+    drawn = _STANDARD[kind](random_bits(state, shape, word_of(dtype)), working)
+    return lax.convert_element_type(drawn, dtype)
+
+
+def _standard_samples(rng: np.random.Generator) -> Any:
+    yield Sample((state_sample(rng), "gumbel", (5,), np.dtype("float32")))
+    yield Sample((state_sample(rng), "laplace", (2, 3), np.dtype("float64")))
+    yield Bad((state_sample(rng)[:3], "laplace", (3,), np.dtype("float32")), error=ShapeError, text="u32[3]")
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_standard_lower,
+    infer=_infer("random"),
+    vjp=Stops("a draw does not depend on its generator's state in a differentiable way"),
+    flops=no_flops,
+    samples=_standard_samples,
+    traits=("random",),
+    ulp=0,
+)
+def random_standard(state: TensorLike, kind: str, shape: Shape, dtype: Any) -> Tensor:
+    """Draw from the standard member of a family of distributions that have a location and a scale."""
+    return bind(random_standard.op, (as_tensor(state),), {"kind": kind, "shape": shape, "dtype": dtype})
+
+
+# -- positive -----------------------------------------------------------------------------------------------------
+
+
+def _lognormal_lower(state: Any, mean: Any, std: Any, *, shape: Shape, dtype: Any) -> Any:
+    working = working_dtype(dtype)
+    z = inverse_normal(symmetric(random_bits(state, shape, word_of(dtype)), working))
+    center, spread = (broadcast_lowered(lax.convert_element_type(one, working), shape) for one in (mean, std))
+    return lax.convert_element_type(lax.exp(lax.add(uncontracted(lax.mul(z, spread), z), center)), dtype)
+
+
+def _two_samples(rng: np.random.Generator) -> Any:
+    state = state_sample(rng)
+    yield Sample((state, rng.random(3, np.float32), np.asarray(0.5, np.float32), (3,), np.dtype("float32")), {}, False)
+    yield Bad(
+        (state, normals(rng, 2, 3), normals(rng), (3,), np.dtype("float32")), error=ShapeError, text="do not fit draws"
+    )
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_lognormal_lower,
+    infer=_infer("lognormal"),
+    vjp=rule_from_lowering("random_lognormal"),
+    saves=Saves(x="all"),
+    samples=_two_samples,
+    traits=("random",),
+    ulp=8,
+)
+def random_lognormal(state: TensorLike, mean: TensorLike, std: TensorLike, shape: Shape, dtype: Any) -> Tensor:
+    """Draw numbers whose logarithm is normally distributed."""
+    inputs = (as_tensor(state), as_tensor(mean), as_tensor(std))
+    return bind(random_lognormal.op, inputs, {"shape": shape, "dtype": dtype})
+
+
+def _gamma_lower(state: Any, concentration: Any, scale: Any, *, shape: Shape, dtype: Any) -> Any:
+    working = working_dtype(dtype)
+    full, spread = (broadcast_lowered(lax.convert_element_type(x, working), shape) for x in (concentration, scale))
+    # The magnitude keeps the product from being contracted with what comes next.
+    return lax.convert_element_type(lax.abs(lax.mul(lax.exp(log_gamma_draw(state, full)), spread)), dtype)
+
+
+def _gamma_samples(rng: np.random.Generator) -> Any:
+    state = state_sample(rng)
+    one = np.asarray(1.0, np.float32)
+    yield Sample((state, np.asarray([0.1, 1.0, 30.0], np.float32), one, (3,), np.dtype("float32")), gradient=False)
+    yield Bad((state, normals(rng, 2, 3), one, (3,), np.dtype("float32")), error=ShapeError, text="do not fit draws")
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_gamma_lower,
+    infer=_infer("gamma"),
+    vjp=rule_from_lowering("random_gamma"),
+    saves=Saves(x="all"),
+    samples=_gamma_samples,
+    traits=("random",),
+    ulp=64,
+)
+def random_gamma(
+    state: TensorLike, concentration: TensorLike, scale: TensorLike, shape: Shape, dtype: Any
+) -> Tensor:
+    """Draw from the gamma distribution; the gradient to the concentration is the implicit one.
+
+    Reference:
+        Figurnov, Mohamed and Mnih, "Implicit reparameterization gradients", 2018.
+    """
+    inputs = (as_tensor(state), as_tensor(concentration), as_tensor(scale))
+    return bind(random_gamma.op, inputs, {"shape": shape, "dtype": dtype})
+
+
+def _dirichlet_lower(state: Any, concentration: Any, *, shape: Shape, dtype: Any) -> Any:
+    working = working_dtype(dtype)
+    full = (*shape, concentration.shape[-1])
+    alpha = broadcast_lowered(lax.convert_element_type(concentration, working), full)
+    # By logarithms, since draws of a small concentration underflow.
+    logs = log_gamma_draw(state, alpha)
+    weights = lax.abs(lax.exp(logs - lax.stop_gradient(jnp.max(logs, axis=-1, keepdims=True))))
+    return lax.convert_element_type(weights / jnp.sum(weights, axis=-1, keepdims=True), dtype)
+
+
+def _dirichlet_infer(state: TensorSpec, concentration: TensorSpec, *, shape: Shape, dtype: Any) -> TensorSpec:
+    if not concentration.shape or concentration.shape[-1] == 0:
+        raise ShapeError(
+            message("dirichlet: concentrations need a last axis of at least one class", got=str(concentration))
+        )
+    return _infer("dirichlet", 1)(state, concentration, shape=shape, dtype=dtype)
+
+
+def _dirichlet_samples(rng: np.random.Generator) -> Any:
+    state = state_sample(rng)
+    yield Sample((state, np.asarray([0.01, 1.0, 30.0], np.float32), (2,), np.dtype("float32")), gradient=False)
+    yield Bad((state, normals(rng), (3,), np.dtype("float32")), error=ShapeError, text="at least one class")
+    yield Bad((state, normals(rng, 2, 3), (3,), np.dtype("float32")), error=ShapeError, text="size 3 against 2")
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_dirichlet_lower,
+    infer=_dirichlet_infer,
+    vjp=rule_from_lowering("random_dirichlet"),
+    saves=Saves(x="all"),
+    samples=_dirichlet_samples,
+    traits=("random",),
+    ulp=64,
+)
+def random_dirichlet(state: TensorLike, concentration: TensorLike, shape: Shape, dtype: Any) -> Tensor:
+    """Draw probabilities from the Dirichlet distribution."""
+    inputs = (as_tensor(state), as_tensor(concentration))
+    return bind(random_dirichlet.op, inputs, {"shape": shape, "dtype": dtype})
+
+
+def _beta_lower(state: Any, a: Any, b: Any, *, shape: Shape, dtype: Any) -> Any:
+    working = working_dtype(dtype)
+    first, second = (broadcast_lowered(lax.convert_element_type(one, working), shape) for one in (a, b))
+    logs = log_gamma_draw(state, jnp.stack([first, second]))
+    return lax.convert_element_type(lax.logistic(logs[0] - logs[1]), dtype)
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_beta_lower,
+    infer=_infer("beta"),
+    vjp=rule_from_lowering("random_beta"),
+    saves=Saves(x="all"),
+    samples=_two_samples,
+    traits=("random",),
+    ulp=64,
+)
+def random_beta(state: TensorLike, a: TensorLike, b: TensorLike, shape: Shape, dtype: Any) -> Tensor:
+    """Draw from the beta distribution, as a share of two gamma draws."""
+    inputs = (as_tensor(state), as_tensor(a), as_tensor(b))
+    return bind(random_beta.op, inputs, {"shape": shape, "dtype": dtype})
+
+
+def _multivariate_lower(state: Any, mean: Any, covariance: Any, *, shape: Shape, dtype: Any) -> Any:
+    working = working_dtype(dtype)
+    size = mean.shape[-1]
+    z = inverse_normal(symmetric(random_bits(state, (*shape, size), word_of(dtype)), working))
+    root = jnp.linalg.cholesky(lax.convert_element_type(covariance, working))
+    spread = jnp.sum(root * z[..., None, :], axis=-1)
+    return lax.convert_element_type(lax.convert_element_type(mean, working) + spread, dtype)
+
+
+def _multivariate_infer(
+    state: TensorSpec, mean: TensorSpec, covariance: TensorSpec, *, shape: Shape, dtype: Any
+) -> TensorSpec:
+    sizes = (*mean.shape[-1:], *covariance.shape[-2:])
+    if len(sizes) != 3 or any(size != sizes[0] for size in sizes):
+        raise ShapeError(
+            message("multivariate_normal: the covariance must be square, of the size of the mean",
+                    got=f"multivariate_normal({mean}, {covariance})")
+        )  # fmt: skip
+    flat = make_spec(covariance.shape[:-1], covariance.dtype)
+    return _infer("multivariate_normal", 1)(state, mean, flat, shape=shape, dtype=dtype)
+
+
+def _multivariate_samples(rng: np.random.Generator) -> Any:
+    state, float32 = state_sample(rng), np.dtype("float32")
+    covariance = np.asarray([[2.0, 0.5], [0.5, 1.0]], np.float32)
+    yield Sample((state, normals(rng, 2), covariance, (3,), float32), gradient=False)
+    yield Bad((state, normals(rng, 3), covariance, (3,), float32), error=ShapeError, text="must be square")
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_multivariate_lower,
+    infer=_multivariate_infer,
+    vjp=rule_from_lowering("random_multivariate_normal"),
+    saves=Saves(x="all"),
+    samples=_multivariate_samples,
+    traits=("random",),
+    ulp=64,
+)
+def random_multivariate_normal(
+    state: TensorLike, mean: TensorLike, covariance: TensorLike, shape: Shape, dtype: Any
+) -> Tensor:
+    """Draw vectors of a mean and covariance."""
+    inputs = (as_tensor(state), as_tensor(mean), as_tensor(covariance))
+    return bind(random_multivariate_normal.op, inputs, {"shape": shape, "dtype": dtype})
+
+
+# -- counts -------------------------------------------------------------------------------------------------------
+
+
+def _poisson_lower(state: Any, rate: Any, *, shape: Shape, dtype: Any) -> Any:
+    full = broadcast_lowered(lax.convert_element_type(rate, working_dtype(rate.dtype)), shape)
+    return lax.convert_element_type(poisson_draw(state, full), dtype)
+
+
+def _count_samples(rng: np.random.Generator) -> Any:
+    state, found = state_sample(rng), np.dtype("int32")
+    yield Sample((state, np.asarray([0.0, 0.3, 0.9], np.float32), (2, 3), found))
+    yield Bad((state, normals(rng, 2, 3), (3,), found), error=ShapeError, text="do not fit draws")
+    yield Bad((state, normals(rng, 3), (3,), "float32"), error=DTypeError, text="draws integers, not float32")
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_poisson_lower,
+    infer=_infer("poisson"),
+    vjp=Stops("a count has no gradient"),
+    flops=no_flops,
+    samples=_count_samples,
+    traits=("random",),
+    ulp=0,
+)
+def random_poisson(state: TensorLike, rate: TensorLike, shape: Shape, dtype: Any) -> Tensor:
+    """Draw how many events happen at a rate."""
+    attrs = {"shape": shape, "dtype": integer_dtype("poisson", dtype)}
+    return bind(random_poisson.op, (as_tensor(state), as_tensor(rate)), attrs)
+
+
+def _binomial_lower(state: Any, trials: Any, p: Any, *, shape: Shape, dtype: Any) -> Any:
+    working = working_dtype(p.dtype)
+    n, q = (broadcast_lowered(unfolded(state, lax.convert_element_type(one, working)), shape) for one in (trials, p))
+    return lax.convert_element_type(jax.random.binomial(_key(state), n, q, shape, working), dtype)
+
+
+def _binomial_samples(rng: np.random.Generator) -> Any:
+    state, found = state_sample(rng), np.dtype("int32")
+    yield Sample((state, np.asarray([0, 5, 400], np.int32), np.asarray(0.3, np.float32), (3,), found))
+    yield Bad(
+        (state, np.asarray([5, 4], np.int32), normals(rng, 3), (3,), found), error=ShapeError, text="against"
+    )
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_binomial_lower,
+    infer=_infer("binomial"),
+    vjp=Stops("a count has no gradient"),
+    flops=no_flops,
+    samples=_binomial_samples,
+    traits=("random",),
+    ulp=0,
+)
+def random_binomial(state: TensorLike, trials: TensorLike, p: TensorLike, shape: Shape, dtype: Any) -> Tensor:
+    """Draw how many of some trials succeed."""
+    attrs = {"shape": shape, "dtype": integer_dtype("binomial", dtype)}
+    return bind(random_binomial.op, (as_tensor(state), as_tensor(trials), as_tensor(p)), attrs)
+
+
+def _geometric_lower(state: Any, p: Any, *, shape: Shape, dtype: Any) -> Any:
+    working = working_dtype(p.dtype)
+    u = open_unit(random_bits(state, shape, word_of(working)), working)
+    q = broadcast_lowered(unfolded(state, lax.convert_element_type(p, working)), shape)
+    trials = lax.ceil(lax.div(lax.log(u), lax.log1p(lax.neg(q))))
+    most = np.asarray(min(np.iinfo(dtype).max, 2**31 - 1 if working.itemsize == 4 else 2**62), working)
+    most = np.nextafter(most, np.asarray(0, working))
+    return lax.convert_element_type(lax.clamp(np.asarray(1, working), trials, most), dtype)
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_geometric_lower,
+    infer=_infer("geometric"),
+    vjp=Stops("a count has no gradient"),
+    flops=no_flops,
+    samples=_count_samples,
+    traits=("random",),
+    ulp=0,
+)
+def random_geometric(state: TensorLike, p: TensorLike, shape: Shape, dtype: Any) -> Tensor:
+    """Draw how many trials it takes until one succeeds."""
+    attrs = {"shape": shape, "dtype": integer_dtype("geometric", dtype)}
+    return bind(random_geometric.op, (as_tensor(state), as_tensor(p)), attrs)
+
+
+# -- choice -------------------------------------------------------------------------------------------------------
+
+
+def _choice_lower(state: Any, weights: Any, *, shape: Shape, replace: bool) -> Any:
+    working = working_dtype(weights.dtype)
+    weights = unfolded(state, lax.convert_element_type(weights, working))
+    size = weights.shape[0]
+    if replace:
+        unit = open_unit(random_bits(state, shape, word_of(working)), working)
+        summed = jnp.cumsum(weights)
+        point = lax.min(unit * summed[-1], lax.nextafter(summed[-1], jnp.zeros((), working)))
+        return jnp.searchsorted(summed, point, side="right").astype(int32)
+    # The largest of log-weights plus Gumbel noise, in order, are distributed as draws one by one.
+    noise = _gumbel(random_bits(state, (size,), word_of(working)), working)
+    order = jnp.argsort(noise + lax.log(weights), descending=True, stable=True)
+    return order[: math.prod(shape)].reshape(shape).astype(int32)
+
+
+def _choice_infer(state: TensorSpec, weights: TensorSpec, *, shape: Shape, replace: bool) -> TensorSpec:
+    require_state("choice", state)
+    if len(weights.shape) != 1 or weights.shape[0] == 0:
+        raise ShapeError(
+            message("choice: weights need one axis of at least one element", got=f"choice({weights})")
+        )
+    if not replace and math.prod(shape) > weights.shape[0]:
+        raise ArgumentError(
+            message(f"choice: {math.prod(shape)} of {weights.shape[0]} elements without replacement",
+                    hint="Draw fewer, or with replace=True.")
+        )  # fmt: skip
+    return make_spec(tuple(shape), int32)
+
+
+def _choice_samples(rng: np.random.Generator) -> Any:
+    state, weights = state_sample(rng), np.asarray([0.0, 2.0, 1.0], np.float32)
+    yield Sample((state, weights, (4, 2), True))
+    yield Sample((state, weights, (2,), False))
+    yield Bad((state, weights, (4,), False), error=ArgumentError, text="4 of 3 elements")
+    yield Bad((state, normals(rng), (4,), True), error=ShapeError, text="one axis of at least one")
+
+
+@op(
+    kernel=_NO_KERNEL,
+    lower=_choice_lower,
+    infer=_choice_infer,
+    vjp=Stops("an index has no gradient"),
+    flops=no_flops,
+    samples=_choice_samples,
+    traits=("random",),
+    ulp=0,
+)
+def random_choice(state: TensorLike, weights: TensorLike, shape: Shape, replace: bool) -> Tensor:
+    """Draw indices with probabilities in proportion to weights."""
+    return bind(random_choice.op, (as_tensor(state), as_tensor(weights)), {"shape": shape, "replace": replace})

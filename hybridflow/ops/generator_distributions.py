@@ -1,0 +1,215 @@
+"""The further distributions of generators; their arguments are documented at the functions of `hf.random`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hybridflow.core.dtypes import as_differentiable, float32, int32
+from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.tensor import Tensor
+from hybridflow.ops import distributions, draws
+from hybridflow.ops.common import TensorLike, as_tensor, asarray, broadcast_shapes, cast_to, is_number, normalize_axis
+from hybridflow.ops.creation import ones
+from hybridflow.ops.indexing import take
+from hybridflow.ops.sizes import count_elements, normalize_shape
+
+
+def parameter(value: TensorLike, dtype: Any) -> Tensor:
+    """Return a distribution's parameter as a tensor of a dtype."""
+    if is_number(value):
+        return asarray(value, dtype=dtype)
+    tensor = as_tensor(value)
+    return tensor if tensor.dtype == dtype else cast_to(tensor, dtype)
+
+
+def _positive(name: str, what: str, value: Any, least: float = 0.0, *, open_end: bool = True) -> None:
+    """Raise if a number is not one that a parameter may be; tensors are not looked at."""
+    if is_number(value) and (value <= least if open_end else value < least):
+        bound = f"greater than {least:g}" if open_end else f"at least {least:g}"
+        raise ArgumentError(message(f"{name}: {what} {value} must be {bound}", got=f"{name}({what}={value})"))
+
+
+def _probability(name: str, value: Any, *, zero: bool = True) -> None:
+    if is_number(value) and not (0 <= value <= 1 and (zero or value > 0)):
+        raise ArgumentError(message(f"{name}: {value} is no probability", hint="Use a number from 0 to 1."))
+
+
+def _full(name: str, shape: Any, *parameters: Tensor) -> Any:
+    """Return the shape asked for, or the one in which the parameters broadcast."""
+    if shape is not None:
+        return normalize_shape(name, shape)
+    return broadcast_shapes(name, *[one.shape for one in parameters])
+
+
+class Distributions:
+    """What generators draw by `hybridflow.ops.distributions`."""
+
+    def _draw(self, draw: Callable[..., Tensor], *args: Any) -> Tensor:
+        raise NotImplementedError
+
+    # -- location and scale -----------------------------------------------------------------------------------
+
+    def _standard(
+        self, kind: str, shape: Any, location: TensorLike, scale: TensorLike, dtype: Any
+    ) -> Tensor:
+        found = draws.float_dtype(kind, dtype)
+        _positive(kind, "scale", scale, open_end=False)
+        plain = is_number(location) and is_number(scale) and location == 0 and scale == 1
+        full = normalize_shape(kind, shape)
+        if plain:
+            return self._draw(distributions.random_standard, kind, full, found)
+        center, spread = parameter(location, found), parameter(scale, found)
+        full = broadcast_shapes(kind, full, center.shape, spread.shape)
+        return draws.random_scaled(self._draw(distributions.random_standard, kind, full, found), center, spread)
+
+    def exponential(self, shape: Any = (), scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+        """Draw waiting times; see `hf.random.exponential`."""
+        return self._standard("exponential", shape, 0.0, scale, dtype)
+
+    def gumbel(
+        self, shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32
+    ) -> Tensor:
+        """Draw from the Gumbel distribution; see `hf.random.gumbel`."""
+        return self._standard("gumbel", shape, location, scale, dtype)
+
+    def laplace(
+        self, shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32
+    ) -> Tensor:
+        """Draw from the Laplace distribution; see `hf.random.laplace`."""
+        return self._standard("laplace", shape, location, scale, dtype)
+
+    def logistic(
+        self, shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32
+    ) -> Tensor:
+        """Draw from the logistic distribution; see `hf.random.logistic`."""
+        return self._standard("logistic", shape, location, scale, dtype)
+
+    def cauchy(
+        self, shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32
+    ) -> Tensor:
+        """Draw from the Cauchy distribution; see `hf.random.cauchy`."""
+        return self._standard("cauchy", shape, location, scale, dtype)
+
+    # -- positive ---------------------------------------------------------------------------------------------
+
+    def lognormal(
+        self, shape: Any = None, mean: TensorLike = 0.0, std: TensorLike = 1.0, dtype: Any = float32
+    ) -> Tensor:
+        """Draw numbers whose logarithm is normal; see `hf.random.lognormal`."""
+        found = draws.float_dtype("lognormal", dtype)
+        _positive("lognormal", "std", std, open_end=False)
+        center, spread = parameter(mean, found), parameter(std, found)
+        full = _full("lognormal", shape, center, spread)
+        return self._draw(distributions.random_lognormal, center, spread, full, found)
+
+    def gamma(
+        self, concentration: TensorLike, shape: Any = None, scale: TensorLike = 1.0, dtype: Any = float32
+    ) -> Tensor:
+        """Draw from the gamma distribution; see `hf.random.gamma`."""
+        found = draws.float_dtype("gamma", dtype)
+        _positive("gamma", "concentration", concentration)
+        _positive("gamma", "scale", scale, open_end=False)
+        tensor, spread = parameter(concentration, found), parameter(scale, found)
+        full = _full("gamma", shape, tensor, spread)
+        return self._draw(distributions.random_gamma, tensor, spread, full, found)
+
+    def beta(self, a: TensorLike, b: TensorLike, shape: Any = None, dtype: Any = float32) -> Tensor:
+        """Draw from the beta distribution; see `hf.random.beta`."""
+        found = draws.float_dtype("beta", dtype)
+        _positive("beta", "a", a)
+        _positive("beta", "b", b)
+        first, second = parameter(a, found), parameter(b, found)
+        full = _full("beta", shape, first, second)
+        return self._draw(distributions.random_beta, first, second, full, found)
+
+    def dirichlet(self, concentration: TensorLike, shape: Any = None, dtype: Any = float32) -> Tensor:
+        """Draw probabilities; see `hf.random.dirichlet`."""
+        found = draws.float_dtype("dirichlet", dtype)
+        tensor = parameter(concentration, found)
+        full = tensor.shape[:-1] if shape is None else normalize_shape("dirichlet", shape)
+        return self._draw(distributions.random_dirichlet, tensor, full, found)
+
+    def multivariate_normal(
+        self, mean: TensorLike, covariance: TensorLike, shape: Any = None, dtype: Any = float32
+    ) -> Tensor:
+        """Draw vectors of a mean and covariance; see `hf.random.multivariate_normal`."""
+        found = draws.float_dtype("multivariate_normal", dtype)
+        center, spread = parameter(mean, found), parameter(covariance, found)
+        batches = center.shape[:-1], spread.shape[:-2]
+        full = (
+            broadcast_shapes("multivariate_normal", *batches)
+            if shape is None
+            else normalize_shape("multivariate_normal", shape)
+        )
+        return self._draw(distributions.random_multivariate_normal, center, spread, full, found)
+
+    # -- counts -----------------------------------------------------------------------------------------------
+
+    def poisson(self, rate: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
+        """Draw how many events happen at a rate; see `hf.random.poisson`."""
+        _positive("poisson", "rate", rate, open_end=False)
+        tensor = _float_parameter(rate)
+        return self._draw(distributions.random_poisson, tensor, _full("poisson", shape, tensor), dtype)
+
+    def binomial(self, trials: TensorLike, p: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
+        """Draw how many of some trials succeed; see `hf.random.binomial`."""
+        _positive("binomial", "trials", trials, open_end=False)
+        _probability("binomial", p)
+        count, tensor = as_tensor(trials), _float_parameter(p)
+        full = _full("binomial", shape, count, tensor)
+        return self._draw(distributions.random_binomial, count, tensor, full, dtype)
+
+    def geometric(self, p: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
+        """Draw how many trials it takes until one succeeds; see `hf.random.geometric`."""
+        _probability("geometric", p, zero=False)
+        tensor = _float_parameter(p)
+        return self._draw(distributions.random_geometric, tensor, _full("geometric", shape, tensor), dtype)
+
+    # -- choice -----------------------------------------------------------------------------------------------
+
+    def choice(
+        self, x: Any, shape: Any = (), replace: bool = True, p: TensorLike | None = None, axis: int = 0
+    ) -> Tensor:
+        """Draw elements of a tensor; see `hf.random.choice`."""
+        tensor = None if isinstance(x, int | np.integer) and not isinstance(x, bool) else as_tensor(x)
+        axis = 0 if tensor is None else normalize_axis("choice", axis, tensor.ndim)
+        size = int(x) if tensor is None else tensor.shape[axis]
+        full = normalize_shape("choice", shape)
+        if size == 0 and count_elements(full) != 0:
+            raise ArgumentError(message("choice: there is nothing to choose from", got=f"choice({x!r})"[:80]))
+        places = self._places(size, full, replace, p)
+        return places if tensor is None else take_along(tensor, places, axis)
+
+    def _places(self, size: Any, shape: Any, replace: bool, p: TensorLike | None) -> Tensor:
+        """Draw positions out of `size`."""
+        if p is not None:
+            weights = _float_parameter(p)
+            if weights.shape != (size,):
+                raise ShapeError(
+                    message(f"choice: there are {size} elements and weights of shape {weights.shape}",
+                            hint="Give one weight per element of the axis.")
+                )  # fmt: skip
+            return self._draw(distributions.random_choice, weights, shape, bool(replace))
+        if replace:
+            return self._draw(draws.random_integers, 0, int(size), shape, int32)
+        return self._draw(distributions.random_choice, ones((size,)), shape, False)
+
+    def shuffle(self, x: TensorLike, axis: int = 0) -> Tensor:
+        """Return a tensor's slices in another order; see `hf.random.shuffle`."""
+        tensor = as_tensor(x)
+        axis = normalize_axis("shuffle", axis, tensor.ndim)
+        return take(tensor, self._draw(draws.random_permutation, tensor.shape[axis]), axis=axis)
+
+
+def _float_parameter(value: TensorLike) -> Tensor:
+    tensor = as_tensor(value)
+    return parameter(tensor, as_differentiable(tensor.dtype))
+
+
+def take_along(tensor: Tensor, places: Tensor, axis: int) -> Tensor:
+    """Take slices of an axis, in the shape of the places."""
+    flat = take(tensor, places.reshape((count_elements(places.shape),)), axis=axis)
+    return flat.reshape((*tensor.shape[:axis], *places.shape, *tensor.shape[axis + 1 :]))
