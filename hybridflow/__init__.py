@@ -78,6 +78,10 @@ from hybridflow.tracing.convert import no_convert as no_convert
 from hybridflow.tracing.function import CompiledFunction as CompiledFunction
 from hybridflow.tracing.function import compile as compile
 from hybridflow.tracing.to_jax import to_jax as to_jax
+from hybridflow.transforms.clipping import clip_by_global_norm as clip_by_global_norm
+from hybridflow.transforms.clipping import clip_by_norm as clip_by_norm
+from hybridflow.transforms.clipping import clip_by_value as clip_by_value
+from hybridflow.transforms.clipping import global_norm as global_norm
 from hybridflow.transforms.forward import hessian as hessian
 from hybridflow.transforms.forward import hvp as hvp
 from hybridflow.transforms.forward import jacobian as jacobian
