@@ -45,8 +45,9 @@ def _attribute(holder: Any, name: str) -> Any:
     return getattr(holder, name, MISSING)
 
 
-def _of_class(holder: Any, name: str) -> Any:
-    return getattr(type(holder), name, MISSING)
+def _method(holder: Any, name: str) -> Any:
+    found = getattr(holder, name, MISSING)
+    return getattr(found, "__func__", found)
 
 
 def _item(holder: Any, name: Any) -> Any:
@@ -79,7 +80,7 @@ class Access(NamedTuple):
 
 
 ATTRIBUTE = Access(_attribute, "getattr({v}, {n})", "{p}.{n}")
-METHOD = Access(_of_class, "getattr(type({v}), {n})", "{p}.{n}")
+METHOD = Access(_method, "getattr({v}, {n}).__func__", "{p}.{n}")
 ITEM = Access(_item, "{v}[{n}]", "{p}[{n!r}]")
 GLOBAL = Access(_item, "{v}[{n}]", "{n}")
 CELL = Access(_cell, "{v}.cell_contents", "{n}")
@@ -323,8 +324,8 @@ def _read(place: Place, number: int, parent: int, space: dict[str, Any]) -> str:
         space[f"g{number}"] = place.access.get
         space[f"n{number}"] = name
         return f"g{number}(v{parent}, n{number})"
-    if place.access is ATTRIBUTE and name.isidentifier() and not keyword.iskeyword(name):
-        return f"v{parent}.{name}"
+    if place.access in (ATTRIBUTE, METHOD) and name.isidentifier() and not keyword.iskeyword(name):
+        return f"v{parent}.{name}" + (".__func__" if place.access is METHOD else "")
     space[f"n{number}"] = name
     return place.access.code.format(v=f"v{parent}", n=f"n{number}")
 

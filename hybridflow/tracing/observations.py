@@ -76,9 +76,8 @@ class Observations:
         """Take the containers of an argument as those that a call must not change."""
         if isinstance(value, CONTAINERS) and id(value) not in self._inputs:
             self._inputs[id(value)] = (value, label)
-            items = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
-            for item in items:
-                self.argument(item, label)
+            for key, item in _items(value):
+                self.argument(item, f"{label}[{key!r}]")
 
     def place_of(self, obj: Any) -> Place | None:
         """Return where an object was read, None if the trace made it."""
@@ -119,12 +118,9 @@ class Observations:
         if _is_leaf(value) or id(value) in self._outside or id(value) in self._inputs:
             return
         self._outside[id(value)] = (value, place)
-        if isinstance(value, dict):
-            for key, item in cast("dict[Any, Any]", value).items():
+        if isinstance(value, CONTAINERS):
+            for key, item in _items(value):
                 self._register_item(place, key, item)
-        elif isinstance(value, CONTAINERS):
-            for position, item in enumerate(cast("list[Any]", value)):
-                self._register_item(place, position, item)
 
     def _register_item(self, parent: Place, key: Any, item: Any) -> None:
         if type(item) in PLAIN:
@@ -244,6 +240,13 @@ class Observations:
             if id(place) not in dropped and id(place.parent) not in dropped
         ]
         return Guards(places, captures) if any(place.guarded for place in places) else None
+
+
+def _items(container: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the keys, or positions, of a container and what is there."""
+    if isinstance(container, dict):
+        return cast("dict[Any, Any]", container).items()
+    return enumerate(cast("list[Any]", container))
 
 
 def _is_leaf(value: Any) -> bool:

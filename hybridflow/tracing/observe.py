@@ -7,7 +7,7 @@ becomes guards (`hybridflow.tracing.guards`); a write that a later call would mi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import CellType
+from types import BuiltinMethodType, CellType, MethodType
 from typing import Any, cast
 
 import numpy as np
@@ -69,9 +69,9 @@ def read_attr(obj: Any, name: str) -> Any:
     if found is not None:
         place = None if isinstance(obj, _BUILTINS) else found.place_of(obj)
         if place is not None:
-            if getattr(value, "__self__", None) is obj and getattr(type(obj), name, None) is not None:
-                found.read(place, METHOD, name, getattr(type(obj), name))
-            else:
+            if type(value) is MethodType and value.__self__ is obj:
+                found.read(place, METHOD, name, value.__func__)
+            elif type(value) is not BuiltinMethodType:
                 found.read(place, ATTRIBUTE, name, value)
     return value
 
