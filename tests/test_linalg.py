@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import hybridflow as hf
 from hybridflow.core.errors import ArgumentError, GradientError, ShapeError
-from hybridflow.ops.einsum import contraction_path
+from hybridflow.ops.contraction import contraction_path
 
 RNG = np.random.default_rng(0)
 A = RNG.standard_normal((3, 3)).astype(np.float32)
@@ -147,6 +147,17 @@ def test_svd_and_qr_give_the_matrix_back_and_are_canonical(shape: tuple[int, ...
         assert (diagonal.real > 0).all()
         assert (diagonal.imag == 0).all()
         close(hf.conj(q).mT @ q, np.broadcast_to(np.eye(q.shape[-1]), (*shape[:-2], *[q.shape[-1]] * 2)), 1e-5)
+
+
+def test_eigenvalues_have_an_order_and_eigenvectors_a_phase():
+    x = np.diag([3.0, -1.0, 2.0]) + 0.3 * A
+    values, vectors = hf.linalg.eig(x)
+    close(hf.astype(x, vectors.dtype) @ vectors, (values.numpy()[None] * vectors.numpy()), 1e-5)
+    along = values.numpy().real * math.cos(1) + values.numpy().imag * math.sin(1)
+    assert (np.diff(along) > 0).all()
+    assert (np.sum(weights(3)[:, None] * vectors.numpy(), axis=0).real > 0).all()
+    close(hf.linalg.eigvals(x), values.numpy(), 1e-5)
+    hf.testing.assert_same(lambda x: hf.linalg.eigvals(x @ x), x)
 
 
 # -- degenerate matrices ------------------------------------------------------------------------------------------

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import count
 from string import ascii_letters
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from jax import lax
@@ -30,167 +29,22 @@ from hybridflow.ops.common import (
     require_kind,
 )
 from hybridflow.ops.complex_parts import conj
+from hybridflow.ops.contraction import LaxPart, NumpyPart, contract_arrays, contraction_path
 from hybridflow.ops.shape import permute_dims, reshape, squeeze
-
-# -- contracting two operands -------------------------------------------------------------------------------------
-
-
-class _Pair(NamedTuple):
-    """How two terms are contracted: their labels sorted by what happens to them."""
-
-    batch: str
-    left: str
-    right: str
-    summed: str
-
-    @property
-    def result(self) -> str:
-        """The labels of the result, in the order in which it comes."""
-        return self.batch + self.left + self.right
-
-
-def _pair(a: str, b: str, keep: str) -> _Pair:
-    shared = [label for label in a if label in b]
-    return _Pair(
-        "".join(label for label in shared if label in keep),
-        "".join(label for label in a if label not in b),
-        "".join(label for label in b if label not in a),
-        "".join(label for label in shared if label not in keep),
-    )
-
-
-def _axes(term: str, labels: str) -> tuple[int, ...]:
-    return tuple([term.index(label) for label in labels])
-
-
-class _NumpyPart:
-    """The steps of a contraction in NumPy."""
-
-    @staticmethod
-    def diagonal(x: Any, first: int, second: int) -> Any:
-        return np.diagonal(x, axis1=first, axis2=second)
-
-    @staticmethod
-    def total(x: Any, axes: tuple[int, ...]) -> Any:
-        return np.sum(x, axis=axes, dtype=x.dtype)
-
-    @staticmethod
-    def transpose(x: Any, axes: tuple[int, ...]) -> Any:
-        return np.transpose(x, axes)
-
-    @staticmethod
-    def product(a: Any, b: Any, term_a: str, term_b: str, pair: _Pair) -> Any:
-        shape = [*[a.shape[term_a.index(label)] for label in pair.batch + pair.left]]
-        shape += [b.shape[term_b.index(label)] for label in pair.right]
-        a = np.transpose(a, _axes(term_a, pair.batch + pair.left + pair.summed))
-        b = np.transpose(b, _axes(term_b, pair.batch + pair.summed + pair.right))
-        batches = len(pair.batch)
-        if not pair.summed:
-            a = a.reshape((*a.shape, *[1] * len(pair.right)))
-            return a * b.reshape((*b.shape[:batches], *[1] * len(pair.left), *b.shape[batches:]))
-        inner = int(np.prod(b.shape[batches : batches + len(pair.summed)]))
-        batch = b.shape[:batches]
-        middle = batches + len(pair.left)
-        rows, columns = int(np.prod(shape[batches:middle])), int(np.prod(shape[middle:]))
-        found = np.matmul(a.reshape(*batch, rows, inner), b.reshape(*batch, inner, columns))
-        return found.reshape(shape)
-
-
-class _LaxPart:
-    """The same steps in jax."""
-
-    @staticmethod
-    def diagonal(x: Any, first: int, second: int) -> Any:
-        moved = [axis for axis in range(x.ndim) if axis not in (first, second)]
-        x = lax.transpose(x, (*moved, first, second))
-        size = x.shape[-1]
-        kept = lax.select(
-            lax.broadcast_in_dim(np.eye(size, dtype=bool), x.shape, (x.ndim - 2, x.ndim - 1)), x, lax.full_like(x, 0)
-        )
-        return lax.reduce_sum(kept, (x.ndim - 1,)).astype(x.dtype)
-
-    @staticmethod
-    def total(x: Any, axes: tuple[int, ...]) -> Any:
-        return lax.reduce_sum(x, axes)
-
-    @staticmethod
-    def transpose(x: Any, axes: tuple[int, ...]) -> Any:
-        return lax.transpose(x, axes)
-
-    @staticmethod
-    def product(a: Any, b: Any, term_a: str, term_b: str, pair: _Pair) -> Any:
-        if pair.summed:
-            contracted = (_axes(term_a, pair.summed), _axes(term_b, pair.summed))
-            batch = (_axes(term_a, pair.batch), _axes(term_b, pair.batch))
-            return lax.dot_general(a, b, (contracted, batch), precision=lax.Precision.HIGHEST)
-        sizes = dict(zip(term_a + term_b, a.shape + b.shape, strict=True))
-        shape = tuple([sizes[label] for label in pair.result])
-        return lax.mul(*[
-            lax.broadcast_in_dim(lax.transpose(x, _axes(term, own)), shape, _axes(pair.result, own))
-            for x, term, own in ((a, term_a, pair.batch + pair.left), (b, term_b, pair.batch + pair.right))
-        ])  # fmt: skip
-
-
-def _single(part: Any, x: Any, term: str, keep: str) -> tuple[Any, str]:
-    """Take the diagonals of repeated labels of one operand and sum over those nobody else needs."""
-    while len(set(term)) < len(term):
-        label = next(label for label in term if term.count(label) > 1)
-        first = term.index(label)
-        second = term.index(label, first + 1)
-        x = part.diagonal(x, first, second)
-        term = term[:first] + term[first + 1 : second] + term[second + 1 :] + label
-    lone = "".join(label for label in term if label not in keep)
-    if lone:
-        x = part.total(x, _axes(term, lone))
-        term = "".join(label for label in term if label not in lone)
-    return x, term
-
-
-@lru_cache(maxsize=512)
-def contraction_path(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the order of pairwise contractions with few operations: positions of a list that results join at its end.
-
-    All orders are tried for up to four operands; for more, the cheapest next pair is taken.
-    """
-    if len(shapes) <= 2:
-        return (tuple(range(len(shapes))),)
-    views = [np.broadcast_to(np.float32(0), shape) for shape in shapes]
-    how = "optimal" if len(shapes) <= 4 else "greedy"
-    path = np.einsum_path(subscripts, *views, optimize=how)[0][1:]
-    return tuple([tuple(step) for step in path])
-
-
-def _contract(part: Any, subscripts: str, xs: Sequence[Any]) -> Any:
-    inputs, result = subscripts.split("->")
-    operands = list(zip(xs, inputs.split(","), strict=True))
-    for step in contraction_path(subscripts, tuple([tuple(x.shape) for x in xs])):
-        chosen = [operands[position] for position in step]
-        operands = [one for position, one in enumerate(operands) if position not in step]
-        while len(chosen) > 1:
-            (b, term_b), (a, term_a) = chosen.pop(), chosen.pop()
-            keep = result + "".join(term for _, term in operands + chosen)
-            a, term_a = _single(part, a, term_a, keep + term_b)
-            b, term_b = _single(part, b, term_b, keep + term_a)
-            pair = _pair(term_a, term_b, keep)
-            chosen.append((part.product(a, b, term_a, term_b, pair), pair.result))
-        operands += chosen
-    ((x, term),) = operands
-    x, term = _single(part, x, term, result)
-    return x if term == result else part.transpose(x, _axes(term, result))
 
 
 def _kernel(*xs: Any, subscripts: str) -> Any:
     sizes = _sizes(subscripts, [x.shape for x in xs])
     if sizes is None:
         raise ValueError
-    return _contract(_NumpyPart, subscripts, xs)
+    return contract_arrays(NumpyPart, subscripts, xs)
 
 
 def _lower(*xs: Any, subscripts: str) -> Any:
     dtype = xs[0].dtype
     if dtype.num in LOW_PRECISION:
         xs = tuple([lax.convert_element_type(x, float32) for x in xs])
-    found = _contract(_LaxPart, subscripts, xs)
+    found = contract_arrays(LaxPart, subscripts, xs)
     return found if found.dtype == dtype else lax.convert_element_type(found, dtype)
 
 
@@ -358,7 +212,7 @@ def einsum(*operands: Any, subscripts: str | None = None) -> Tensor:
         raise ArgumentError(
             message(f"einsum: {len(terms)} terms for {len(tensors)} operands", hint="Give one term per operand.")
         )
-    return contract(terms, result, tensors)
+    return _contract(terms, result, tensors)
 
 
 # -- what the user wrote ------------------------------------------------------------------------------------------
@@ -397,7 +251,7 @@ def _parse_lists(operands: Sequence[Any]) -> tuple[list[Labels], Labels | None, 
     return [labels(operands[2 * i + 1]) for i in range(pairs)], result, [operands[2 * i] for i in range(pairs)]
 
 
-def contract(terms: Sequence[Labels], result: Labels | None, tensors: Sequence[Tensor]) -> Tensor:
+def _contract(terms: Sequence[Labels], result: Labels | None, tensors: Sequence[Tensor]) -> Tensor:
     """Contract tensors whose axes have labels: letters or integers, and ``"."`` for an ellipsis.
 
     Raises:
@@ -515,7 +369,7 @@ def tensordot(x1: TensorLike, x2: TensorLike, /, *, axes: Any = 2) -> Tensor:
     other: list[Any] = [left[right.index(axis)] if axis in right else next(labels) for axis in range(b.ndim)]
     term = tuple(range(a.ndim))
     kept = [axis for axis in term if axis not in left] + [label for label in other if label >= a.ndim]
-    return contract([term, tuple(other)], tuple(kept), (a, b))
+    return _contract([term, tuple(other)], tuple(kept), (a, b))
 
 
 def _paired_axes(axes: Any, a: Tensor, b: Tensor) -> tuple[list[int], list[int]]:
@@ -567,7 +421,7 @@ def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
         moved.append(tensor)
     a, b = moved
     require_kind("vecdot", NUMERIC, a.spec, b.spec)
-    return contract([(_ELLIPSIS, "i"), (_ELLIPSIS, "i")], (_ELLIPSIS,), (conj(a), b))
+    return _contract([(_ELLIPSIS, "i"), (_ELLIPSIS, "i")], (_ELLIPSIS,), (conj(a), b))
 
 
 def outer(x1: TensorLike, x2: TensorLike, /) -> Tensor:
@@ -596,7 +450,7 @@ def outer(x1: TensorLike, x2: TensorLike, /) -> Tensor:
             message(f"outer: takes vectors, the operands have {a.ndim} and {b.ndim} dimensions",
                     got=call_text("outer", a.spec, b.spec), hint="Flatten them with .reshape(-1), or use hf.tensordot.")
         )  # fmt: skip
-    return contract([("i",), ("j",)], ("i", "j"), (a, b))
+    return _contract([("i",), ("j",)], ("i", "j"), (a, b))
 
 
 def kron(x1: TensorLike, x2: TensorLike, /) -> Tensor:
@@ -624,7 +478,7 @@ def kron(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     a, b = (reshape(x, shape) for x, shape in zip((a, b), shapes, strict=True))
     labels = tuple(range(2 * ndim))
     result = tuple([label for axis in range(ndim) for label in (axis, ndim + axis)])
-    found = contract([labels[:ndim], labels[ndim:]], result, (a, b))
+    found = _contract([labels[:ndim], labels[ndim:]], result, (a, b))
     return reshape(found, tuple([i * j for i, j in zip(*shapes, strict=True)]))
 
 

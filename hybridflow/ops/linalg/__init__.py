@@ -5,6 +5,7 @@ from hybridflow.ops.diagonals import trace as trace
 from hybridflow.ops.einsum import outer as outer
 from hybridflow.ops.einsum import tensordot as tensordot
 from hybridflow.ops.einsum import vecdot as vecdot
+from hybridflow.ops.linalg.eigen import *  # noqa: F403
 from hybridflow.ops.linalg.exponential import *  # noqa: F403
 from hybridflow.ops.linalg.norms import *  # noqa: F403
 from hybridflow.ops.linalg.products import *  # noqa: F403

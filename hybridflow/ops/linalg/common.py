@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.core.dims import same_size
 from hybridflow.core.dtypes import LOW_PRECISION, complex64, complex128, float32, float64, kind_of
 from hybridflow.core.errors import DTypeError, ShapeError, message
-from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, as_tensor, call_text, cast_to, promote, promote_float
+from hybridflow.ops.common import (
+    FLOATING,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    asarray,
+    broadcast_lowered,
+    broadcast_shapes,
+    call_text,
+    cast_to,
+    make_spec,
+    promote,
+    promote_float,
+    require_kind,
+    unbroadcast,
+)
 
 REAL_OF = {complex64: float32, complex128: float64}
 """The dtype of the parts of complex numbers."""
@@ -91,6 +108,70 @@ def is_square(x: Any) -> bool:
     return x.ndim >= 2 and x.shape[-1] == x.shape[-2]
 
 
+def square_infer(name: str) -> Callable[..., TensorSpec]:
+    """Return the shape rule of an op from square matrices to matrices of the same shape."""
+
+    def infer(x: TensorSpec, **attrs: Any) -> TensorSpec:
+        del attrs
+        require_kind(name, FLOATING, x)
+        require_square(name, x)
+        return make_spec(x.shape, x.dtype)
+
+    return infer
+
+
+def relative_tolerance(rtol: TensorLike, tensor: Tensor) -> Tensor:
+    """Return the part of the largest singular value up to which others count as 0, in the dtype of the values."""
+    dtype = real_dtype(tensor.dtype)
+    if rtol is not None:
+        return cast_to(as_tensor(rtol), dtype)
+    rows, columns = tensor.shape[-2:]
+    return asarray(max(int(rows), int(columns)) * float(np.finfo(dtype).eps), dtype=dtype)
+
+
+def system_infer(name: str, a: TensorSpec, b: TensorSpec) -> TensorSpec:
+    """Return the spec of the solution of ``a x = b``; a 1-d `b` is one right-hand side."""
+    require_kind(name, FLOATING, a, b)
+    if a.dtype != b.dtype:
+        raise DTypeError(message(f"{name}: dtypes differ: {a.dtype} and {b.dtype}", got=call_text(name, a, b)))
+    require_square(name, a, b)
+    if not b.shape:
+        raise ShapeError(
+            message(f"{name}: the right-hand side has 0 dimensions, 1 at least is needed", got=call_text(name, a, b),
+                    hint="Pass (n,) or (..., n, k).")
+        )  # fmt: skip
+    vector = len(b.shape) == 1
+    size, rows = a.shape[-1], b.shape[-1 if vector else -2]
+    if size != rows:
+        raise ShapeError(
+            message(f"{name}: {size} equations, but a right-hand side with {rows}", got=call_text(name, a, b),
+                    hint="The second to last size of the second operand must be the size of the matrix.")
+        )  # fmt: skip
+    batch = broadcast_shapes(name, a.shape[:-2], () if vector else b.shape[:-2])
+    return make_spec((*batch, *(b.shape if vector else b.shape[-2:])), a.dtype)
+
+
+def system_gradients(F: Any, g: Any, y: Any, a: Any, b: Any, back: Any) -> tuple[Any, Any]:
+    """Return the gradients of a system's operands: ``back`` solves the transposed systems.
+
+    With ``x = a^-1 b`` they are ``gb = a^-T g`` and ``ga = -gb x^T`` (M. B. Giles 2008, section 2.3.1).
+    """
+    vector = len(b.shape) == 1
+    gb = F.reshape(back(with_axes(F, g, 1)), shape=g.shape) if vector else back(g)
+
+    def of_matrix() -> Any:
+        left, right = (with_axes(F, gb, 1), with_axes(F, y, 1)) if vector else (gb, y)
+        return unbroadcast(F, -F.matmul(left, transposed(F, right)), a)
+
+    return of_matrix, unbroadcast(F, gb, b)
+
+
+def lower_batch(a: Any, b: Any) -> tuple[Any, Any]:
+    """Broadcast a matrix and a right-hand side ``(..., n, k)`` against each other."""
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return broadcast_lowered(a, (*batch, *a.shape[-2:])), broadcast_lowered(b, (*batch, *b.shape[-2:]))
+
+
 # -- gradient rules -----------------------------------------------------------------------------------------------
 
 
@@ -110,9 +191,39 @@ def adjoint(F: Any, x: Any) -> Any:
     return conjugated(F, transposed(F, x))
 
 
+def row(F: Any, x: Any) -> Any:
+    """Return ``(..., n)`` as ``(..., 1, n)``."""
+    return F.reshape(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
+
+
 def with_axes(F: Any, x: Any, count: int) -> Any:
     """Add axes of size 1 at the end."""
     return F.reshape(x, shape=(*x.shape, *[1] * count))
+
+
+# -- lowerings ----------------------------------------------------------------------------------------------------
+
+
+def phases(vectors: Any) -> Any:
+    """Return, per column, the conjugate of the phase of its inner product with the cosines; 1 where that is 0."""
+    weights = np.cos(np.arange(vectors.shape[-2])).astype(vectors.real.dtype)
+    product = jnp.sum(vectors * weights[:, None], axis=-2)
+    size = jnp.abs(product)
+    zero = size == 0
+    one = np.ones((), product.dtype)
+    unit = jnp.where(zero, one, product / jnp.where(zero, np.ones((), size.dtype), size))
+    return jnp.conj(unit) if vectors.dtype.kind == "c" else unit
+
+
+def turned(vectors: Any) -> Any:
+    """Return vectors, one per column, turned so that their inner product with the cosines is real and positive."""
+    return vectors * phases(vectors)[..., None, :]
+
+
+def hermitian_part(x: Any) -> Any:
+    """Return ``(x + x^H) / 2`` of a NumPy or jax array."""
+    other = x.swapaxes(-1, -2)
+    return (x + (other.conj() if x.dtype.kind == "c" else other)) * np.asarray(0.5, x.dtype)
 
 
 # -- kernels ------------------------------------------------------------------------------------------------------
@@ -173,8 +284,3 @@ def cubes(factor: float) -> Callable[..., Any]:
         return int(factor * 6) * x.size * x.shape[-1] // 6
 
     return flops
-
-
-def flatten(groups: Iterable[Iterable[Any]]) -> list[Any]:
-    """Return the members of several groups in one list."""
-    return [one for group in groups for one in group]

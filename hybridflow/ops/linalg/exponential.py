@@ -12,8 +12,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
 from hybridflow.ops.common import Tensor, TensorLike
-from hybridflow.ops.linalg.common import cubes, factorable, gaussian, transposed
-from hybridflow.ops.linalg.triangular import square_infer
+from hybridflow.ops.linalg.common import cubes, factorable, gaussian, square_infer, transposed
 
 
 def _lower(x: Any) -> Any:

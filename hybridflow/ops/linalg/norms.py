@@ -28,8 +28,16 @@ from hybridflow.ops.common import (
 from hybridflow.ops.comparison import greater, not_equal
 from hybridflow.ops.elementwise import abs as absolute
 from hybridflow.ops.elementwise import astype
-from hybridflow.ops.linalg.common import as_float, conjugated, factorable, gaussian, real_dtype, require_matrix
-from hybridflow.ops.linalg.spectral import pinv, relative_tolerance, svdvals
+from hybridflow.ops.linalg.common import (
+    as_float,
+    conjugated,
+    factorable,
+    gaussian,
+    real_dtype,
+    relative_tolerance,
+    require_matrix,
+)
+from hybridflow.ops.linalg.spectral import pinv, svdvals
 from hybridflow.ops.matmul import matmul
 from hybridflow.ops.reductions import max as reduce_max
 from hybridflow.ops.reductions import min as reduce_min

@@ -26,10 +26,7 @@ from hybridflow.ops.common import (
     Tensor,
     TensorLike,
     TensorSpec,
-    as_tensor,
-    asarray,
     broadcast_shapes,
-    cast_to,
     make_spec,
     require_kind,
     unbroadcast,
@@ -41,30 +38,19 @@ from hybridflow.ops.linalg.common import (
     cubes,
     factorable,
     gaussian,
+    hermitian_part,
+    phases,
     real_dtype,
+    relative_tolerance,
     require_matrix,
     require_square,
+    row,
     transposed,
+    turned,
     well_conditioned,
 )
-from hybridflow.ops.linalg.triangular import hermitian_part
 
 _ONE_IMPLEMENTATION = No("the vectors of repeated values depend on the implementation, so both modes use XLA's")
-
-
-def _phases(vectors: Any) -> Any:
-    """Return, per column, the conjugate of the phase of its inner product with the cosines; 1 where that is 0."""
-    weights = np.cos(np.arange(vectors.shape[-2])).astype(vectors.real.dtype)
-    product = jnp.sum(vectors * weights[:, None], axis=-2)
-    size = jnp.abs(product)
-    zero = size == 0
-    one = np.ones((), product.dtype)
-    unit = jnp.where(zero, one, product / jnp.where(zero, np.ones((), size.dtype), size))
-    return jnp.conj(unit) if vectors.dtype.kind == "c" else unit
-
-
-def _turned(vectors: Any) -> Any:
-    return vectors * _phases(vectors)[..., None, :]
 
 
 # -- Hermitian eigenvalues ----------------------------------------------------------------------------------------
@@ -86,7 +72,7 @@ def _eigh_lower(x: Any) -> Any:
     if not x.size:
         return jnp.zeros(x.shape[:-1], x.real.dtype), x
     vectors, values = lax.linalg.eigh(hermitian_part(x), symmetrize_input=False, sort_eigenvalues=True)
-    return values, _turned(vectors)
+    return values, turned(vectors)
 
 
 def _eigh_infer(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
@@ -156,12 +142,7 @@ def eigh(x: TensorLike, /) -> EighResult:
 def _eigvalsh_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     del y
     _, vectors = F.eigh(x)
-    return (F.matmul(conjugated(F, vectors) * _row(F, g), transposed(F, vectors)),)
-
-
-def _row(F: Any, x: Any) -> Any:
-    """Return ``(..., n)`` as ``(..., 1, n)``."""
-    return F.reshape(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
+    return (F.matmul(conjugated(F, vectors) * row(F, g), transposed(F, vectors)),)
 
 
 @op(
@@ -235,12 +216,12 @@ def _svd_lower(x: Any, *, full_matrices: bool) -> Any:
                  for shape in ((rows, left), (right, columns)))  # fmt: skip
         return u, jnp.zeros((*batch, short), x.real.dtype), vh
     u, s, vh = lax.linalg.svd(x, full_matrices=full_matrices, compute_uv=True)
-    phases = _phases(u)
-    u = u * phases[..., None, :]
-    other = jnp.conj(phases[..., :short, None]) * vh[..., :short, :]
+    turns = phases(u)
+    u = u * turns[..., None, :]
+    other = jnp.conj(turns[..., :short, None]) * vh[..., :short, :]
     if vh.shape[-2] > short:
         extra = vh[..., short:, :]
-        other = jnp.concatenate([other, extra * _phases(extra.swapaxes(-1, -2))[..., None]], axis=-2)
+        other = jnp.concatenate([other, extra * phases(extra.swapaxes(-1, -2))[..., None]], axis=-2)
     return u, s, other
 
 
@@ -273,7 +254,7 @@ def _svd_vjp(F: Any, g: Any, y: Any, x: Any, *, full_matrices: bool) -> Any:
         )  # fmt: skip
     if full_matrices:
         u, _, vh = F.svd(x, full_matrices=False)
-        return (F.matmul(conjugated(F, u) * _row(F, g[1]), conjugated(F, vh)),)
+        return (F.matmul(conjugated(F, u) * row(F, g[1]), conjugated(F, vh)),)
     return _svd_rule(F, g, y, x, full_matrices=full_matrices)
 
 
@@ -341,7 +322,7 @@ def _svdvals_infer(x: TensorSpec) -> TensorSpec:
 def _svdvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     del y
     u, _, vh = F.svd(x, full_matrices=False)
-    return (F.matmul(conjugated(F, u) * _row(F, g), conjugated(F, vh)),)
+    return (F.matmul(conjugated(F, u) * row(F, g), conjugated(F, vh)),)
 
 
 def _svdvals_samples(rng: np.random.Generator) -> Any:
@@ -418,7 +399,7 @@ def _qr_lower(x: Any, *, complete: bool) -> Any:
     zero = size == 0
     unit = jnp.where(zero, np.ones((), x.dtype), diagonal / jnp.where(zero, np.ones((), size.dtype), size))
     if q.shape[-1] > short:
-        unit = jnp.concatenate([unit, jnp.conj(_phases(q[..., short:]))], axis=-1)
+        unit = jnp.concatenate([unit, jnp.conj(phases(q[..., short:]))], axis=-1)
     q = q * unit[..., None, :]
     r = jnp.triu(r * jnp.conj(unit)[..., : r.shape[-2], None])
     if columns > short:
@@ -601,15 +582,6 @@ def pinv(x: TensorLike, /, *, rtol: TensorLike = None) -> Tensor:
     (tensor,) = factorable("pinv", x)
     require_matrix("pinv", tensor.spec)
     return bind(pinv.op, (tensor, relative_tolerance(rtol, tensor)))
-
-
-def relative_tolerance(rtol: TensorLike, tensor: Tensor) -> Tensor:
-    """Return the part of the largest singular value up to which others count as 0, in the dtype of the values."""
-    dtype = real_dtype(tensor.dtype)
-    if rtol is not None:
-        return cast_to(as_tensor(rtol), dtype)
-    rows, columns = tensor.shape[-2:]
-    return asarray(max(int(rows), int(columns)) * float(np.finfo(dtype).eps), dtype=dtype)
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

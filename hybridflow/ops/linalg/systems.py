@@ -22,11 +22,13 @@ from hybridflow.ops.linalg.common import (
     nan_of,
     real_dtype,
     require_square,
+    square_infer,
+    system_gradients,
+    system_infer,
     transposed,
     well_conditioned,
     with_axes,
 )
-from hybridflow.ops.linalg.triangular import square_infer, system_gradients, system_infer
 
 # -- solving ------------------------------------------------------------------------------------------------------
 

@@ -9,19 +9,11 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
-    FLOATING,
     Tensor,
     TensorLike,
-    TensorSpec,
-    broadcast_lowered,
-    broadcast_shapes,
-    call_text,
-    make_spec,
-    require_kind,
-    unbroadcast,
 )
 from hybridflow.ops.linalg.common import (
     adjoint,
@@ -30,59 +22,17 @@ from hybridflow.ops.linalg.common import (
     each_matrix,
     factorable,
     gaussian,
+    hermitian_part,
     is_square,
+    lower_batch,
     nan_of,
     positive_definite,
-    require_square,
+    square_infer,
+    system_gradients,
+    system_infer,
     transposed,
     well_conditioned,
-    with_axes,
 )
-
-# -- systems of equations: what their shapes must be --------------------------------------------------------------
-
-
-def system_infer(name: str, a: TensorSpec, b: TensorSpec) -> TensorSpec:
-    """Return the spec of the solution of ``a x = b``; a 1-d `b` is one right-hand side."""
-    require_kind(name, FLOATING, a, b)
-    if a.dtype != b.dtype:
-        raise DTypeError(message(f"{name}: dtypes differ: {a.dtype} and {b.dtype}", got=call_text(name, a, b)))
-    require_square(name, a, b)
-    if not b.shape:
-        raise ShapeError(
-            message(f"{name}: the right-hand side has 0 dimensions, 1 at least is needed", got=call_text(name, a, b),
-                    hint="Pass (n,) or (..., n, k).")
-        )  # fmt: skip
-    vector = len(b.shape) == 1
-    size, rows = a.shape[-1], b.shape[-1 if vector else -2]
-    if size != rows:
-        raise ShapeError(
-            message(f"{name}: {size} equations, but a right-hand side with {rows}", got=call_text(name, a, b),
-                    hint="The second to last size of the second operand must be the size of the matrix.")
-        )  # fmt: skip
-    batch = broadcast_shapes(name, a.shape[:-2], () if vector else b.shape[:-2])
-    return make_spec((*batch, *(b.shape if vector else b.shape[-2:])), a.dtype)
-
-
-def system_gradients(F: Any, g: Any, y: Any, a: Any, b: Any, back: Any) -> tuple[Any, Any]:
-    """Return the gradients of a system's operands: ``back`` solves the transposed systems.
-
-    With ``x = a^-1 b`` they are ``gb = a^-T g`` and ``ga = -gb x^T`` (M. B. Giles 2008, section 2.3.1).
-    """
-    vector = len(b.shape) == 1
-    gb = F.reshape(back(with_axes(F, g, 1)), shape=g.shape) if vector else back(g)
-
-    def of_matrix() -> Any:
-        left, right = (with_axes(F, gb, 1), with_axes(F, y, 1)) if vector else (gb, y)
-        return unbroadcast(F, -F.matmul(left, transposed(F, right)), a)
-
-    return of_matrix, unbroadcast(F, gb, b)
-
-
-def lower_batch(a: Any, b: Any) -> tuple[Any, Any]:
-    """Broadcast a matrix and a right-hand side ``(..., n, k)`` against each other."""
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    return broadcast_lowered(a, (*batch, *a.shape[-2:])), broadcast_lowered(b, (*batch, *b.shape[-2:]))
 
 
 def _triangular_lower(a: Any, b: Any, *, lower: bool, transpose: bool, unit_diagonal: bool) -> Any:
@@ -179,12 +129,6 @@ def solve_triangular(
 # -- Cholesky -----------------------------------------------------------------------------------------------------
 
 
-def hermitian_part(x: Any) -> Any:
-    """Return ``(x + x^H) / 2`` of a NumPy or jax array."""
-    other = x.swapaxes(-1, -2)
-    return (x + (other.conj() if x.dtype.kind == "c" else other)) * np.asarray(0.5, x.dtype)
-
-
 def _cholesky_kernel(x: Any, *, upper: bool) -> Any:
     if not is_square(x):
         raise ValueError
@@ -207,16 +151,6 @@ def _cholesky_lower(x: Any, *, upper: bool) -> Any:
         failed = jnp.isnan(jnp.diagonal(factor, axis1=-2, axis2=-1)).any(-1)[..., None, None]
         factor = jnp.where(failed, np.tril(np.full(x.shape[-2:], nan_of(x.dtype))), factor)
     return jnp.conj(factor.swapaxes(-1, -2)) if upper else factor
-
-
-def square_infer(name: str) -> Any:
-    def infer(x: TensorSpec, **attrs: Any) -> TensorSpec:
-        del attrs
-        require_kind(name, FLOATING, x)
-        require_square(name, x)
-        return make_spec(x.shape, x.dtype)
-
-    return infer
 
 
 def _cholesky_vjp(F: Any, g: Any, y: Any, x: Any, *, upper: bool) -> Any:

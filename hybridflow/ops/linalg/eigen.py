@@ -1,0 +1,174 @@
+"""Eigenvalues of matrices that need not be Hermitian."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import complex64, complex128, float32, float64
+from hybridflow.core.errors import DTypeError, ShapeError
+from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
+from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
+from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.linalg.common import cubes, factorable, gaussian, nan_of, require_square, row, transposed, turned
+
+_COMPLEX_OF = {float32: complex64, float64: complex128}
+_DIRECTION = np.array([np.cos(1), np.sin(1)])
+"""Eigenvalues are ordered along it: numbers with algebraic parts are never level with each other."""
+
+
+class EigResult(NamedTuple):
+    """Eigenvalues and eigenvectors.
+
+    Attributes:
+        eigenvalues: ``(..., n)``, complex.
+        eigenvectors: ``(..., n, n)``, complex, one per column, of length 1.
+    """
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+def _order(values: Any) -> Any:
+    along = _DIRECTION.astype(values.real.dtype)
+    return jnp.argsort(values.real * along[0] + values.imag * along[1], axis=-1)
+
+
+def _finite(x: Any) -> tuple[Any, Any]:
+    """Return matrices without those that are not finite, of which LAPACK may never return, and which are."""
+    finite = jnp.isfinite(x).all((-1, -2))
+    return jnp.where(finite[..., None, None], x, np.zeros((), x.dtype)), finite
+
+
+def _eig_lower(x: Any) -> Any:
+    dtype = _COMPLEX_OF.get(x.dtype, x.dtype)
+    if not x.size:
+        return jnp.zeros(x.shape[:-1], dtype), jnp.zeros(x.shape, dtype)
+    x, finite = _finite(x)
+    values, vectors = lax.linalg.eig(x, compute_left_eigenvectors=False, enable_eigvec_derivs=True)
+    order = _order(values)
+    values = jnp.take_along_axis(values, order, axis=-1)
+    vectors = jnp.take_along_axis(vectors, order[..., None, :], axis=-1)
+    length = jnp.sqrt(jnp.sum(jnp.square(vectors.real) + jnp.square(vectors.imag), axis=-2, keepdims=True))
+    nan = nan_of(dtype)
+    vectors = turned(vectors / length)
+    return jnp.where(finite[..., None], values, nan), jnp.where(finite[..., None, None], vectors, nan)
+
+
+def _eigvals_lower(x: Any) -> Any:
+    dtype = _COMPLEX_OF.get(x.dtype, x.dtype)
+    if not x.size:
+        return jnp.zeros(x.shape[:-1], dtype)
+    x, finite = _finite(x)
+    (values,) = lax.linalg.eig(
+        x, compute_left_eigenvectors=False, compute_right_eigenvectors=False, enable_eigvec_derivs=True
+    )
+    return jnp.where(finite[..., None], jnp.take_along_axis(values, _order(values), axis=-1), nan_of(dtype))
+
+
+def _eig_infer(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
+    require_kind("eig", FLOATING, x)
+    require_square("eig", x)
+    dtype = _COMPLEX_OF.get(x.dtype, x.dtype)
+    return make_spec(x.shape[:-1], dtype), make_spec(x.shape, dtype)
+
+
+def _samples(rng: np.random.Generator) -> Any:
+    yield Sample((np.array([[1.0, -2.0, 0.5], [1.5, 1.2, 0.0], [0.3, 0.2, -3.0]], np.float32),))
+    yield Sample((np.diag([1.0, 3.0]) + 0.4 * gaussian(rng, 2, 2, 2, dtype=np.complex128),))
+    yield Sample((gaussian(rng, 2, 0, 0),), gradient=False)
+    yield Sample((np.stack([np.diag([1.0, 2.0]), np.full((2, 2), np.nan)]),), gradient=False)
+    yield Bad((gaussian(rng, 3, 2),), error=ShapeError, text="not square: 3 rows, 2 columns")
+    yield Bad((gaussian(rng, 2, 2, dtype="float16"),), error=DTypeError, text="does not take float16")
+
+
+@op(
+    kernel=No("the order and the vectors depend on the implementation, so both modes use XLA's"),
+    lower=_eig_lower,
+    infer=_eig_infer,
+    vjp=rule_from_lowering("eig"),
+    saves=Saves(x="all"),
+    flops=cubes(25),
+    samples=_samples,
+    ulp=128,
+)
+def eig(x: TensorLike, /) -> EigResult:
+    """Compute eigenvalues and eigenvectors of square matrices.
+
+    The eigenvalues are ordered by ``cos(1) Re + sin(1) Im``, which ties only for numbers with a transcendental part.
+    Each eigenvector has length 1 and is turned as those of `eigh`. Those of a repeated eigenvalue are some basis (or
+    fewer than its multiplicity), and the gradient is NaN there. On a CPU only.
+
+    Args:
+        x: ``(..., n, n)``, real or complex floats.
+
+    Returns:
+        An `EigResult`, complex; NaN for a matrix with elements that are not finite.
+
+    Raises:
+        ShapeError: a matrix that is not square.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linalg.eig([[0.0, -1.0], [1.0, 0.0]]).eigenvalues
+        Tensor([0.-1.j, 0.+1.j], dtype=complex64)
+
+    Reference:
+        Gradient: M. B. Giles 2008, section 3.1, and C. Boeddeker et al., "On the computation of complex-valued
+        gradients with application to statistically optimum beamforming", 2017. ``25 n**3`` FLOPs: G. H. Golub and
+        C. F. Van Loan, Matrix Computations, section 7.5.
+    """
+    return EigResult(*bind(eig.op, factorable("eig", x)))
+
+
+def _eigvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
+    del y
+    _, vectors = F.eig(x)
+    found = F.solve(transposed(F, vectors), transposed(F, vectors * row(F, g)))
+    return (found if x.dtype.kind == "c" else F.astype(found, dtype=x.dtype),)
+
+
+@op(
+    kernel=No("the order depends on rounding, so both modes use XLA's"),
+    lower=_eigvals_lower,
+    infer=lambda x: _eig_infer(x)[0],
+    vjp=_eigvals_vjp,
+    saves=Saves(x=(0,)),
+    flops=cubes(10),
+    samples=_samples,
+    ulp=128,
+)
+def eigvals(x: TensorLike, /) -> Tensor:
+    """Compute eigenvalues of square matrices.
+
+    They are ordered by ``cos(1) Re + sin(1) Im``. The gradient needs as many eigenvectors as eigenvalues, the second
+    order distinct eigenvalues. On a CPU only.
+
+    Args:
+        x: ``(..., n, n)``, real or complex floats.
+
+    Returns:
+        ``(..., n)``, complex; NaN for a matrix with elements that are not finite.
+
+    Raises:
+        ShapeError: a matrix that is not square.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linalg.eigvals([[0.0, -1.0], [1.0, 0.0]])
+        Tensor([0.-1.j, 0.+1.j], dtype=complex64)
+
+    Reference:
+        Gradient: M. B. Giles 2008, section 3.1. ``10 n**3`` FLOPs: G. H. Golub and C. F. Van Loan, Matrix
+        Computations, section 7.5.
+    """
+    return bind(eigvals.op, factorable("eigvals", x))
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
