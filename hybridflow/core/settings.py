@@ -9,19 +9,21 @@ class Settings:
     Attributes:
         eager: compiled functions run op by op.
         checks: compiled functions check what only values can tell, such as indices.
+        full_tracebacks: errors of compiled calls show hybridflow's own lines too.
+        plain: a call on the fast path may run as it is.
     """
 
-    __slots__ = ("checks", "eager", "plain")
+    __slots__ = ("checks", "eager", "full_tracebacks", "plain")
 
     def __init__(self) -> None:
         self.eager = False
         self.checks = True
+        self.full_tracebacks = False
         self.plain = True
 
-    def set(self, *, eager: bool | None = None, checks: bool | None = None) -> None:
-        """Change switches; None leaves one as it is."""
-        self.eager = self.eager if eager is None else eager
-        self.checks = self.checks if checks is None else checks
+    def set(self, name: str, flag: bool) -> None:
+        """Change a switch."""
+        setattr(self, name, flag)
         self.plain = self.checks and not self.eager  # the one thing that a call on the fast path asks
 
 

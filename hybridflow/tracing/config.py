@@ -14,13 +14,13 @@ class _Switch:
 
     def __init__(self, flag: bool = True) -> None:
         self._before: bool = getattr(SETTINGS, self.name)
-        SETTINGS.set(**{self.name: bool(flag)})
+        SETTINGS.set(self.name, bool(flag))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        SETTINGS.set(**{self.name: self._before})
+        SETTINGS.set(self.name, self._before)
 
 
 class run_eagerly(_Switch):  # noqa: N801 (used like a function: a call, or a context manager)
@@ -60,3 +60,15 @@ class checks(_Switch):  # noqa: N801
     """
 
     name = "checks"
+
+
+class full_tracebacks(_Switch):  # noqa: N801
+    """Show hybridflow's own lines in the tracebacks of compiled calls, for those who work on it.
+
+    Used as `run_eagerly` is.
+
+    Args:
+        flag: whether to show them.
+    """
+
+    name = "full_tracebacks"

@@ -56,6 +56,7 @@ from hybridflow.tracing.signature import (
     with_numbers,
 )
 from hybridflow.tracing.trace import Trace, make_trace, raw_value
+from hybridflow.tracing.tracebacks import trimmed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -218,16 +219,19 @@ class CompiledFunction(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function, tracing it first if no trace fits the arguments."""
-        sole = self._sole
-        if sole is not None and not kwargs and CONTEXT.get() is None and SETTINGS.plain:
-            # The executable itself refuses other shapes and dtypes, so a lone trace needs no key.
-            arrays = sole.raw_arguments(args)
-            if arrays is not None and (sole.hold is None or sole.hold()):
-                try:
-                    return sole.call(arrays)
-                except (TypeError, ValueError):
-                    pass  # the general way traces anew, or says what is wrong
-        return self._call(args, kwargs)
+        try:
+            sole = self._sole
+            if sole is not None and not kwargs and CONTEXT.get() is None and SETTINGS.plain:
+                # The executable itself refuses other shapes and dtypes, so a lone trace needs no key.
+                arrays = sole.raw_arguments(args)
+                if arrays is not None and (sole.hold is None or sole.hold()):
+                    try:
+                        return sole.call(arrays)
+                    except (TypeError, ValueError):
+                        pass  # the general way traces anew, or says what is wrong
+            return self._call(args, kwargs)
+        except Exception as error:
+            raise trimmed(error)  # noqa: B904 (it is the same error)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None = None) -> Any:
         context = CONTEXT.get()
@@ -549,7 +553,10 @@ class CompiledMethod(BoundCall):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method."""
-        return self.__func__(self.__self__, *args, **kwargs)
+        try:
+            return self.__func__(self.__self__, *args, **kwargs)
+        except Exception as error:
+            raise trimmed(error)  # noqa: B904 (it is the same error)
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """See `CompiledFunction.graph`."""

@@ -300,7 +300,7 @@ class Guards:
                 lines.append(f"        if {_differs(place, number, space)}: return False")
         lines += ["    except (AttributeError, LookupError, TypeError, ValueError):", "        return False"]
         lines.append("    return True")
-        exec("\n".join(lines), space)  # straight-line Python, made once and run by every call
+        exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, made once
         return space["check"]
 
 

@@ -55,7 +55,7 @@ class Numbers:
             quick = dtype == _FLOAT32 and not wide
             outputs.append(f"{name} if -{_LARGE} < {name} < {_LARGE} else {convert}" if quick else convert)
         lines.append(f"    return [{', '.join(outputs)}]")
-        exec("\n".join(lines), space)  # straight-line Python, made once and run by every call
+        exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, made once
         self._run: Callable[..., list[Any]] = space["run"]
 
     def _collect(self, number: TracedFloat, names: dict[int, str]) -> None:

@@ -1,0 +1,39 @@
+"""Tracebacks of compiled calls: the user's files and lines, without hybridflow's and jax's in between."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+import jax
+
+from hybridflow.core.settings import SETTINGS
+
+_HIDDEN = tuple(
+    os.path.dirname(os.path.abspath(file)) + os.sep
+    for file in (os.path.dirname(os.path.abspath(__file__)), jax.__file__)
+)
+
+
+def trimmed(error: Exception) -> Exception:
+    """Return an error with only the user's lines in its traceback and in those of its causes."""
+    if not SETTINGS.full_tracebacks:
+        seen: set[int] = set()
+        one: BaseException | None = error
+        while one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = _users(one.__traceback__)
+            one = one.__cause__ or one.__context__
+    return error
+
+
+def _users(traceback: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_HIDDEN):
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    chain: TracebackType | None = None
+    for one in reversed(kept):
+        chain = TracebackType(chain, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return chain

@@ -1,0 +1,105 @@
+"""Errors of compiled calls keep their type and attributes, and show the user's lines only."""
+
+import traceback
+
+import pytest
+
+import hybridflow as hf
+
+
+class Own(Exception):
+    def __init__(self, code, *, detail):
+        super().__init__(f"own {code}")
+        self.code = code
+        self.detail = detail
+
+
+def raises(x):
+    raise Own(7, detail=[1])
+
+
+def adds(x):
+    return x + hf.zeros((5,))
+
+
+class Model:
+    def __init__(self, fn):
+        self.fn = fn
+
+    @hf.compile
+    def run(self, x):
+        return self.fn(x)
+
+
+def calls(fn):
+    inner = hf.compile(lambda x: fn(x))
+    return [
+        hf.compile(fn),
+        hf.compile(lambda x: [fn(y) for y in [x]]),
+        hf.compile(lambda x: inner(x)),
+        Model(fn).run,
+        hf.compile(lambda x: hf.cond(hf.sum(x) > 0, fn, lambda x: x, x)),
+        hf.compile(lambda x: hf.grad(lambda x: hf.sum(fn(x)))(x)),
+    ]
+
+
+def files_of(error):
+    return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+
+
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize(("fn", "kind"), [(raises, Own), (adds, hf.core.errors.ShapeError)])
+def test_the_users_lines_are_what_is_left(fn, kind, number):
+    with pytest.raises(kind) as caught:
+        calls(fn)[number](hf.zeros((3,)))
+    error = caught.value
+    assert traceback.extract_tb(error.__traceback__)[-1].name == fn.__name__
+    ours = [file for file in files_of(error) if file != __file__]
+    assert len(ours) <= 2  # the call itself
+    assert any("while compiling" in note for note in error.__notes__)
+    if kind is Own:
+        assert (error.code, error.detail) == (7, [1])
+
+
+def test_causes_are_trimmed_too():
+    def fn(x):
+        try:
+            return {}["key"]
+        except KeyError as error:
+            raise Own(1, detail=None) from error
+
+    with pytest.raises(Own) as caught:
+        hf.compile(fn)(1.0)
+    assert set(files_of(caught.value.__cause__)) == {__file__}
+
+
+def test_python_numbers():
+    f = hf.compile(lambda x, s: x / (1 / s))
+    f(hf.zeros((3,)), 1.0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError) as caught:
+            f(hf.zeros((3,)), 0.0)
+        assert files_of(caught.value)[-1].endswith("function.py")
+
+
+def test_full_tracebacks():
+    with hf.config.full_tracebacks(), pytest.raises(hf.core.errors.ShapeError) as caught:
+        hf.compile(adds)(hf.zeros((3,)))
+    assert any(file.endswith("trace.py") for file in files_of(caught.value))
+
+
+def test_no_failure_is_kept():
+    state = {"bad": True}
+
+    @hf.compile
+    def f(x):
+        if state["bad"]:
+            raise Own(1, detail=None)
+        return x
+
+    for _ in range(2):
+        with pytest.raises(Own):
+            f(1.0)
+    assert f.cache_info().traces == 0
+    state["bad"] = False
+    assert f(1.0).item() == 1.0
