@@ -40,6 +40,7 @@ from hybridflow.core.spec import TensorSpec as TensorSpec
 from hybridflow.core.tensor import Tensor as Tensor
 from hybridflow.core.tensor import asarray as asarray
 from hybridflow.core.variable import Variable as Variable
+from hybridflow.ir.construction import placeholder as placeholder
 from hybridflow.ir.graph import Graph as Graph
 from hybridflow.ops.along_axis import *  # noqa: F403
 from hybridflow.ops.arithmetic import *  # noqa: F403
@@ -77,6 +78,7 @@ from hybridflow.tracing import config as config
 from hybridflow.tracing.convert import no_convert as no_convert
 from hybridflow.tracing.function import CompiledFunction as CompiledFunction
 from hybridflow.tracing.function import compile as compile
+from hybridflow.tracing.session import Session as Session
 from hybridflow.tracing.to_jax import to_jax as to_jax
 from hybridflow.transforms.clipping import clip_by_global_norm as clip_by_global_norm
 from hybridflow.transforms.clipping import clip_by_norm as clip_by_norm

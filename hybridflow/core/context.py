@@ -46,8 +46,8 @@ class TracerProtocol(Protocol):
     def read_variable(self, variable: Any) -> Any:
         """Return a Variable's traced value."""
 
-    def assign_variable(self, variable: Any, value: Any) -> None:
-        """Make a traced value the Variable's value."""
+    def assign_variable(self, variable: Any, value: Any) -> Any:
+        """Make a traced value the Variable's value; return what stands for that as an operation, or None."""
 
     def value_read(self, tensor: Any) -> None:
         """Take note that a concrete tensor was turned into NumPy or a Python number."""

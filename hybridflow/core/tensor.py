@@ -315,7 +315,7 @@ def require_value(tensor: Tensor, wanted: str) -> None:
         hint = (
             f"Use hf.where, hf.cond or hf.while_loop, or move this out of {where}."
             if wanted == "bool"
-            else f"Return it and read it outside {where}, or mark the argument static."
+            else getattr(scope, "reading", f"Return it and read it outside {where}, or mark the argument static.")
         )
         why = Hooks.reason(place[0]) if wanted == "bool" and (place := user_place(2)) is not None else None
         if why is not None:
@@ -347,9 +347,9 @@ def leak_text(tensor: Tensor) -> str:
     origin = f" by {node.op.name} at {format_where(node.where)}" if node.where is not None else ""
     name = getattr(scope, "name", None)
     return message(
-        f"a traced tensor leaked out of {getattr(scope, 'where', 'the function')} {name!r}: it was made{origin}",
+        f"{getattr(scope, 'leaked', 'a traced tensor leaked')} {name!r}: it was made{origin}",
         got=str(tensor.spec),
-        hint="Return the value from the function instead of storing it.",
+        hint=getattr(scope, "hint", None),
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
-from hybridflow.core.context import CONTEXT, HOST_FUNCTION
+from hybridflow.core.context import CONTEXT, HOST_FUNCTION, context_of
 from hybridflow.core.device import device_of, device_string, place
 from hybridflow.core.dtypes import DType, is_differentiable
 from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TraceError, message
@@ -55,6 +55,9 @@ class Variable(TensorMethods):
     __array_priority__ = 1000
     __array_ufunc__ = None
 
+    moves_on: ClassVar[bool] = False
+    """Whether every run of a graph made by hand assigns the Variable, as it does random states."""
+
     def __init__(
         self,
         initial_value: Any,
@@ -67,7 +70,10 @@ class Variable(TensorMethods):
         context = CONTEXT.get()
         if context is not None and context.tracer is not None:
             context.tracer.new_variable(self)
-        tensor = asarray(initial_value, dtype=dtype)
+            with context_of(None, (), context.device):
+                tensor = asarray(initial_value, dtype=dtype)
+        else:
+            tensor = asarray(initial_value, dtype=dtype)
         require_value(tensor, "Variable")
         self._fill(tensor._value, name if name is not None else f"variable_{next(_unnamed)}", bool(trainable))
         if requires_grad:
@@ -173,7 +179,7 @@ class Variable(TensorMethods):
             value: a tensor, array or number of the Variable's shape; Python numbers and sequences take its dtype.
 
         Returns:
-            The Variable itself.
+            The Variable itself; in a graph made by hand, the assignment as a tensor of the graph.
 
         Raises:
             ShapeError: another shape.
@@ -198,7 +204,8 @@ class Variable(TensorMethods):
             )  # fmt: skip
         context = CONTEXT.get()
         if context is not None and context.tracer is not None:
-            context.tracer.assign_variable(self, tensor)
+            made = context.tracer.assign_variable(self, tensor)
+            return self if made is None else made
         else:
             require_value(tensor, "assign")
             if context is not None and tensor._edge is not None:

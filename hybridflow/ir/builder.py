@@ -32,6 +32,9 @@ class Scope:
     when = "while the function is being compiled"
     """Why traced tensors have no value, for messages."""
     where = "the compiled function"
+    leaked = "a traced tensor leaked out of the compiled function"
+    """What is wrong with a tensor that is used elsewhere, for messages; and what to do."""
+    hint = "Return the value from the function instead of storing it."
 
     def __init__(self, name: str, parent: Scope | None) -> None:
         self.name = name
@@ -241,7 +244,7 @@ class GraphBuilder:
             state.touched(variable)
         return state
 
-    def assign_variable(self, variable: Variable, value: Tensor) -> None:
+    def assign_variable(self, variable: Variable, value: Tensor) -> Tensor | None:
         """Make a traced value the Variable's value from here on."""
         if not self.writes:
             raise TraceError(
@@ -254,6 +257,7 @@ class GraphBuilder:
         state = self._state(variable)
         state.edge = cast(Edge, self.bind(ASSIGN, (value,), {})._edge)
         state.assignments.append(state.edge[0])
+        return None
 
     def has_gradient(self, cell: Variable) -> bool:
         """Whether a Variable has a gradient at this point of the trace."""

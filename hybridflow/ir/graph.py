@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -59,9 +59,20 @@ CONSTANT = register(
 )
 
 
+_GRADIENTS: list[Callable[[Graph, Any, Any, Any], Any]] = []
+
+
+def on_gradients(function: Callable[[Graph, Any, Any, Any], Any]) -> None:
+    """Have `Graph.gradients` answered by a function: differentiation comes after the graph in the import order."""
+    _GRADIENTS[:] = [function]
+
+
 @dataclass(eq=False)
 class Graph:
     """A computation: `outputs` as a function of `inputs`.
+
+    Most graphs are traced and never change. One that is made empty grows: in ``with graph:`` operations are not
+    executed but added to it, and a `hf.Session` runs what is fetched of it.
 
     Attributes:
         name: the traced function's name.
@@ -70,14 +81,52 @@ class Graph:
         outputs: the edges returned.
         dims: the symbolic sizes of the inputs.
         executables: what was compiled of this graph, freed with it.
+        construction: what adds to the graph, if it is made by hand.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> with hf.Graph("square") as g:
+        ...     x = hf.placeholder((2,), name="x")
+        ...     y = x * x
+        ...     (dx,) = g.gradients(y, [x])
+        >>> hf.Session(g).run([y, dx], feed={x: [1.0, 3.0]})
+        [Tensor([1., 9.], dtype=float32), Tensor([2., 6.], dtype=float32)]
     """
 
-    name: str
-    inputs: tuple[Node, ...]
-    nodes: tuple[Node, ...]
-    outputs: tuple[Edge, ...]
+    name: str = "graph"
+    inputs: tuple[Node, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    outputs: tuple[Edge, ...] = ()
     dims: DimScope = field(default_factory=DimScope)
     executables: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)
+    construction: Any = field(default=None, repr=False)
+
+    def __enter__(self) -> Self:
+        from hybridflow.ir.construction import construction_of
+
+        construction_of(self).enter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.construction.leave()
+
+    def gradients(self, ys: Any, xs: Any, output_gradients: Any = None) -> Any:
+        """Add the gradients of tensors to the graph, inside its block.
+
+        Args:
+            ys: a tensor of the graph, or a pytree of them, which are summed.
+            xs: tensors and Variables of the graph, in any nesting.
+            output_gradients: what the gradients start from, like `ys`; ones if not given.
+
+        Returns:
+            The structure of `xs`, with tensors of the graph; None for what `ys` do not depend on.
+
+        Raises:
+            TraceError: outside of the graph's block.
+            ArgumentTypeError: something that is no tensor.
+            ArgumentError: `output_gradients` unlike `ys`.
+        """
+        return _GRADIENTS[0](self, ys, xs, output_gradients)
 
     @property
     def input_specs(self) -> tuple[TensorSpec, ...]:

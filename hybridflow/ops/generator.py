@@ -37,6 +37,8 @@ class RandomState(Variable):
 
     __slots__ = ()
 
+    moves_on = True
+
 
 class Generator(Distributions):
     """A stream of random numbers.

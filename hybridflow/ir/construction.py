@@ -1,0 +1,254 @@
+"""Graphs made by hand: what a ``with hf.Graph()`` block adds to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import Token
+from typing import Any, cast
+
+from hybridflow.core.context import CONTEXT, Context, context_of, current
+from hybridflow.core.dims import Dim
+from hybridflow.core.dtypes import as_dtype, float32
+from hybridflow.core.errors import LeakError, TraceError, message
+from hybridflow.core.node import Edge, Node, user_place
+from hybridflow.core.op import Op
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.tensor import Tensor, leak_text, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.ir.builder import ASSIGN, GraphBuilder, Scope
+from hybridflow.ir.effects import has_effect
+from hybridflow.ir.graph import Graph, clone_node, input_node
+
+_HINT = 61
+"""What every open size is while the graph is made. It is one number for all, so that open sizes can meet."""
+
+
+class GraphScope(Scope):
+    """What the nodes of a graph made by hand share."""
+
+    __slots__ = ()
+
+    when = "while a graph is being made"
+    where = "the graph"
+    leaked = "a tensor has no value outside of the graph"
+    hint = reading = "Run it: with hf.Session(graph) as s: s.run(tensor, feed={...})."
+
+
+class Construction(GraphBuilder):
+    """The builder behind a graph made by hand.
+
+    Every read of a Variable is its value at the start of a run. To assign one is an operation of its own, which a run
+    performs at its end, if it is fetched.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        with context_of(None):
+            super().__init__(graph.name)
+        self.scope: Scope = GraphScope(graph.name, None)
+        self.graph = graph
+        self.assignments: dict[Node, Variable] = {}
+        self._entered: list[Token[Context | None]] = []
+
+    def enter(self) -> None:
+        """Let operations be added."""
+        if current().tracer is not None:
+            raise TraceError(
+                message("Graph: a graph is entered inside a compiled function or another graph",
+                        hint="Make graphs outside of compiled functions, one at a time.")
+            )  # fmt: skip
+        self._entered.append(CONTEXT.set(Context(self, (), current().device)))
+
+    def leave(self) -> None:
+        """End the block, and bring the graph up to date."""
+        CONTEXT.reset(self._entered.pop())
+        states = self.variables.values()
+        self.graph.inputs = (
+            *self.arguments,
+            *[node for _, node in self.captures.values()],
+            *[state.original[0] for state in states],
+        )
+        self.graph.nodes = tuple(self.nodes)
+        self.graph.dims = self.dims
+
+    def placeholder(self, shape: Sequence[int | None], dtype: Any, name: str | None) -> Tensor:
+        """Add an input whose value is fed."""
+        name = name or f"placeholder_{len(self.arguments)}"
+        sizes = [
+            self.dims.symbol(f"{name}_{axis}", _HINT) if size is None else size
+            for axis, size in enumerate(TensorSpec(tuple(shape)).shape)
+        ]
+        tensor = self.argument(make_spec(tuple(sizes), as_dtype(dtype)), name)
+        cast(Edge, tensor._edge)[0].where = user_place(2)
+        return tensor
+
+    def new_variable(self, variable: Variable) -> None:
+        """Let a Variable be made: it is not part of the graph, only what reads and assigns it is."""
+
+    def assign_variable(self, variable: Variable, value: Tensor) -> Tensor | None:
+        """Add the operation that assigns a Variable; generators move on by themselves, run by run."""
+        if variable.moves_on:
+            super().assign_variable(variable, value)
+            return None
+        self._state(variable)
+        made = cast(Tensor, self.bind(ASSIGN, (value,), {}))
+        self.assignments[cast(Edge, made._edge)[0]] = variable
+        return made
+
+    def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
+        """Add a node, with what its gradient rule needs, and return its visible outputs."""
+        outputs = self.bind_all(op, inputs, attrs, residuals=bool(op.saves.hidden))
+        hidden = op.hidden_outputs({**attrs, "residuals": True}) if op.saves.hidden else 0
+        visible = outputs[: len(outputs) - hidden]
+        return visible[0] if len(visible) == 1 else visible
+
+    def own_edge(self, value: Any) -> Edge:
+        """Return the edge of a tensor or Variable of this graph.
+
+        Raises:
+            LeakError: a tensor from elsewhere.
+        """
+        if isinstance(value, Variable):
+            return self._state(value).original
+        edge = value._edge
+        if edge is None or edge[0].scope is not self.scope:
+            if value._value is None:
+                raise LeakError(leak_text(value))
+            raise LeakError(
+                message(f"Session: a tensor that graph {self.name!r} did not make", got=str(value.spec),
+                        hint="Fetch and feed tensors that were made in `with graph:`.")
+            )  # fmt: skip
+        return edge
+
+    # -- pruning ----------------------------------------------------------------------------------------------
+
+    def needed(self, outputs: Sequence[Edge], given: set[Edge]) -> set[Node]:
+        """Return the nodes and inputs that outputs depend on, but not beyond what is given."""
+        found: set[Node] = set()
+        stack = [edge for edge in outputs if edge not in given]
+        while stack:
+            node = stack.pop()[0]
+            if node in found:
+                continue
+            found.add(node)
+            stack.extend([edge for edge in node.inputs if edge is not None and edge not in given])
+        return found
+
+    def side_roots(self, needed: set[Node], outputs: Sequence[Edge]) -> list[Edge]:
+        """Return the checks and effects that look at nothing but what is computed, or fed and used, anyway."""
+        known = needed | {edge[0] for node in needed for edge in node.inputs if edge is not None}
+        known |= {node for node, _ in outputs} | {node for node in self.nodes if node.op.name == "constant"}
+        ends = [cast(Edge, check.ok._edge) for check in self.checks]
+        private = self._private({node for node, _ in ends})
+        found = [end for end in ends if all(node in known for node in self._looked_at(end[0], private))]
+        for node in self.nodes:
+            if has_effect(node) and all(edge is None or edge[0] in known for edge in node.inputs):
+                known.add(node)
+                found.append((node, 0))
+        return found
+
+    @staticmethod
+    def _looked_at(end: Node, private: set[Node]) -> set[Node]:
+        """Return what a check looks at: where the nodes that only it needs begin."""
+        found: set[Node] = set()
+        stack = [end]
+        while stack:
+            node = stack.pop()
+            if node in private:
+                stack.extend([edge[0] for edge in node.inputs if edge is not None])
+            else:
+                found.add(node)
+        return found
+
+    def _private(self, ends: set[Node]) -> set[Node]:
+        """Return the nodes whose results only these ends use, themselves included."""
+        users: dict[Node, list[Node]] = {}
+        for node in self.nodes:
+            for edge in node.inputs:
+                if edge is not None:
+                    users.setdefault(edge[0], []).append(node)
+        private = set(ends)
+        for node in reversed(self.nodes):
+            if node in users and all(user in private for user in users[node]):
+                private.add(node)
+        return private
+
+    def pruned(self, outputs: Sequence[Edge], given: Sequence[Edge]) -> Graph:
+        """Return the part of the graph that computes outputs, as a graph of its own; what is given are its inputs."""
+        needed = self.needed(outputs, set(given))
+        inputs = [node for node in self.graph.inputs if node in needed]
+        moved: dict[Edge, Edge] = {}
+        for number, (node, index) in enumerate(given):
+            made = input_node(node.spec(index), node.attrs.get("name", f"fed_{number}"), self.scope, node.where)
+            inputs.append(made)
+            moved[node, index] = (made, 0)
+        nodes: list[Node] = []
+        for node in self.nodes:
+            if node in needed:
+                edges = tuple([moved.get(edge, edge) for edge in node.inputs if edge is not None])
+                kept = node if edges == node.inputs else clone_node(node, edges)
+                nodes.append(kept)
+                moved.update({(node, i): (kept, i) for i in range(len(node.outputs)) if (node, i) not in moved})
+        return Graph(self.name, tuple(inputs), tuple(nodes), tuple([moved.get(e, e) for e in outputs]), self.dims)
+
+
+def construction_of(graph: Graph) -> Construction:
+    """Return what builds a graph made by hand.
+
+    Raises:
+        TraceError: the graph was traced.
+    """
+    found = graph.construction
+    if found is None:
+        if graph.nodes or graph.inputs or graph.outputs:
+            raise TraceError(
+                message(f"Graph: {graph.name!r} is finished: it was traced, or read from text",
+                        hint="Make a new one with hf.Graph() and add to that.")
+            )  # fmt: skip
+        found = graph.construction = Construction(graph)
+    return found
+
+
+def placeholder(shape: Sequence[int | None], dtype: Any = float32, name: str | None = None) -> Tensor:
+    """Add an input to the graph whose block this is; a `hf.Session` feeds it.
+
+    Args:
+        shape: its sizes; None is any size. Where open sizes meet they count as equal, which runs check.
+        dtype: its dtype.
+        name: a name for messages and prints.
+
+    Returns:
+        Its tensor.
+
+    Raises:
+        TraceError: outside of ``with graph:``.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> with hf.Graph() as g:
+        ...     x = hf.placeholder((None,), name="x")
+        ...     y = x * 2
+        >>> hf.Session(g).run(y, feed={x: [1.0, 2.0]})
+        Tensor([2., 4.], dtype=float32)
+    """
+    tracer = current().tracer
+    if not isinstance(tracer, Construction):
+        raise TraceError(
+            message("placeholder: there is no graph to add it to", hint="Use it inside `with hf.Graph() as g:`.")
+        )
+    return tracer.placeholder(shape, dtype, name)
+
+
+def open_sizes(construction: Construction, edges: Sequence[Edge], values: Sequence[Any]) -> dict[str, int]:
+    """Return what fed values say of the graph's open sizes."""
+    sizes: dict[str, int] = {}
+    for (node, index), value in zip(edges, values, strict=True):
+        for size, actual in zip(node.spec(index).shape, value.shape, strict=True):
+            symbol = size.symbol if isinstance(size, Dim) else None
+            if symbol is not None and symbol in construction.dims.hints:
+                sizes[symbol] = actual
+    return sizes
+
+
+def reached(construction: Construction, tensors: Sequence[Any]) -> list[Tensor]:
+    """Return tensors and Variables of a graph as its tensors."""
+    return [make_tensor(None, construction.own_edge(tensor)) for tensor in tensors]
