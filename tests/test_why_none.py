@@ -398,3 +398,44 @@ def test_a_variable_of_the_branch_not_taken_from_a_tape_outside():
     one, _ = f(x, program, "zero")
     other, _ = f(x, hf.compile(program), "zero")
     close(one, other)
+
+
+# -- inside compiled functions and vmap ---------------------------------------------------------------------------
+
+
+def pass_on(x: hf.Tensor):
+    return hf.stop_gradient(x) * 0.0 + x
+
+
+def cut(x: hf.Tensor):
+    return hf.sign(pass_on(x)) * 2.0
+
+
+def rounded(x: hf.Tensor):
+    return hf.astype(hf.astype(x, hf.int32), hf.float32)
+
+
+@pytest.mark.parametrize("wrap", [
+    hf.compile,
+    lambda f: lambda x: hf.vmap(f)(hf.stack([x, x])),
+    lambda f: hf.compile(lambda x: hf.vmap(f)(hf.stack([x, x]))),
+    lambda f: hf.compile(lambda x: hf.compile(pass_on)(hf.compile(f)(x))),
+    lambda f: lambda x: hf.vmap(hf.vmap(f))(hf.reshape(x, (1, 1))),
+])  # fmt: skip
+def test_the_operation_inside_is_named(wrap: Any):
+    x = hf.asarray(2.0)
+    for function, text in ((cut, "sign"), (rounded, "astype")):
+        with hf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = wrap(function)(x)
+        assert tape.gradient(y, x) is None
+        assert tape.why_none(y, x).startswith(f"The path goes through {text} at {__file__}:")
+
+
+def test_a_result_that_does_not_depend_on_it():
+    x, z = hf.asarray(2.0), hf.asarray(3.0)
+    with hf.GradientTape(persistent=True) as tape:
+        tape.watch([x, z])
+        y = hf.compile(lambda x, z: (x * 2.0, z))(x, z)[0]
+    assert tape.gradient(y, z) is None
+    assert "passes nothing back" in tape.why_none(y, z)

@@ -14,6 +14,7 @@ import numpy as np
 from hybridflow.autodiff.backprop import BOUND, RAW, Engine, Wanted, backprop, conjugates, connected, reachable
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
 from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.autodiff.why import cut_inside
 from hybridflow.core.context import current, set_tapes
 from hybridflow.core.device import place
 from hybridflow.core.dispatch import as_arrays
@@ -505,7 +506,10 @@ class _Noting:
                 f"The path goes through {made.op.name} at {made.location}, whose result is {dtype}: "
                 "integers and bools have no gradient."
             )
-        return f"The path goes through {node.op.name} at {node.location}: its gradient rule passes nothing back."
+        return (
+            cut_inside(node, index)
+            or f"The path goes through {node.op.name} at {node.location}: its gradient rule passes nothing back."
+        )
 
 
 class _Recorded:

@@ -8,6 +8,7 @@ from hybridflow.autodiff.backprop import BOUND, EVER, backprop, reachable
 from hybridflow.core.context import context_of
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.op import Stops
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import silenced
@@ -87,6 +88,24 @@ def _trace_joint(builder: GraphBuilder, graph: Graph, given: Mask, wanted: Mask)
     gradients = [found.get(sources[i]) if i in sources else None for i in range(len(inputs))]
     joint = builder.finish([gradient for gradient in gradients if gradient is not None])
     return GradientGraph(joint, tuple([gradient is not None for gradient in gradients]), forward, forward_nodes)
+
+
+def reached_inputs(graph: Graph, given: Mask) -> Mask:
+    """Return which inputs a gradient of the given outputs can reach."""
+    key = ("reached", given)
+    found = graph.executables.get(key)
+    if found is None:
+        seen: set[Node] = set()
+        stack = [edge for edge, has in zip(graph.outputs, given, strict=True) if has]
+        while stack:
+            node, index = stack.pop()
+            if node in seen or not is_differentiable(node.spec(index).dtype):
+                continue
+            seen.add(node)
+            if not isinstance(node.op.vjp, Stops):
+                stack += [edge for edge in node.inputs if edge is not None]
+        found = graph.executables[key] = tuple([node in seen for node in graph.inputs])
+    return found
 
 
 class SplitGradient(NamedTuple):

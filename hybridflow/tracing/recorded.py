@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hybridflow.autodiff.graph_ops import graph_pullback
-from hybridflow.autodiff.transform import Mask, SplitGradient, split_gradient, zero_cotangents
+from hybridflow.autodiff.transform import Mask, SplitGradient, reached_inputs, split_gradient, zero_cotangents
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.op import No, Op, Saves
@@ -103,6 +103,11 @@ def _recorded_rule(
         cotangents = zero_cotangents(split.given, gs, outputs, jnp.full)
         residuals = y[visible:] if isinstance(y, tuple) else ()
         found = iter(backward(*[xs[i] for i in split.reads], *residuals, *cotangents))
-        return [next(found) if present else None for present in split.present]
+        gradients = [next(found) if present else None for present in split.present]
+        if None not in gs:
+            return gradients
+        # The backward graph took zeros for outputs without a gradient; what only those depend on has none either.
+        reached = reached_inputs(graph, tuple([one is not None for one in gs]))
+        return [one if reach else None for one, reach in zip(gradients, reached, strict=True)]
 
     return rule
