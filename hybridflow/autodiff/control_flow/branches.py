@@ -93,10 +93,28 @@ def choose(
         raise ArgumentError(_structures(true_tree, false_tree, names))
     count = len(true_leaves)
     named = value_names(true_tree, names, "result") if names else [f"result {i}" for i in range(count)]
-    when_true, when_false = _of_one_dtype(named, (when_true, true_leaves), (when_false, false_leaves))
-    _require_same_shapes(named, when_true.graph, when_false.graph)
-    made = _bind(chosen, leaves, when_true, when_false, count)
+    made = join(chosen, named, (when_true, true_leaves), (when_false, false_leaves), leaves)
     return jax.tree_util.tree_unflatten(true_tree, made)
+
+
+def join(
+    chosen: Tensor,
+    named: list[str],
+    true: tuple[Traced, list[Any]],
+    false: tuple[Traced, list[Any]],
+    operands: Sequence[Tensor] = (),
+) -> list[Tensor]:
+    """Add the node of two traced branches and return its results.
+
+    Args:
+        chosen: the condition.
+        named: what messages call the results.
+        true, false: the branches' graphs, and their results as Python made them: numbers take the other's dtype.
+        operands: the tensors that both take.
+    """
+    when_true, when_false = _of_one_dtype(named, true, false)
+    _require_same_shapes(named, when_true.graph, when_false.graph)
+    return _bind(chosen, list(operands), when_true, when_false, len(named))
 
 
 def _bind(chosen: Tensor, leaves: list[Tensor], true: Traced, false: Traced, count: int) -> list[Tensor]:

@@ -95,9 +95,19 @@ def _inside(code: CodeType, name: str) -> CodeType:
 
 def _renamed(code: CodeType, prefix: str, name: str, short: str | None = None) -> CodeType:
     """Return code under its user's name, the functions inside too."""
-    constants = tuple([_renamed(one, prefix, name) if isinstance(one, CodeType) else one for one in code.co_consts])
+    own = short or code.co_name
     qualified = name + code.co_qualname.removeprefix(prefix)
-    return _mark(code.replace(co_consts=constants, co_qualname=qualified, co_name=short or code.co_name))
+    constants = tuple([_renamed_inside(one, code.co_qualname, qualified, own) for one in code.co_consts])
+    return _mark(code.replace(co_consts=constants, co_qualname=qualified, co_name=own))
+
+
+def _renamed_inside(constant: Any, prefix: str, name: str, short: str) -> Any:
+    """Return a constant of a code object: a function inside under its name, a generated one under its user's."""
+    if not isinstance(constant, CodeType):
+        return constant
+    if constant.co_name.startswith("."):
+        return _renamed(constant, constant.co_qualname, name, short)
+    return _renamed(constant, prefix, name)
 
 
 def _entry(original: FunctionType) -> _Entry:

@@ -16,6 +16,7 @@ import numpy as np
 
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.tracing import observe
+from hybridflow.tracing.convert import builtin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -149,6 +150,8 @@ def callee(function: Any) -> Any:
     found = _target(function)
     if found is not None:
         return found
+    if type(function) in (_BUILTIN, type) and builtin.replacement(function) is not None:
+        return functools.partial(_call_builtin, function)
     if _is_hybridflows(function):
         return functools.partial(_call_own, function)
     return functools.partial(_call_other, function)
@@ -170,6 +173,18 @@ def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = _converted_arguments(args, kwargs)
     observe.before_call(function, args, kwargs)
     return function(*args, **kwargs)
+
+
+def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a builtin that tensors give another meaning."""
+    args, kwargs = _converted_arguments(args, kwargs)
+    if builtin.replaces(function, args):
+        return cast(Any, builtin.replacement(function))(*args, **kwargs)
+    observe.before_call(function, args, kwargs)
+    return function(*args, **kwargs)
+
+
+_BUILTIN = type(len)
 
 
 def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:

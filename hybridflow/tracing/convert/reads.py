@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from hybridflow.tracing.convert.exits import RESULT, inside, is_python
 from hybridflow.tracing.convert.scopes import GLOBAL, LOCAL, Scope
-from hybridflow.tracing.convert.syntax import constant, load, runtime
+from hybridflow.tracing.convert.syntax import constant, is_runtime, load, runtime, thunk
 
 OF_THE_FRAME = frozenset(
     {"locals", "globals", "vars", "dir", "eval", "exec", "breakpoint", "set_trace", "_getframe", "currentframe"}
@@ -36,10 +37,16 @@ class Reads(ast.NodeTransformer):
     # -- names ------------------------------------------------------------------------------------------------
 
     def visit_Name(self, node: ast.Name) -> Any:
-        kind = self.scope.kind(node.id)
-        if not isinstance(node.ctx, ast.Load) or node.id.startswith(".") or kind == LOCAL or node.id == "__class__":
+        if not isinstance(node.ctx, ast.Load) or (node.id.startswith(".") and node.id != RESULT):
             return node
+        kind = self.scope.kind(node.id)
+        if kind == LOCAL or node.id == "__class__":
+            return self.checked(node) if self.scope.is_shared(node.id) else node
         return runtime(node, "read_global" if kind == GLOBAL else "read_free", constant(node, node.id), node)
+
+    def checked(self, node: ast.Name) -> Any:
+        """Return a read of a variable that branches and loops set, which may leave it without a value."""
+        return runtime(node, "defined", node, constant(node, node.id))
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> Any:
         node.value = self.written(node.target.id, self.visit(node.value), node)
@@ -81,6 +88,9 @@ class Reads(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> Any:
         function = node.func
         name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", None)
+        if is_runtime(node):
+            node.args = [self.visit(one) for one in node.args]
+            return node
         node.args = [self.visit(one) for one in node.args]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
@@ -120,13 +130,69 @@ class Reads(ast.NodeTransformer):
     def first_argument(self) -> str | None:
         """Return the name of the first parameter of the innermost function, which ``super()`` is about."""
         scope: Scope | None = self.scope
-        while scope is not None and not isinstance(scope.node, ast.FunctionDef | ast.Lambda):
+        while scope is not None and (
+            not isinstance(scope.node, ast.FunctionDef | ast.Lambda)
+            or (isinstance(scope.node, ast.FunctionDef) and scope.node.name.startswith("."))
+        ):
             scope = scope.parent
         if scope is None:
             return None
         given = scope.node.args
         names = [one.arg for one in (*given.posonlyargs, *given.args)]
         return names[0] if names else None
+
+    # -- conditions -----------------------------------------------------------------------------------------------
+
+    def stays(self, *later: Any) -> bool:
+        """Whether expressions cannot move into a function of their own."""
+        bound = ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await
+        return self.scope.is_class or any(isinstance(one, bound) for node in later for one in inside(node))
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        if is_python(node) or self.stays(*node.values[1:]):
+            return self.generic_visit(node)
+        method = "and_" if isinstance(node.op, ast.And) else "or_"
+        *values, last = node.values
+        simple = is_simple(last)
+        made = self.visit(last)
+        for value in reversed(values):
+            made = runtime(node, method, self.visit(value), thunk(made), constant(node, simple))
+            simple = simple and is_simple(value)
+        return made
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        if not isinstance(node.op, ast.Not) or is_python(node):
+            return self.generic_visit(node)
+        return runtime(node, "not_", self.visit(node.operand))
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        if is_python(node.test) or self.stays(node.body, node.orelse):
+            return self.generic_visit(node)
+        true, false = thunk(self.visit(node.body)), thunk(self.visit(node.orelse))
+        return runtime(node, "choose", self.visit(node.test), true, false)
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        membership = any(isinstance(one, ast.In | ast.NotIn) for one in node.ops)
+        if (len(node.ops) == 1 and not membership) or self.stays(*node.comparators):
+            return self.generic_visit(node)
+        names = constant(node, tuple([type(one).__name__ for one in node.ops]))
+        rest = [thunk(self.visit(one)) for one in node.comparators]
+        return runtime(node, "compare", names, self.visit(node.left), *rest)
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        if is_python(node.test) or self.stays(node.msg or node.test):
+            return self.generic_visit(node)
+        text = constant(node, "assertion failed") if node.msg is None else self.visit(node.msg)
+        node.test = runtime(node.test, "holds", self.visit(node.test), thunk(text))
+        node.msg = None if node.msg is None else text
+        return node
+
+    def visit_Raise(self, node: ast.Raise) -> Any:
+        if node.exc is not None:
+            node.exc = runtime(node.exc, "raised", self.visit(node.exc))
+        if node.cause is not None:
+            node.cause = self.visit(node.cause)
+        return node
 
     # -- comprehensions and lambdas ------------------------------------------------------------------------------
 
@@ -171,3 +237,12 @@ class Reads(ast.NodeTransformer):
                     self.visit_JoinedStr(one.format_spec)
         return node
 
+
+_SIMPLE = ast.Name | ast.Constant | ast.Attribute | ast.Compare | ast.BoolOp | ast.UnaryOp | ast.BinOp
+
+
+def is_simple(node: Any) -> bool:
+    """Whether an expression does no more than read and compute: on tensors it may run in any case."""
+    if not isinstance(node, _SIMPLE):
+        return False
+    return all(is_simple(one) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr))

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from types import CellType
 from typing import Any
 
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core.context import current
+from hybridflow.core.errors import CheckError, TraceError, message
+from hybridflow.ir.builder import add_check
 from hybridflow.tracing import observe
+from hybridflow.tracing.convert import builtin
 from hybridflow.tracing.convert import callee as callees
+from hybridflow.tracing.convert.branches import RAISED, branch_on_tensor, value_on_tensor, where_now
+from hybridflow.tracing.convert.cells import Cells
+from hybridflow.tracing.convert.loops import LoopNames, for_on_range, for_on_rows, while_on_tensor
+from hybridflow.tracing.convert.poison import Late, Poison
+from hybridflow.tracing.convert.rows import TensorRange, parts_of
+from hybridflow.tracing.convert.values import is_tensor, truth
+
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt,
+    "GtE": operator.ge, "Is": operator.is_, "IsNot": operator.is_not,
+    "In": builtin.contains, "NotIn": lambda a, b: _negated(builtin.contains(a, b)),
+}  # fmt: skip
+_ENDLESS = 10_000
+"""Steps after which an iterator of unknown length is taken to be endless, if only a tensor could end the loop."""
+
+
+def _negated(value: Any) -> Any:
+    return PUBLIC.logical_not(truth(value)) if is_tensor(value) else not value
 
 
 class Runtime:
@@ -56,6 +81,145 @@ class Runtime:
             return [name for name in names if not name.startswith(".")]
         return {name: value for name, value in names.items() if not name.startswith(".")}
 
+    def defined(self, value: Any, name: str) -> Any:
+        """Return the value of a variable that branches and loops set."""
+        kind = type(value)
+        if kind is Poison:
+            value.fail()
+        if kind is Late:
+            add_check(value.ran, TraceError, value.text)
+            return value.value
+        return value
+
+    # -- control flow -------------------------------------------------------------------------------------------
+
+    def if_(
+        self, test: Any, true: Callable[[], Any], false: Callable[[], Any] | None, bound: Any, live: Any
+    ) -> None:
+        """Run an ``if``."""
+        if is_tensor(test):
+            branch_on_tensor(test, true, false, Cells(bound, true, false), live)
+        elif test:
+            true()
+        elif false is not None:
+            false()
+
+    def while_(
+        self, test: Callable[[], Any], step: Callable[[], Any], bound: Any, head: Any, live: Any, test_binds: bool
+    ) -> None:
+        """Run a ``while``."""
+        while True:
+            goes = test()
+            if is_tensor(goes):
+                while_on_tensor(test, step, LoopNames(bound, head, live), test_binds)
+                return
+            if not goes:
+                return
+            step()
+
+    def for_(
+        self, iterable: Any, step: Callable[[Any], Any], test: Callable[[], Any] | None, bound: Any, head: Any,
+        live: Any,
+    ) -> None:  # fmt: skip
+        """Run a ``for``."""
+        iterable = observe.iterate(iterable)
+        names = LoopNames(bound, head, live)
+        rows = parts_of(iterable)
+        if rows is not None:
+            for_on_rows(rows, step, test, names)
+        elif type(iterable) is TensorRange:
+            for_on_range(iterable, step, test, names)
+        elif test is None:
+            for item in iterable:
+                step(item)
+        else:
+            self._for_python(iterable, step, test, names)
+
+    def _for_python(
+        self, iterable: Any, step: Callable[[Any], Any], test: Callable[[], Any], names: LoopNames
+    ) -> None:
+        """Run over Python values until they end or `test`, which may become a tensor, says so."""
+        goes: Any = True
+        kept = tuple({*names.head, *names.live})
+        for count, item in enumerate(iterable):
+            if not is_tensor(goes):
+                step(item)
+            else:
+                branch_on_tensor(goes, lambda item=item: step(item), None, Cells(names.bound, step, test), kept)
+                if count > _ENDLESS and not hasattr(iterable, "__len__"):
+                    raise TraceError(
+                        message(f"for: an iterator of unknown length, which only a tensor could stop, at {where_now()}",
+                                hint="Count in a while loop.")
+                    )  # fmt: skip
+            goes = test()
+            if not is_tensor(goes) and not goes:
+                break
+
+    def none_of(self, *flags: Any) -> Any:
+        """Whether no flag is set."""
+        found: Any = None
+        for flag in flags:
+            if is_tensor(flag):
+                found = flag if found is None else PUBLIC.logical_or(found, flag)
+            elif flag:
+                return False
+        return True if found is None else PUBLIC.logical_not(found)
+
+    def and_(self, first: Any, second: Callable[[], Any], simple: bool) -> Any:
+        """Return ``first and second``; a simple second operand may be computed in any case."""
+        if not is_tensor(first):
+            return first and second()
+        if simple and _is_flag(first):
+            value = second()
+            if _is_flag(value):
+                return PUBLIC.logical_and(first, value)
+            return value_on_tensor(first, lambda: value, lambda: first)
+        return value_on_tensor(first, second, lambda: first)
+
+    def or_(self, first: Any, second: Callable[[], Any], simple: bool) -> Any:
+        """Return ``first or second``."""
+        if not is_tensor(first):
+            return first or second()
+        if simple and _is_flag(first):
+            value = second()
+            if _is_flag(value):
+                return PUBLIC.logical_or(first, value)
+            return value_on_tensor(first, lambda: first, lambda: value)
+        return value_on_tensor(first, lambda: first, second)
+
+    def not_(self, value: Any) -> Any:
+        """Return ``not value``."""
+        return _negated(value)
+
+    def choose(self, test: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
+        """Return ``true if test else false``."""
+        if is_tensor(test):
+            return value_on_tensor(test, true, false)
+        return true() if test else false()
+
+    def compare(self, names: tuple[str, ...], left: Any, *rest: Callable[[], Any]) -> Any:
+        """Return a comparison of several values, each computed once, and only as far as the answer is open."""
+        right = rest[0]()
+        found = _COMPARISONS[names[0]](left, right)
+        if len(rest) == 1:
+            return found
+        return self.and_(found, lambda: self.compare(names[1:], right, *rest[1:]), False)
+
+    def holds(self, test: Any, text: Callable[[], Any]) -> Any:
+        """Return what an ``assert`` asks; a tensor is checked by each call."""
+        if not is_tensor(test):
+            return test
+        add_check(truth(test), CheckError, str(text()))
+        return True
+
+    def raised(self, error: Any) -> Any:
+        """Return what a ``raise`` statement raises; in a branch on a tensor only the calls that take it fail."""
+        if isinstance(error, type) and issubclass(error, BaseException):
+            error = error()
+        if isinstance(error, Exception) and getattr(current().tracer, "outer", None) is not None:
+            setattr(error, RAISED, True)
+        return error
+
     # -- writes -----------------------------------------------------------------------------------------------
 
     def augmented_attr(self, obj: Any, name: str) -> Any:
@@ -103,3 +267,8 @@ class Runtime:
     def delete_free(self, name: str, _: Any) -> None:
         """Note that a name of a function around the trace is deleted."""
         observe.delete_free(self.cells[name], name)
+
+
+def _is_flag(value: Any) -> bool:
+    """Whether a value is a bool tensor of shape ()."""
+    return is_tensor(value) and value.shape == () and value.dtype == bool

@@ -42,6 +42,15 @@ class Scope:
             scope = scope.parent
         return FREE if name in self.free else GLOBAL
 
+    def is_shared(self, name: str) -> bool:
+        """Whether a name is a variable that functions inside its own function assign."""
+        scope: Scope | None = self
+        while scope is not None:
+            if (scope is self or not scope.is_class) and name in scope.bound and name not in scope.declared_nonlocal:
+                return name in scope.changed_inside
+            scope = scope.parent
+        return False
+
     def owner(self, name: str) -> Scope | None:
         """Return the scope inside the converted function that owns a name declared nonlocal here."""
         scope = self.parent

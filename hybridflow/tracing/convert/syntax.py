@@ -78,3 +78,15 @@ def function(place: Any, name: str, parameters: Sequence[str], body: list[Any]) 
     if "type_params" in ast.FunctionDef._fields:
         made.__dict__["type_params"] = []
     return at(place, made)
+
+
+def thunk(body: Any) -> Any:
+    """Return a function without parameters that computes an expression when it is wanted."""
+    args = ast.arguments(posonlyargs=[], args=[], vararg=None, kwonlyargs=[], kw_defaults=[], kwarg=None, defaults=[])
+    return at(body, ast.Lambda(args, body))
+
+
+def is_runtime(node: ast.Call) -> bool:
+    """Whether a call is one of the runtime."""
+    function = node.func
+    return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == RUNTIME

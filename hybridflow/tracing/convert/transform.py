@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 from typing import Any
 
+from hybridflow.tracing.convert.control import convert_control_flow
 from hybridflow.tracing.convert.scopes import scopes_of
 from hybridflow.tracing.convert.writes import Writes
 
@@ -17,6 +18,7 @@ def transform(node: Any, free: Iterable[str]) -> Any:
         node: the function, a copy of the user's without decorators and defaults.
         free: the names it takes from the functions around it.
     """
+    convert_control_flow(node)
     rewriter = Writes(scopes_of(node, free), node)
     if isinstance(node, ast.Lambda):
         node.body = rewriter.visit(node.body)

@@ -77,13 +77,15 @@ class Writes(Reads):
         target = node.target
         if isinstance(target, ast.Name):
             operand = self.visit(node.value)
-            if self.plain(target):
+            shared = self.scope.is_shared(target.id)
+            if self.plain(target) and not shared:
                 node.value = runtime(node, "augment", load(target, target.id), operand)
                 return node
             name = self.temporary()
             value = runtime(node, "augment", load(node, name), operand)
+            before = load(target, target.id)
             return [
-                assign(node, store(node, name), load(target, target.id)),
+                assign(node, store(node, name), self.checked(before) if shared else before),
                 at(node, ast.AugAssign(store(node, name), node.op, value)),
                 assign(node, target, self.written(target.id, load(node, name), node, augmented=True)),
             ]
@@ -173,6 +175,11 @@ class Writes(Reads):
         self.scope = outer
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
+        return node
+
+    def visit_If(self, node: ast.If) -> Any:
+        node.test = self.visit(node.test)
+        node.body, node.orelse = self.block(node.body), self.block(node.orelse)
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:

@@ -1,0 +1,280 @@
+"""``if`` on a tensor: both branches are traced, and the variables that they leave behind meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hybridflow.autodiff.control_flow.bodies import predicate, trace_function
+from hybridflow.autodiff.control_flow.branches import join
+from hybridflow.autodiff.graph_ops import inline
+from hybridflow.core.errors import CheckError, message
+from hybridflow.core.node import format_where, user_place
+from hybridflow.core.tensor import as_tensor
+from hybridflow.ir.builder import Traced, add_check, trace_body
+from hybridflow.tracing.convert.cells import Cells
+from hybridflow.tracing.convert.poison import UNSET, Late, Poison, set_in_one, spoken
+from hybridflow.tracing.convert.values import Value, difference, is_number, same_python, truth, zeros_like
+
+Block = Callable[[], Any]
+RAISED = "__hybridflow_raised__"
+"""The attribute of an exception that converted code raised by a statement of the user's."""
+_FLAGS = (".returned", ".broken", ".continued")
+
+
+class _Outcome(NamedTuple):
+    """What a branch left behind.
+
+    Attributes:
+        traced: its graph.
+        leaves: what the graph returns, as Python made it.
+        parts: per live variable that it leaves, its value, taken apart.
+        ran: per variable that only some calls set in the branch, whether they did.
+        values: all its variables.
+        raised: whether it raises, in the calls that take it.
+    """
+
+    traced: Traced
+    leaves: list[Any]
+    parts: dict[str, Value]
+    ran: dict[str, Any]
+    values: dict[str, Any]
+    raised: bool
+
+
+class _Branches:
+    """One ``if`` on a tensor."""
+
+    def __init__(self, cells: Cells, live: tuple[str, ...], place: str) -> None:
+        self.cells = cells
+        self.live = live
+        self.place = place
+        self.before = cells.read()
+        # Where the blocks hold a lowered exit, the flags decide whether a variable has a value: the call checks it.
+        self.exits = any(name.startswith(_FLAGS) for name in cells.names)
+
+    def trace(self, pred: Any, true: Block | None, false: Block | None) -> dict[str, Any]:
+        """Trace both branches, and return the variables after them."""
+        try:
+            return self.merged(pred, self.run("cond_true", true), self.run("cond_false", false))
+        except BaseException:
+            self.cells.write(self.before)
+            raise
+
+    def run(self, name: str, block: Block | None) -> _Outcome:
+        """Trace a branch from the state before, and return what it leaves behind."""
+        parts: dict[str, Value] = {}
+        ran: dict[str, Any] = {}
+        found: dict[str, Any] = {}
+
+        def body() -> list[Any]:
+            self.cells.write(self.before)
+            if block is not None and not self.completes(block):
+                return []
+            found.update(self.cells.read())
+            made: list[Any] = []
+            for variable in self.live:
+                value = found[variable]
+                if type(value) is Late:
+                    ran[variable] = value.ran
+                    value = value.value
+                if value is not UNSET:
+                    parts[variable] = Value.of(value)
+                    made += parts[variable].dynamic()
+            return [*made, *ran.values()]
+
+        traced, _, leaves = trace_function(name, body, [], lambda _: ())
+        return _Outcome(traced, leaves, parts, ran, found, raised=not found)
+
+    def completes(self, block: Block) -> bool:
+        """Run a block; return False if it ends in a ``raise`` of the user's, which calls that take it then see."""
+        try:
+            block()
+        except Exception as error:
+            if not getattr(error, RAISED, False):
+                raise
+            add_raise(error)
+            return False
+        return True
+
+    def merged(self, pred: Any, true: _Outcome, false: _Outcome) -> dict[str, Any]:
+        """Add the node of both branches, and return the variables after it."""
+        after: dict[str, Any] = {name: dead(name) for name in self.cells.names}
+        plan = _Plan(true, false)
+        fill: dict[str, Any] = {}
+        for name in self.live:
+            found = self.meet(name, true, false, plan)
+            if callable(found):
+                fill[name] = found
+            else:
+                after[name] = found[0]
+        made = plan.join(pred)
+        after.update({name: build(made) for name, build in fill.items()})
+        return after
+
+    def meet(self, name: str, true: _Outcome, false: _Outcome, plan: _Plan) -> Any:
+        """Return a variable's value after both branches, in a tuple, or what makes it of the node's results."""
+        if true.raised or false.raised:
+            other = false if true.raised else true
+            parts = other.parts.get(name)
+            return (UNSET,) if other.raised or parts is None else self.joined(name, true, false, plan, parts, parts)
+        a, b = true.values[name], false.values[name]
+        if a is b:
+            return (a,)
+        one, two = true.parts.get(name), false.parts.get(name)
+        if one is None or two is None:
+            has = one or two
+            assert has is not None
+            poison = next((leaf for leaf in has.leaves if type(leaf) is Poison), None)
+            if poison is not None or not (self.exits or name.startswith(".") or name in true.ran or name in false.ran):
+                return (poison or set_in_one(name, "true" if two is None else "false", self.place),)
+            return self.joined(name, true, false, plan, has, has)
+        found = difference(name, one, two, self.place)
+        return (found,) if found is not None else self.joined(name, true, false, plan, one, two)
+
+    def joined(self, name: str, true: _Outcome, false: _Outcome, plan: _Plan, one: Value, two: Value) -> Any:
+        """Plan the results that a variable needs, and return what makes it of them."""
+        constant = [
+            p is q or (is_number(p) and is_number(q) and same_python(p, q))
+            for p, q in zip(one.dynamic(), two.dynamic(), strict=True)
+        ]
+        constant = [same and name in true.parts and name in false.parts for same in constant]
+        places = [plan.add(name, index) for index in range(len(constant))]
+        one_sided = (name in true.parts) != (name in false.parts) and not (true.raised or false.raised)
+        partly = name in true.ran or name in false.ran or (one_sided and not name.startswith("."))
+        late = plan.add_ran(name) if partly else None
+
+        def build(made: list[Any]) -> Any:
+            known = zip(constant, one.dynamic(), places, strict=True)
+            value = one.filled([leaf if same else made[place] for same, leaf, place in known])
+            if late is None:
+                return value
+            text = message(f"{spoken(name)} has no value on the way that the call took past {self.place}",
+                           hint="Give it a value on every way.")  # fmt: skip
+            return Late(value, made[late], text)
+
+        return build
+
+
+class _Plan:
+    """The results of the node that joins two branches: what each gives for them."""
+
+    def __init__(self, true: _Outcome, false: _Outcome) -> None:
+        self.true, self.false = true, false
+        self.named: list[str] = []
+        self.wanted: list[tuple[str, int]] = []
+
+    def add(self, name: str, index: int) -> int:
+        """Add a leaf of a variable, and return its place among the results."""
+        self.named.append(spoken(name))
+        self.wanted.append((name, index))
+        return len(self.wanted) - 1
+
+    def add_ran(self, name: str) -> int:
+        """Add whether a variable has a value."""
+        return self.add(name, -1)
+
+    def join(self, pred: Any) -> list[Any]:
+        """Add the node and return its results."""
+        sides = [self.side(self.true, self.false), self.side(self.false, self.true)]
+        return join(predicate("cond", pred), self.named, sides[0], sides[1])
+
+    def side(self, mine: _Outcome, other: _Outcome) -> tuple[Traced, list[Any]]:
+        """Return a branch's graph with the planned results, zeros where only the other branch has a value."""
+        starts: dict[str, int] = {}
+        position = 0
+        for name, parts in mine.parts.items():
+            starts[name] = position
+            position += len(parts.dynamic())
+        for name in mine.ran:
+            starts[f"{name} ran"] = position
+            position += 1
+        leaves: list[Any] = []
+        sources: list[int | None] = []
+        for name, index in self.wanted:
+            if index < 0:
+                source = starts.get(f"{name} ran")
+                leaves.append(name in mine.parts if source is None else mine.leaves[source])
+            elif name in mine.parts:
+                source = starts[name] + index
+                leaves.append(mine.leaves[source])
+            else:
+                source = None
+                leaves.append(other.parts[name].dynamic()[index])
+            sources.append(source)
+        return _selected(mine.traced, position, sources, leaves), leaves
+
+
+def _selected(traced: Traced, count: int, sources: list[int | None], leaves: list[Any]) -> Traced:
+    """Return a graph with other visible results: some of its own, and zeros (or flags) in between."""
+    if sources == list(range(count)):
+        return traced
+
+    def run(*tensors: Any) -> list[Any]:
+        outputs = inline(traced.graph, tensors)
+        made = [
+            outputs[source] if source is not None else as_tensor(leaf) if type(leaf) is bool else zeros_like(leaf)
+            for source, leaf in zip(sources, leaves, strict=True)
+        ]
+        return [*made, *outputs[count:]]
+
+    return traced._replace(graph=trace_body(run, traced.graph.input_specs, traced.graph.name).graph)
+
+
+def dead(name: str) -> Poison:
+    """Return what a variable holds that is not read again."""
+    return Poison(AssertionError, f"variable {name!r} was taken to be dead")
+
+
+def add_raise(error: Exception) -> None:
+    """Make the calls that come here fail with an error."""
+    kind: type[Exception] = type(error)
+    text = str(error)
+    if kind.__module__ != "builtins" or kind in (KeyError, UnicodeDecodeError, UnicodeEncodeError):
+        kind, text = CheckError, f"{type(error).__name__}: {text}"
+    add_check(as_tensor(np.asarray(False)), kind, text)  # pyright: ignore[reportArgumentType]
+
+
+def where_now() -> str:
+    """Return the user's place as text."""
+    return format_where(user_place(2)) or "an unknown place"
+
+
+def branch_on_tensor(
+    pred: Any, true: Block | None, false: Block | None, cells: Cells, live: tuple[str, ...]
+) -> None:
+    """Trace an ``if`` on a tensor.
+
+    Args:
+        pred: the condition.
+        true, false: the branches.
+        cells: the variables that they may set.
+        live: those that may be read later.
+    """
+    cells.write(_Branches(cells, live, where_now()).trace(truth(pred), true, false))
+
+
+def value_on_tensor(pred: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
+    """Trace a conditional expression on a tensor, and return its value."""
+    values: dict[str, Any] = {}
+
+    class Slot(Cells):
+        """A variable that is no Python variable."""
+
+        def read(self) -> dict[str, Any]:
+            return {"the expression": values.get("value", UNSET)}
+
+        def write(self, values: dict[str, Any]) -> None:
+            del values
+
+    def setting(function: Callable[[], Any]) -> Block:
+        def run() -> None:
+            values["value"] = function()
+
+        return run
+
+    branches = _Branches(Slot(("the expression",)), ("the expression",), where_now())
+    after = branches.trace(truth(pred), setting(true), setting(false))["the expression"]
+    return after.fail() if type(after) is Poison else after

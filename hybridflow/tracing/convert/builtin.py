@@ -1,0 +1,125 @@
+"""Python's built-in functions where they meet tensors."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core.tensor import as_tensor
+from hybridflow.ops import effects
+from hybridflow.tracing.convert.branches import value_on_tensor
+from hybridflow.tracing.convert.rows import Rows, TensorRange, enumerated, ranged, reversed_rows, zipped
+from hybridflow.tracing.convert.values import is_tensor, truth
+
+_MISSING = object()
+
+
+def concerned(value: Any) -> bool:
+    """Whether a builtin's argument is a tensor or made of tensors."""
+    return is_tensor(value) or type(value) in (Rows, TensorRange)
+
+
+def any_true(iterable: Iterable[Any]) -> Any:
+    """Return ``any``: a tensor if it depends on one."""
+    found: Any = None
+    for item in iterable:
+        if is_tensor(item):
+            found = truth(item) if found is None else PUBLIC.logical_or(found, truth(item))
+        elif item:
+            return True
+    return False if found is None else found
+
+
+def all_true(iterable: Iterable[Any]) -> Any:
+    """Return ``all``: a tensor if it depends on one."""
+    found: Any = None
+    for item in iterable:
+        if is_tensor(item):
+            found = truth(item) if found is None else PUBLIC.logical_and(found, truth(item))
+        elif not item:
+            return False
+    return True if found is None else found
+
+
+def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    python = getattr(builtins, name)
+
+    def extreme(*args: Any, key: Callable[[Any], Any] | None = None, default: Any = _MISSING) -> Any:
+        items = list(args[0]) if len(args) == 1 else list(args)
+        keys = items if key is None else [key(item) for item in items]
+        if not items or not any(map(is_tensor, keys)):
+            given = {} if default is _MISSING else {"default": default}
+            return python(items, key=key, **given) if len(args) == 1 else python(*args, key=key)
+        best, best_key = items[0], keys[0]
+        for item, item_key in zip(items[1:], keys[1:], strict=True):
+            found = better(item_key, best_key)
+            if is_tensor(found):
+                best, best_key = value_on_tensor(
+                    found, lambda pair=(item, item_key): pair, lambda pair=(best, best_key): pair
+                )
+            elif found:
+                best, best_key = item, item_key
+        return best
+
+    return extreme
+
+
+def sorted_items(iterable: Iterable[Any], *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> Any:
+    """Return ``sorted``: of scalar tensors, the rows of a sorted tensor."""
+    items = list(iterable)
+    keys = items if key is None else [key(item) for item in items]
+    if not any(map(is_tensor, keys)):
+        return sorted(items, key=key, reverse=reverse)
+    order: Any = PUBLIC.argsort(PUBLIC.stack(list(map(as_tensor, keys))), descending=bool(reverse), stable=True)
+    whole: Any = PUBLIC.stack(list(map(as_tensor, items)))
+    return [whole[order[index]] for index in range(len(items))]
+
+
+def printed(*values: Any, sep: str | None = " ", end: str | None = "\n", **more: Any) -> None:
+    """Print, at every call if there are tensors among the values."""
+    tensors = any(is_tensor(leaf) for leaf in jax.tree_util.tree_leaves(values))
+    if more.get("file") is None and tensors:
+        effects.print(*values, sep=sep, end=end)
+    else:
+        builtins.print(*values, sep=sep, end=end, **more)
+
+
+def contains(item: Any, container: Any) -> Any:
+    """Return ``item in container``."""
+    if is_tensor(container):
+        return PUBLIC.any(PUBLIC.equal(as_tensor(container), item))
+    several = isinstance(container, list | tuple)
+    if several and (is_tensor(item) or any(map(is_tensor, container))):
+        return any_true(True if item is one else item == one for one in container)
+    return item in container
+
+
+ALWAYS: dict[Any, Callable[..., Any]] = {
+    any: any_true, all: all_true, min: _extreme("min", lambda a, b: a < b), max: _extreme("max", lambda a, b: a > b),
+    sorted: sorted_items, print: printed,
+}  # fmt: skip
+"""Builtins whose items may be tensors."""
+ON_TENSORS: dict[Any, Callable[..., Any]] = {
+    range: ranged, enumerate: enumerated, zip: zipped, reversed: reversed_rows, bool: truth,
+}  # fmt: skip
+"""Builtins that are another function if an argument is a tensor."""
+
+
+def replacement(function: Any) -> Callable[..., Any] | None:
+    """Return what stands for a builtin in converted code, None for those that stay."""
+    try:
+        return ALWAYS.get(function) or ON_TENSORS.get(function)
+    except TypeError:  # what cannot be hashed is no builtin
+        return None
+
+
+def replaces(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a call of a builtin is one of its replacement."""
+    return function in ALWAYS or any(map(concerned, args))
+
+
+__all__ = ["contains", "replacement", "replaces"]

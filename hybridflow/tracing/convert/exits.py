@@ -1,0 +1,248 @@
+"""Lowering of return, break and continue inside converted control flow to flags and guards.
+
+If a branch always exits, what follows the statement moves into the other branch; else a flag tells, and what follows
+is guarded by it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from hybridflow.tracing.convert.syntax import assign, at, constant, load, one_line, runtime, store
+
+RESULT = ".result"
+"""The variable of a lowered return's value."""
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+_LOOPS = ast.For | ast.While
+
+
+def inside(node: Any) -> Iterator[Any]:
+    """Yield a node and what is below it, without the insides of functions and classes."""
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, _FUNCTIONS):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def has_yield(node: Any) -> bool:
+    """Whether a statement suspends the function it is in."""
+    return any(isinstance(one, ast.Yield | ast.YieldFrom | ast.Await | ast.AsyncFor | ast.AsyncWith)
+               for one in inside(node))  # fmt: skip
+
+
+def is_python(test: Any) -> bool:
+    """Whether a condition can be seen to be no tensor."""
+    if isinstance(test, ast.Compare):
+        return all(isinstance(op, ast.Is | ast.IsNot) for op in test.ops)
+    if isinstance(test, ast.BoolOp):
+        return all(is_python(one) for one in test.values)
+    if isinstance(test, ast.UnaryOp):
+        return isinstance(test.op, ast.Not) and is_python(test.operand)
+    if isinstance(test, ast.Call):
+        return isinstance(test.func, ast.Name) and test.func.id in ("isinstance", "issubclass", "callable", "hasattr")
+    return isinstance(test, ast.Constant)
+
+
+def is_converted_branch(node: Any) -> bool:
+    """Whether an ``if`` is converted: it may be on a tensor, and nothing in it suspends the function."""
+    return isinstance(node, ast.If) and not is_python(node.test) and not has_yield(node)
+
+
+def is_converted_loop(node: Any) -> bool:
+    """Whether a loop is converted."""
+    return isinstance(node, _LOOPS) and not has_yield(node)
+
+
+class _Lowering:
+    """One function: the flags in use."""
+
+    def __init__(self) -> None:
+        self.loops: list[tuple[str, str]] = []
+        self.count = 0
+
+    # -- what exits -------------------------------------------------------------------------------------------
+
+    def exits(self, statements: list[Any]) -> set[str]:
+        """Return the flags that a block may set."""
+        found: set[str] = set()
+        for statement in statements:
+            found |= self.exits_of(statement)
+        return found
+
+    def exits_of(self, node: Any) -> set[str]:
+        """Return the flags that a statement may set: ``return``, and this loop's ``break`` and ``continue``."""
+        if isinstance(node, ast.Return):
+            return {"return"}
+        if isinstance(node, ast.Break):
+            return {"break"}
+        if isinstance(node, ast.Continue):
+            return {"continue"}
+        if isinstance(node, _FUNCTIONS) or not isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+            return set()
+        found: set[str] = set()
+        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+            for child in getattr(node, field, ()):
+                inner = self.exits_of(child)
+                found |= inner & {"return"} if isinstance(node, _LOOPS) and field == "body" else inner
+        return found
+
+    def always(self, statements: list[Any]) -> bool:
+        """Whether a block never gets to its end."""
+        for node in statements:
+            if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Raise):
+                return True
+            if isinstance(node, ast.If) and node.orelse and self.always(node.body) and self.always(node.orelse):
+                return True
+            endless = isinstance(node, ast.While) and isinstance(node.test, ast.Constant) and bool(node.test.value)
+            if endless and "break" not in self.exits(node.body):
+                return True
+            if isinstance(node, ast.With) and self.always(node.body) and not any(
+                isinstance(one, ast.Raise) for one in inside(node)
+            ):
+                return True
+        return False
+
+    # -- rewriting --------------------------------------------------------------------------------------------
+
+    def flag(self, kind: str) -> str:
+        """Return the name of a flag."""
+        if kind == "return":
+            return ".returned"
+        return self.loops[-1][0 if kind == "break" else 1]
+
+    def clear(self, place: Any, kinds: set[str]) -> Any:
+        """Return the condition that no flag is set."""
+        place = one_line(place)
+        return runtime(place, "none_of", *[load(place, self.flag(kind)) for kind in sorted(kinds)])
+
+    def block(self, statements: list[Any]) -> list[Any]:
+        """Rewrite the statements of a block."""
+        made: list[Any] = []
+        for index, node in enumerate(statements):
+            rest = statements[index + 1 :]
+            if isinstance(node, ast.Return | ast.Break | ast.Continue):
+                return made + self.leave(node)
+            kinds = self.exits_of(node)
+            if isinstance(node, ast.If) and kinds:
+                if self.always(node.body):
+                    return [*made, self.branch(node, node.body, [*node.orelse, *rest])]
+                if node.orelse and self.always(node.orelse):
+                    return [*made, self.branch(node, [*node.body, *rest], node.orelse)]
+                made.append(self.branch(node, node.body, node.orelse))
+            else:
+                made += self.statement(node)
+            if kinds and rest:
+                place = rest[0]
+                return [*made, at(one_line(place), ast.If(self.clear(place, kinds), self.block(rest), []))]
+        return made
+
+    def leave(self, node: Any) -> list[Any]:
+        """Return what stands for an exit."""
+        kind = type(node).__name__.lower()
+        made = [assign(node, store(node, self.flag(kind)), constant(node, True))]
+        if kind == "return":
+            value = constant(node, None) if node.value is None else node.value
+            made.insert(0, assign(node, store(node, RESULT), value))
+        return made
+
+    def branch(self, node: ast.If, body: list[Any], orelse: list[Any]) -> Any:
+        """Return an ``if`` with other blocks."""
+        node.body = self.block(body) or [at(node, ast.Pass())]
+        node.orelse = self.block(orelse)
+        return node
+
+    def statement(self, node: Any) -> list[Any]:
+        """Rewrite a statement that is no exit and no ``if`` with exits."""
+        if isinstance(node, _LOOPS):
+            return self.loop(node)
+        if isinstance(node, ast.Try):
+            kinds = self.exits(node.body)
+            orelse = self.block(node.orelse)
+            if kinds and orelse:
+                orelse = [at(one_line(orelse[0]), ast.If(self.clear(orelse[0], kinds), orelse, []))]
+            node.body, node.orelse, node.finalbody = self.block(node.body), orelse, self.block(node.finalbody)
+            for handler in node.handlers:
+                handler.body = self.block(handler.body)
+        elif isinstance(node, ast.Match):
+            for case in node.cases:
+                case.body = self.block(case.body)
+        elif isinstance(node, ast.If):
+            node.body, node.orelse = self.block(node.body), self.block(node.orelse)
+        elif isinstance(node, ast.With):
+            node.body = self.block(node.body)
+        return [node]
+
+    def loop(self, node: Any) -> list[Any]:
+        """Rewrite a loop: ``node.stops`` are the flags that end it."""
+        self.count += 1
+        broken, skipped = f".broken_{self.count}", f".continued_{self.count}"
+        kinds = self.exits(node.body)
+        orelse = node.orelse
+        self.loops.append((broken, skipped))
+        node.body = self.block(node.body)
+        self.loops.pop()
+        node.orelse = []
+        stops = [broken] * ("break" in kinds) + [".returned"] * ("return" in kinds)
+        node.stops = stops
+        place = one_line(node)
+        before = [assign(place, store(place, broken), constant(place, False))] if "break" in kinds else []
+        if "continue" in kinds:
+            node.body.insert(0, assign(place, store(place, skipped), constant(place, False)))
+        made = [*before, node]
+        if orelse:
+            lowered = self.block(orelse)
+            if stops:
+                test = runtime(one_line(orelse[0]), "none_of", *[load(orelse[0], name) for name in stops])
+                lowered = [at(one_line(orelse[0]), ast.If(test, lowered, []))]
+            made += lowered
+        return made
+
+
+def _needs_lowering(node: Any, lowered: bool = False) -> bool:
+    """Whether an exit stands inside of what is converted."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _FUNCTIONS):
+            continue
+        if isinstance(child, ast.Return | ast.Break | ast.Continue) and lowered:
+            return True
+        within = lowered or is_converted_branch(child) or is_converted_loop(child)
+        if _needs_lowering(child, within):
+            return True
+    return False
+
+
+def _exits_in_finally(node: Any) -> bool:
+    lowering = _Lowering()
+    return any(isinstance(one, ast.Try) and lowering.exits(one.finalbody) for one in inside_body(node))
+
+
+def inside_body(node: Any) -> Iterator[Any]:
+    """Yield what is below a function's statements."""
+    for statement in node.body:
+        yield from inside(statement)
+
+
+def lower_exits(node: ast.FunctionDef) -> None:
+    """Lower the exits of a function, if any stands inside of what is converted.
+
+    A generator's exits stay, and so do those of a function with an exit in a ``finally``.
+    """
+    generator = any(isinstance(one, ast.Yield | ast.YieldFrom) for one in inside_body(node))
+    if generator or not _needs_lowering(node) or _exits_in_finally(node):
+        return
+    lowering = _Lowering()
+    place = one_line(node.body[-1])
+    returns = any(isinstance(one, ast.Return) for one in inside_body(node))
+    if returns and not lowering.always(node.body):
+        node.body.append(at(place, ast.Return(constant(place, None))))
+    start = node.body[:1] if ast.get_docstring(node, clean=False) is not None else []
+    body = lowering.block(node.body[len(start) :])
+    if returns:
+        first = one_line(node.body[0])
+        body = [assign(first, store(first, ".returned"), constant(first, False)), *body]
+        body.append(at(place, ast.Return(load(place, RESULT))))
+    node.body = [*start, *body]

@@ -1,0 +1,125 @@
+"""Which names a block reads, binds, and leaves for later."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+class Names(NamedTuple):
+    """What a statement does to names: reads before it binds them, binds for certain, may bind."""
+
+    read: frozenset[str]
+    killed: frozenset[str]
+    bound: frozenset[str]
+
+
+def _pattern_names(node: Any) -> Iterable[str]:
+    name = node.rest if isinstance(node, ast.MatchMapping) else getattr(node, "name", None)
+    return [] if name is None else [name]
+
+
+class Uses:
+    """The names of one function's statements, each looked at once.
+
+    Attributes:
+        captured: names that functions inside read, which may run at any time.
+        changed: names that functions inside assign.
+    """
+
+    def __init__(self) -> None:
+        self.captured: set[str] = set()
+        self.changed: set[str] = set()
+        self._known: dict[Any, Names] = {}
+
+    def loads(self, *nodes: Any) -> tuple[set[str], set[str]]:
+        """Return the names that expressions (or whole statements) read and bind."""
+        read: set[str] = set()
+        bound: set[str] = set()
+        pending = [node for node in nodes if node is not None]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, ast.Name):
+                (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+            elif isinstance(node, _FUNCTIONS):
+                self._capture(node)
+                if not isinstance(node, ast.Lambda):
+                    bound.add(node.name)
+                    pending += node.decorator_list
+                pending += [*node.args.defaults, *[one for one in node.args.kw_defaults if one is not None]]
+            elif isinstance(node, ast.comprehension):
+                pending += [node.iter, *node.ifs]  # its targets are names of its own
+            elif isinstance(node, ast.ClassDef):
+                bound.add(node.name)
+                read |= self.loads(*node.body, *node.bases, *node.keywords, *node.decorator_list)[0]
+            else:
+                if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.MatchMapping):
+                    bound.update(_pattern_names(node))
+                elif isinstance(node, ast.alias):
+                    bound.add(node.asname or node.name.split(".")[0])
+                elif isinstance(node, ast.Global | ast.Nonlocal):
+                    self.captured.update(node.names)
+                pending += ast.iter_child_nodes(node)
+        return read, bound
+
+    def _capture(self, function: Any) -> None:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Name):
+                self.captured.add(node.id)
+            elif isinstance(node, ast.Nonlocal):
+                self.captured.update(node.names)
+                self.changed.update(node.names)
+
+    def of(self, node: Any) -> Names:
+        """Return what a statement does to names."""
+        found = self._known.get(node)
+        if found is None:
+            found = self._known[node] = self._of(node)
+        return found
+
+    def _of(self, node: Any) -> Names:
+        if isinstance(node, ast.If):
+            read, bound = self.loads(node.test)
+            a, b = self.block(node.body), self.block(node.orelse)
+            return Names(a.read | b.read | read, a.killed & b.killed, a.bound | b.bound | bound)
+        if isinstance(node, ast.While):
+            read, bound = self.loads(node.test)
+            a, b = self.block(node.body), self.block(node.orelse)
+            stops = getattr(node, "stops", ())
+            return Names(a.read | b.read | read | frozenset(stops), frozenset(), a.bound | b.bound | bound)
+        if isinstance(node, ast.For):
+            read, bound = self.loads(node.iter)
+            more, targets = self.loads(node.target)
+            a, b = self.block(node.body), self.block(node.orelse)
+            stops = frozenset(getattr(node, "stops", ()))
+            reads = (a.read - targets) | b.read | read | more | stops
+            return Names(reads, frozenset(), a.bound | b.bound | bound | targets)
+        if isinstance(node, ast.Assign):
+            killed = frozenset([one.id for one in node.targets if isinstance(one, ast.Name)])
+            read, bound = self.loads(node.value, *node.targets)
+            if len(killed) == len(node.targets):
+                return Names(frozenset(read), killed, frozenset(bound))
+        if isinstance(node, ast.With):
+            read, bound = self.loads(*node.items)
+            a = self.block(node.body)
+            return Names(a.read | read, frozenset(), a.bound | bound)
+        read, bound = self.loads(node)
+        if isinstance(node, ast.AugAssign):
+            read |= bound
+        certain = isinstance(node, ast.Assign | ast.FunctionDef | ast.Import | ast.ImportFrom) and not read & bound
+        return Names(frozenset(read), frozenset(bound if certain else ()), frozenset(bound))
+
+    def block(self, statements: Iterable[Any]) -> Names:
+        """Return what a block does to names."""
+        read: set[str] = set()
+        killed: set[str] = set()
+        bound: set[str] = set()
+        for statement in statements:
+            names = self.of(statement)
+            read |= names.read - killed
+            killed |= names.killed
+            bound |= names.bound
+        return Names(frozenset(read), frozenset(killed), frozenset(bound))

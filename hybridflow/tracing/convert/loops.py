@@ -1,0 +1,343 @@
+"""``while`` and ``for`` on tensors: the body is traced once, and the variables that it changes are carried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from hybridflow.autodiff.control_flow import scan
+from hybridflow.autodiff.control_flow.loops import iterate
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core.convert import common_dtype
+from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
+from hybridflow.core.tensor import as_tensor, asarray
+from hybridflow.ir.builder import trace_with_variables
+from hybridflow.tracing.convert.branches import dead, where_now
+from hybridflow.tracing.convert.cells import Cells
+from hybridflow.tracing.convert.poison import UNSET, Late, Poison, spoken
+from hybridflow.tracing.convert.rows import Rows, TensorRange
+from hybridflow.tracing.convert.values import Value, is_dynamic, is_number, made_at, same_python, truth
+
+
+class LoopNames(NamedTuple):
+    """The names of a loop.
+
+    Attributes:
+        bound: those that it may set.
+        head: those of them that a step may read from the step before.
+        live: those of them that may be read after the loop.
+    """
+
+    bound: tuple[str, ...]
+    head: tuple[str, ...]
+    live: tuple[str, ...]
+
+
+class _Adapt(Exception):
+    """Variables that start as Python numbers have another dtype after a step."""
+
+    def __init__(self, leaves: dict[tuple[str, int], Any]) -> None:
+        super().__init__(leaves)
+        self.leaves = leaves
+
+
+class _Loop:
+    """One loop on tensors: its carried variables and what they hold before it."""
+
+    def __init__(self, cells: Cells, names: LoopNames) -> None:
+        self.cells = cells
+        self.place = where_now()
+        self.before = cells.read()
+        wanted = {*names.head, *names.live}
+        self.carried = [name for name in names.bound if name in wanted]
+        self.live = names.live
+        self.values: dict[str, Value] = {}
+        self.first_set: list[str] = []
+        # Whether a variable has a value, for those that may have none.
+        self.ran: dict[str, Any] = {}
+        for name in self.carried:
+            value = self.before[name]
+            if type(value) is Late:
+                self.ran[name] = value.ran
+                value = value.value
+            if value is UNSET or type(value) is Poison:
+                self.first_set.append(name)
+            else:
+                self.values[name] = Value.of(value)
+
+    # -- before -----------------------------------------------------------------------------------------------
+
+    def discover(self, step: Callable[[], Any]) -> None:
+        """Trace a step for the shapes of the variables that the loop sets first, and throw the graph away."""
+        if not self.first_set:
+            return
+        found: dict[str, Any] = {}
+        specs: dict[str, list[tuple[Any, Any]]] = {}
+
+        def once() -> list[Any]:
+            self.cells.write(self.before)
+            step()
+            found.update(self.cells.read())
+            for name in self.first_set:
+                value = found[name].value if type(found[name]) is Late else found[name]
+                specs[name] = [(t.shape, t.dtype) for t in map(as_tensor, Value.of(value).dynamic())]
+            return []
+
+        trace_with_variables(once, [], "loop_first_step")
+        for name in list(self.first_set):
+            value = found[name].value if type(found[name]) is Late else found[name]
+            if value is UNSET or type(value) is Poison:
+                self.first_set.remove(name)
+                self.carried.remove(name)
+                continue
+            parts = Value.of(value)
+            zeros = [zeros_of(*shape) for shape in specs[name]]
+            self.values[name] = Value.of(parts.filled(zeros))
+            if not name.startswith("."):
+                self.ran[name] = asarray(False)
+
+    def initial(self) -> tuple[Any, ...]:
+        """Return what the loop starts with."""
+        return tuple([self.values[name].dynamic() + self.flag(name) for name in self.carried])
+
+    def flag(self, name: str) -> list[Any]:
+        """Return whether a variable has a value, if that depends."""
+        return [self.ran[name]] if name in self.ran else []
+
+    def value(self, name: str, leaves: Sequence[Any]) -> Any:
+        """Return a variable's value of what is carried for it."""
+        if name not in self.ran:
+            return self.values[name].filled(list(leaves))
+        text = message(f"{spoken(name)} is set by the loop at {self.place}, which made no step that sets it",
+                       hint="Give it a value before the loop.")  # fmt: skip
+        return Late(self.values[name].filled(list(leaves[:-1])), leaves[-1], text)
+
+    # -- a step -----------------------------------------------------------------------------------------------
+
+    def enter(self, state: Sequence[Any]) -> None:
+        """Set the variables to what a step starts with."""
+        now = dict(self.before)
+        for name, leaves in zip(self.carried, state, strict=True):
+            now[name] = self.value(name, leaves)
+        self.cells.write(now)
+
+    def leave(self) -> tuple[Any, ...]:
+        """Return what a step leaves.
+
+        Raises:
+            _Adapt: a Python number took a dtype.
+            TraceError, ShapeError, DTypeError: a variable changed its structure, shape or dtype.
+        """
+        after = self.cells.read()
+        adapt: dict[tuple[str, int], Any] = {}
+        made = [self.leaves_after(name, after[name], adapt) for name in self.carried]
+        if adapt:
+            raise _Adapt(adapt)
+        return tuple(made)
+
+    def leaves_after(self, name: str, value: Any, adapt: dict[tuple[str, int], Any]) -> list[Any]:
+        """Return a variable's leaves after a step, in the form that they had before."""
+        before = self.values[name]
+        what = spoken(name)
+        if type(value) is Poison:
+            value.fail()
+        ran: list[Any] = []
+        if type(value) is Late:
+            ran = [value.ran]
+            value = value.value
+        elif name in self.ran:
+            ran = [asarray(True)]
+        if ran and name not in self.ran:
+            text = f"{what} may lose its value in the loop at {self.place}"
+            raise TraceError(message(text, hint="Keep it, or set it."))
+        if value is UNSET:
+            raise TraceError(message(f"{what} is deleted in the loop at {self.place}", hint="Keep it, or set it."))
+        after = Value.of(value)
+        if after.tree != before.tree:
+            raise TraceError(
+                message(f"{what} changes its structure in the loop at {self.place}",
+                        got=f"{self.shown(before)} before, {self.shown(after)} after a step",
+                        hint="Start with a value of the structure that the loop gives it.")
+            )  # fmt: skip
+        made: list[Any] = []
+        for index, (a, b) in enumerate(zip(before.leaves, after.leaves, strict=True)):
+            if is_dynamic(a) and is_dynamic(b):
+                made.append(self.leaf_after(what, (name, index), a, b, adapt))
+            elif type(b) is Poison:
+                b.fail()
+            elif not same_python(a, b):
+                raise TraceError(
+                    message(f"{what} is another Python object after a step of the loop at {self.place}",
+                            got=f"{made_at(a)} before, {made_at(b)} after", hint="Only tensors and numbers can change.")
+                )  # fmt: skip
+        return made + ran
+
+    def leaf_after(self, what: str, key: tuple[str, int], a: Any, b: Any, adapt: dict[tuple[str, int], Any]) -> Any:
+        """Return a leaf after a step, as a tensor of the dtype it had before."""
+        one, other = as_tensor(a), as_tensor(b)
+        if one.shape != other.shape:
+            raise ShapeError(
+                message(f"{what} changes its shape in the loop at {self.place}: {one.shape} and then {other.shape}",
+                        got=f"{made_at(a)} before, {made_at(b)} after",
+                        hint="Keep the shape, or start with the other one.")
+            )  # fmt: skip
+        if is_number(b):
+            dtype = common_dtype([b, a if is_number(a) else one])
+            if dtype == one.dtype:
+                return asarray(b, dtype=dtype)
+            adapt[key] = dtype
+        elif one.dtype != other.dtype:
+            if not is_number(a) and key not in self.adapted:
+                raise DTypeError(
+                    message(f"{what} is {one.dtype} before and {other.dtype} after a step of the loop at {self.place}",
+                            got=f"{made_at(a)} before, {made_at(b)} after",
+                            hint="Cast it, or start with the other dtype.")
+                )  # fmt: skip
+            adapt[key] = other.dtype if is_number(a) else self.once_more(what, key, one.dtype, other.dtype)
+        return other
+
+    adapted: frozenset[tuple[str, int]] = frozenset()
+
+    def once_more(self, what: str, key: tuple[str, int], before: Any, after: Any) -> Any:
+        """Return the dtype of a number that a step changes although it was adapted.
+
+        Raises:
+            DTypeError: it does not settle.
+        """
+        raise DTypeError(
+            message(f"{what} starts as a number and has another dtype after every step of the loop at {self.place}",
+                    got=f"{before}, {after}", hint="Start with a tensor.")
+        )  # fmt: skip
+
+    def shown(self, value: Value) -> str:
+        """Describe a value."""
+        return ", ".join(made_at(leaf) for leaf in value.leaves) or str(jax.tree_util.tree_unflatten(value.tree, []))
+
+    # -- after ------------------------------------------------------------------------------------------------
+
+    def run(self, loop: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
+        """Run the loop from its first values, again with other dtypes if numbers take them, and set the variables."""
+        while True:
+            try:
+                last = loop(self.initial())
+                break
+            except _Adapt as adapt:
+                self.adapted = self.adapted | adapt.leaves.keys()
+                for (name, index), dtype in adapt.leaves.items():
+                    value = self.values[name]
+                    leaves = list(value.leaves)
+                    leaves[index] = asarray(leaves[index], dtype=dtype)
+                    self.values[name] = Value(leaves, value.tree)
+        after: dict[str, Any] = {name: dead(name) for name in self.cells.names}
+        for name, leaves in zip(self.carried, last, strict=True):
+            after[name] = self.value(name, leaves)
+        for name in self.cells.names:
+            if name in self.live and name not in self.carried:
+                after[name] = self.before[name]
+        self.cells.write(after)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the carried values, for messages."""
+        return self.carried
+
+
+def zeros_of(shape: Any, dtype: Any) -> Any:
+    """Return zeros."""
+    return PUBLIC.full(shape, 0, dtype=dtype)
+
+
+def while_on_tensor(test: Callable[[], Any], step: Callable[[], Any], names: LoopNames, test_binds: bool) -> None:
+    """Trace a loop whose condition is a tensor.
+
+    Args:
+        test: the condition.
+        step: the body.
+        names: the loop's names.
+        test_binds: whether the condition sets variables, which the body then finds set.
+    """
+    loop = _Loop(Cells(names.bound, test, step), names)
+
+    def body() -> None:
+        if test_binds:
+            test()
+        step()
+
+    loop.discover(body)
+
+    def condition(*state: Any) -> Any:
+        loop.enter(state)
+        return truth(as_tensor(test()))
+
+    def run(*state: Any) -> Any:
+        loop.enter(state)
+        body()
+        return loop.leave()
+
+    loop.run(lambda state: iterate(condition, run, state, None, loop.names))
+    if test_binds:
+        test()
+
+
+def for_on_rows(
+    rows: Rows, step: Callable[[Any], Any], test: Callable[[], Any] | None, names: LoopNames
+) -> None:
+    """Trace a loop over the rows of tensors; `test` says whether it goes on."""
+    if rows.length == 0:
+        return
+    loop = _Loop(Cells(names.bound, step, test), names)
+    loop.discover(lambda: step(rows.build([tensor[0] for tensor in rows.tensors])))
+    if test is None:
+
+        def one(state: Any, row: Any) -> Any:
+            loop.enter(state)
+            step(rows.build(row))
+            return loop.leave(), []
+
+        loop.run(lambda state: scan(one, state, rows.tensors)[0])
+        return
+    count = rows.length
+
+    def condition(index: Any, *state: Any) -> Any:
+        loop.enter(state)
+        return PUBLIC.logical_and(index < count, truth(as_tensor(test())))
+
+    def run(index: Any, *state: Any) -> Any:
+        loop.enter(state)
+        step(rows.build([tensor[index] for tensor in rows.tensors]))
+        return index + 1, *loop.leave()
+
+    bound = count if isinstance(count, int) else None
+    loop.run(lambda state: iterate(condition, run, (0, *state), bound, ["index", *loop.names])[1:])
+
+
+def for_on_range(
+    numbers: TensorRange, step: Callable[[Any], Any], test: Callable[[], Any] | None, names: LoopNames
+) -> None:
+    """Trace a loop over a range with a tensor among its ends; `test` says whether it goes on."""
+    loop = _Loop(Cells(names.bound, step, test), names)
+    start, stop, stride = numbers.state()
+    loop.discover(lambda: step(start))
+    up = stride > 0 if not isinstance(numbers.step, int) else None
+
+    def condition(index: Any, *state: Any) -> Any:
+        if up is not None:
+            more = PUBLIC.where(up, index < stop, index > stop)
+        else:
+            more = index < stop if numbers.step > 0 else index > stop
+        if test is None:
+            return more
+        loop.enter(state)
+        return PUBLIC.logical_and(more, truth(as_tensor(test())))
+
+    def run(index: Any, *state: Any) -> Any:
+        loop.enter(state)
+        step(index)
+        return index + stride, *loop.leave()
+
+    loop.run(lambda state: iterate(condition, run, (start, *state), None, ["index", *loop.names])[1:])
+
+
+

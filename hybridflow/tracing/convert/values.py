@@ -1,0 +1,166 @@
+"""The values of variables in branches and loops: what of them becomes tensors, and how two of them meet."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
+from hybridflow.core.node import format_where
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.variable import Variable
+from hybridflow.tracing.convert.poison import Poison, spoken
+
+_NUMBERS = frozenset({bool, int, float, complex, TracedFloat})
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor or a Variable."""
+    return type(value) is Tensor or isinstance(value, Tensor | Variable)
+
+
+def truth(value: Any) -> Tensor:
+    """Return what ``bool`` of a tensor is, as a tensor."""
+    tensor: Any = as_tensor(value)
+    if tensor.size != 1:
+        raise ShapeError(
+            message(f"bool: needs exactly one element, there are {tensor.size}", got=str(tensor.spec),
+                    hint="Reduce it with hf.all or hf.any.")
+        )  # fmt: skip
+    if tensor.shape != ():
+        tensor = tensor.reshape(())
+    return tensor if tensor.dtype == np.bool_ else tensor != 0
+
+
+def is_number(leaf: Any) -> bool:
+    """Whether a leaf is a Python number, which takes the dtype of what it meets."""
+    return type(leaf) in _NUMBERS
+
+
+def is_dynamic(leaf: Any) -> bool:
+    """Whether a leaf can be a tensor of a graph."""
+    return is_number(leaf) or isinstance(leaf, Tensor | np.ndarray | np.generic | jax.Array)
+
+
+class Value(NamedTuple):
+    """A variable's value, taken apart."""
+
+    leaves: list[Any]
+    tree: Any
+
+    @classmethod
+    def of(cls, value: Any) -> Value:
+        """Take a value apart."""
+        return cls(*jax.tree_util.tree_flatten(value))
+
+    def dynamic(self) -> list[Any]:
+        """Return the leaves that can be tensors."""
+        return [leaf for leaf in self.leaves if is_dynamic(leaf)]
+
+    def filled(self, dynamic: list[Any]) -> Any:
+        """Return the value with other leaves in the places of those that can be tensors."""
+        rest = iter(dynamic)
+        leaves = [next(rest) if is_dynamic(leaf) else leaf for leaf in self.leaves]
+        return jax.tree_util.tree_unflatten(self.tree, leaves)
+
+
+def same_python(a: Any, b: Any) -> bool:
+    """Whether two leaves are one Python value."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or is_tensor(a) or isinstance(a, np.ndarray | jax.Array | TracedFloat):
+        return False
+    if type(a) is float:
+        return a == b and math.copysign(1, a) == math.copysign(1, b)
+    try:
+        return bool(a == b)
+    except Exception:  # noqa: BLE001, RUF100 (what an object's own comparison raises means that they differ)
+        return False
+
+
+def zeros_like(leaf: Any) -> Tensor:
+    """Return zeros of a leaf's shape and dtype."""
+    tensor = as_tensor(leaf)
+    return PUBLIC.full(tensor.shape, 0, dtype=tensor.dtype)
+
+
+def made_at(leaf: Any) -> str:
+    """Describe a leaf and the line that made it."""
+    if isinstance(leaf, Tensor):
+        edge = leaf._edge
+        where = None if edge is None else format_where(edge[0].where)
+        return str(leaf.spec) + ("" if where is None else f" at {where}")
+    return repr(leaf)[:60]
+
+
+def difference(name: str, a: Value, b: Value, place: str) -> Poison | None:
+    """Return why two branches' values of a variable do not meet, None if they do."""
+    what = spoken(name)
+    if a.tree != b.tree:
+        return Poison(
+            TraceError,
+            message(f"{what} has another structure if the condition at {place} is true than if it is false",
+                    got=f"{_shown(a)} if true, {_shown(b)} if false", hint="Give it one structure in both branches."),
+        )  # fmt: skip
+    for one, other in zip(a.leaves, b.leaves, strict=True):
+        found = _leaf_difference(what, one, other, place)
+        if found is not None:
+            return found
+    return None
+
+
+def _leaf_difference(what: str, a: Any, b: Any, place: str) -> Poison | None:
+    for leaf in (a, b):
+        if type(leaf) is Poison:
+            return leaf
+    if not (is_dynamic(a) and is_dynamic(b)):
+        if same_python(a, b):
+            return None
+        return Poison(
+            TraceError,
+            message(f"{what} is not the same Python object if the condition at {place} is true and if it is false",
+                    got=f"{made_at(a)} if true, {made_at(b)} if false",
+                    hint="Only tensors and numbers can depend on a tensor."),
+        )  # fmt: skip
+    if is_number(a) or is_number(b):
+        return None if _shape(a) == _shape(b) else _shapes(what, a, b, place)
+    one, other = as_tensor(a), as_tensor(b)
+    if one.shape != other.shape:
+        return _shapes(what, a, b, place)
+    if one.dtype != other.dtype:
+        return Poison(
+            DTypeError,
+            message(f"{what} is {one.dtype} if the condition at {place} is true and {other.dtype} if it is false",
+                    got=f"{made_at(a)}; {made_at(b)}", hint="Cast one of them."),
+        )  # fmt: skip
+    return None
+
+
+def _shape(leaf: Any) -> Any:
+    return () if is_number(leaf) else leaf.shape
+
+
+def _shapes(what: str, a: Any, b: Any, place: str) -> Poison:
+    return Poison(
+        ShapeError,
+        message(f"{what} has shape {_shape(a)} if the condition at {place} is true and {_shape(b)} if it is false",
+                got=f"{made_at(a)}; {made_at(b)}", hint="Give it one shape in both branches."),
+    )  # fmt: skip
+
+
+def _shown(value: Value) -> str:
+    leaves = [made_at(leaf) for leaf in value.leaves]
+    return str(jax.tree_util.tree_unflatten(value.tree, [_Text(leaf) for leaf in leaves]))[:120]
+
+
+class _Text:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
