@@ -13,18 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
-import numpy as np
 
 from hybridflow.core.context import CONTEXT, current
-from hybridflow.core.dtypes import WIDE
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import format_where, user_place, where_file_line
-from hybridflow.core.notes import requires
 from hybridflow.core.settings import SETTINGS
-from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.traced_float import NeedsNumber
-from hybridflow.core.variable import Variable
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.arguments import (
     Quick,
@@ -44,9 +39,7 @@ from hybridflow.tracing.explain import Change, Explanation, TraceRecord
 from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
 from hybridflow.tracing.lowered import Lowered
 from hybridflow.tracing.signature import (
-    FLOAT,
     LEAF,
-    TENSOR,
     BoundCall,
     Signature,
     differences,
@@ -55,6 +48,7 @@ from hybridflow.tracing.signature import (
     named_leaves,
     with_numbers,
 )
+from hybridflow.tracing.sole import SoleTrace
 from hybridflow.tracing.trace import Trace, make_trace, raw_value
 from hybridflow.tracing.tracebacks import trimmed
 
@@ -66,85 +60,6 @@ _MANY = 16
 """The trace at which a function is warned about, if calls that found a trace are fewer."""
 _RECORDS = 256
 """How many traces `explain` remembers."""
-
-
-class _SoleTrace:
-    """The only trace of a function, when its arguments are plain tensors and floats.
-
-    Attributes:
-        trace: the trace.
-        run: the executable's call if that is all there is to a call: no Variables, captured tensors or checks.
-        variables: the Variables of every call.
-        kinds: the types of the arguments.
-        floats: whether some are floats.
-        hold: tells quickly whether the guards hold; None if there are none.
-    """
-
-    __slots__ = ("floats", "hold", "kinds", "numbers", "run", "trace", "variables", "wide")
-
-    def __init__(
-        self, trace: Trace, run: Callable[..., Any] | None, variables: tuple[Variable, ...], kinds: tuple[type, ...]
-    ) -> None:
-        self.trace = trace
-        self.run = run
-        self.variables = variables
-        self.kinds = kinds
-        self.floats = float in kinds
-        self.numbers = trace.numbers
-        self.hold = None if trace.guards is None else trace.guards.hold
-        self.wide = trace.wide
-
-    @classmethod
-    def of(cls, trace: Trace, signature: Signature) -> _SoleTrace | None:
-        """Return the sole trace, or None if calls have other arguments than tensors and floats."""
-        plain = all(leaf.kind in (TENSOR, FLOAT) for leaf in signature.leaves)
-        flat = all(tree == LEAF for tree in signature.tree)
-        if not plain or not flat or trace.symbolic or current().device is not None:
-            return None
-        kinds = tuple([Tensor if leaf.kind == TENSOR else float for leaf in signature.leaves])
-        variables = trace.variables(signature)
-        if trace.guarded or trace.reads_leaves:
-            return None
-        if trace.captures or variables or trace.checks:
-            return cls(trace, None, variables, kinds)
-        return cls(trace, trace.executable(trace.arrays(signature), None).call, (), kinds)
-
-    def call(self, arrays: list[Any]) -> Any:
-        """Run the trace on the raw values of its arguments.
-
-        Raises:
-            TypeError, ValueError: arguments of other shapes or dtypes, which the executable refuses untouched.
-        """
-        if self.run is None:
-            return self.trace.call(arrays, self.variables)
-        outputs = self.run(*arrays)
-        if self.trace.single:
-            return make_tensor(outputs[0])
-        return self.trace.plan.build([make_tensor(output) for output in outputs])
-
-    def raw_arguments(self, args: tuple[Any, ...]) -> list[Any] | None:
-        """Return the raw values of the arguments, or None if they are not all plain tensors and floats."""
-        if tuple(map(type, args)) != self.kinds:
-            return None
-        arrays: list[Any] = []
-        for argument in args:
-            if type(argument) is float:
-                continue
-            if requires(argument._edge):
-                return None
-            value = argument._value
-            if type(value) is np.ndarray:
-                if value.dtype.num in WIDE and not self.wide:
-                    return None  # jax would narrow it without a word
-                value = raw_value(argument)
-            elif value is None:
-                return None
-            arrays.append(value)
-        if self.run is None and any(requires(tensor._edge) for tensor in self.trace.captures):
-            return None
-        if self.floats and self.numbers is not None:
-            arrays += self.numbers([argument for argument in args if type(argument) is float])
-        return arrays
 
 
 class CompiledFunction(Generic[P, R]):
@@ -194,13 +109,13 @@ class CompiledFunction(Generic[P, R]):
         self._lock = threading.RLock()
         self._traces = TraceCache(max_traces)
         self._needed: dict[Any, frozenset[int]] = {}
-        self._sole: _SoleTrace | None = None
+        self._sole: SoleTrace | None = None
         self._records: deque[TraceRecord] = deque(maxlen=_RECORDS)
         self._trace_count = 0
         self._hits = 0
         self._misses = 0
         self._instances: dict[int, tuple[Any, CompiledFunction[Any, Any]]] = {}
-        self._plain = not self._static and not bound and is_plain(self._parameters)
+        self._plain = not self._static and is_plain(self._parameters)
 
     def _check_static(self) -> None:
         if has_var_keyword(self._parameters):
@@ -223,7 +138,7 @@ class CompiledFunction(Generic[P, R]):
             sole = self._sole
             if sole is not None and not kwargs and CONTEXT.get() is None and SETTINGS.plain:
                 # The executable itself refuses other shapes and dtypes, so a lone trace needs no key.
-                arrays = sole.raw_arguments(args)
+                arrays = sole.raw_arguments(args[1:] if self._bound else args)
                 if arrays is not None and (sole.hold is None or sole.hold()):
                     try:
                         return sole.call(arrays)
@@ -330,7 +245,7 @@ class CompiledFunction(Generic[P, R]):
             self._needed[generic.key] = needed
         self._traces.add(_cache_key(signature), trace)
         alone = self._plain and SETTINGS.plain and len(self._traces) == 1
-        self._sole = _SoleTrace.of(trace, signature) if alone else None
+        self._sole = SoleTrace.of(trace, signature) if alone else None
         if self._misses == _MANY and self._hits < _MANY:
             self._warn(trace.record)
         return trace, signature

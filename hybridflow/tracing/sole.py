@@ -1,0 +1,105 @@
+"""The short way of a call: a function that was traced once, called with plain tensors and floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hybridflow.core.context import current
+from hybridflow.core.dtypes import WIDE
+from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.tracing.signature import FLOAT, LEAF, TENSOR, Signature
+from hybridflow.tracing.trace import Trace, raw_value
+
+
+class SoleTrace:
+    """The only trace of a function, when its arguments are plain tensors and floats.
+
+    Attributes:
+        trace: the trace.
+        run: the executable's call if that is all there is to a call: no Variables, captured tensors or checks.
+        variables: the Variables of every call.
+        kinds: the types of the arguments; count: how many of them are tensors.
+        floats: whether some are floats.
+        hold: tells quickly whether the guards hold; None if there are none.
+    """
+
+    __slots__ = ("count", "floats", "hold", "kinds", "numbers", "run", "trace", "variables", "wide")
+
+    def __init__(
+        self, trace: Trace, run: Callable[..., Any] | None, variables: tuple[Variable, ...], kinds: tuple[type, ...]
+    ) -> None:
+        self.trace = trace
+        self.run = run
+        self.variables = variables
+        self.kinds = kinds
+        self.floats = float in kinds
+        self.count = kinds.count(Tensor)
+        self.numbers = trace.numbers
+        self.hold = None if trace.guards is None else trace.guards.hold
+        self.wide = trace.wide
+
+    @classmethod
+    def of(cls, trace: Trace, signature: Signature) -> SoleTrace | None:
+        """Return the sole trace, or None if calls have other arguments than tensors and floats."""
+        plain = all(leaf.kind in (TENSOR, FLOAT) for leaf in signature.leaves)
+        flat = all(tree == LEAF for tree in signature.tree)
+        if not plain or not flat or trace.symbolic or current().device is not None:
+            return None
+        kinds = tuple([Tensor if leaf.kind == TENSOR else float for leaf in signature.leaves])
+        variables = trace.variables(signature)
+        if trace.guarded or trace.reads_leaves:
+            return None
+        if trace.captures or variables or trace.checks:
+            return cls(trace, None, variables, kinds)
+        return cls(trace, trace.executable(trace.arrays(signature), None).call, (), kinds)
+
+    def call(self, arrays: list[Any]) -> Any:
+        """Run the trace on the raw values of its arguments.
+
+        Raises:
+            TypeError, ValueError: arguments of other shapes or dtypes, which the executable refuses untouched.
+        """
+        if self.run is None:
+            return self.trace.call(arrays, self.variables)
+        outputs = self.run(*arrays)
+        if self.trace.single:
+            return make_tensor(outputs[0])
+        return self.trace.plan.build([make_tensor(output) for output in outputs])
+
+    def raw_arguments(self, args: tuple[Any, ...]) -> list[Any] | None:
+        """Return the raw values of the arguments, or None if they are not all plain tensors and floats."""
+        if self.floats:
+            return self._mixed(args)
+        return self._tensors(args)
+
+    def _tensors(self, args: Sequence[Any]) -> list[Any] | None:
+        arrays: list[Any] = []
+        for argument in args:
+            if type(argument) is not Tensor:
+                return None
+            value = argument._value
+            if type(value) is np.ndarray:
+                if value.dtype.num in WIDE and not self.wide:
+                    return None  # jax would narrow it without a word
+                value = raw_value(argument)
+            elif value is None:
+                return None
+            arrays.append(value)
+        return arrays if len(arrays) == self.count else None
+
+    def _mixed(self, args: tuple[Any, ...]) -> list[Any] | None:
+        """Return the raw values of the tensors, then the numbers that the floats among them make."""
+        if tuple(map(type, args)) != self.kinds:
+            return None
+        tensors: list[Any] = []
+        floats: list[float] = []
+        for argument in args:
+            (floats if type(argument) is float else tensors).append(argument)
+        arrays = self._tensors(tensors)
+        if arrays is not None and self.numbers is not None:
+            arrays += self.numbers(floats)
+        return arrays
