@@ -12,6 +12,7 @@ from hybridflow.core.context import context_of
 from hybridflow.core.errors import IndexRangeError, TraceError
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.evaluate import evaluate
+from hybridflow.testing import check_gradients
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 KEYS: list[Any] = [
@@ -100,13 +101,29 @@ def test_update_with_a_value_of_another_shape():
         hf.asarray(X).at[0].set([1.0, 2.0])
 
 
-def test_update_by_index_tensors_without_a_gradient():
-    x = hf.asarray([1.0, 2.0])
-    with hf.GradientTape() as tape:
-        tape.watch(x)
-        y = x.at[[0, 0]].multiply(2.0)
-    with pytest.raises(RuntimeError, match=r"x.at\[...\].multiply\(v\) with index tensors has no gradient"):
-        tape.gradient(y, x)
+@pytest.mark.parametrize("how", ["set", "add", "multiply", "min", "max"])
+def test_gradients_of_updates_by_repeated_positions(how):
+    rng = np.random.default_rng(3)
+    x, v = rng.uniform(0.5, 2.0, (4, 2)), rng.uniform(0.5, 2.0, (5, 2))
+    check_gradients(lambda x, v: getattr(x.at[[0, 2, 0, 3, 2]], how)(v) ** 2, (x, v))
+    check_gradients(lambda x, v: getattr(x.at[[0, 2], [1, 1]], how)(v) ** 2, (x, v[:2, 0]))
+
+
+def test_gradients_of_updates_with_ties_and_zeros():
+    def gradients(how, x, v, key):
+        x, v = hf.asarray(x), hf.asarray(v)
+        with hf.GradientTape() as tape:
+            tape.watch((x, v))
+            y = getattr(x.at[key], how)(v)
+        return [g.tolist() for g in tape.gradient(y, (x, v))]
+
+    assert gradients("max", [1.0, 5.0, 0.0], [1.0, 1.0, 2.0], [0, 0, 1]) == [
+        pytest.approx([1 / 3, 1.0, 1.0]), pytest.approx([1 / 3, 1 / 3, 0.0]),
+    ]  # fmt: skip
+    assert gradients("min", [1.0, np.nan], [1.0], [0]) == [[0.5, 1.0], [0.5]]
+    assert gradients("multiply", [2.0, 3.0], [0.0, 5.0, 7.0], [0, 0, 1]) == [[0.0, 7.0], [10.0, 0.0, 3.0]]
+    assert gradients("multiply", [2.0, 3.0], [0.0, 0.0, 7.0], [0, 0, 1]) == [[0.0, 7.0], [0.0, 0.0, 3.0]]
+    assert gradients("multiply", [0.0, 3.0], [4.0, 5.0], [0, 0]) == [[20.0, 1.0], [0.0, 0.0]]
 
 
 OUT_OF_RANGE: list[tuple[Any, str]] = [

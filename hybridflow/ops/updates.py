@@ -10,7 +10,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32
-from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, IndexRangeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, IndexRangeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op
 from hybridflow.core.operators import add_method
 from hybridflow.ops.choice import maximum, minimum
@@ -251,11 +251,10 @@ def _update_vjp(F: Any, g: Any, y: Any, x: Any, value: Any, *indices: Any, axes:
     none = [None] * len(indices)
     if how == "add":
         return (g, lambda: F.gather(g, *indices, axes=axes), *none)
+    if how == "multiply":
+        return (*_scaled_vjp(F, g, x, value, indices, axes), *none)
     if how != "set":
-        raise GradientError(
-            message(f"index_update: x.at[...].{how}(v) with index tensors has no gradient",
-                    hint="Use x.at[...].set, or integers and slices as the index.")
-        )  # fmt: skip
+        return (*_chosen_vjp(F, g, x, value, indices, axes, how), *none)
 
     def of_x() -> Any:
         zeros = F.full(shape=value.shape, fill_value=0, dtype=value.dtype)
@@ -269,6 +268,37 @@ def _update_vjp(F: Any, g: Any, y: Any, x: Any, value: Any, *indices: Any, axes:
         return F.where(keep, F.gather(g, *indices, axes=axes), 0)
 
     return (of_x, of_value, *none)
+
+
+def _chosen_vjp(F: Any, g: Any, x: Any, value: Any, indices: Any, axes: Axes, how: str) -> tuple[Any, Any]:
+    """Share the cotangent evenly among the element and the values that tie for the extremum (or are all NaN)."""
+    best = F.index_update(x, value, *indices, axes=axes, how=how)
+
+    def chosen(one: Any, extremum: Any) -> Any:
+        return F.astype(F.logical_or(F.equal(one, extremum), F.isnan(one)), dtype=g.dtype)
+
+    of_x, of_value = chosen(x, best), chosen(value, F.gather(best, *indices, axes=axes))
+    share = g / (of_x + F.index_add(of_value, *indices, axes=axes, shape=x.shape))
+    return share * of_x, F.gather(share, *indices, axes=axes) * of_value
+
+
+def _scaled_vjp(F: Any, g: Any, x: Any, value: Any, indices: Any, axes: Axes) -> tuple[Any, Any]:
+    """Multiply the cotangent by all factors but the one differentiated for, without dividing by one that is 0."""
+    ones = F.full(shape=x.shape, fill_value=1, dtype=x.dtype)
+
+    def of_x() -> Any:
+        return g * F.index_update(ones, value, *indices, axes=axes, how="multiply")
+
+    def of_value() -> Any:
+        zero = F.equal(value, 0)
+        factors = F.where(zero, 1, value)
+        product = F.index_update(ones, factors, *indices, axes=axes, how="multiply")
+        zeros = F.index_add(F.astype(zero, dtype=g.dtype), *indices, axes=axes, shape=x.shape)
+        other_zeros = F.gather(zeros, *indices, axes=axes) - F.astype(zero, dtype=g.dtype)
+        others = F.where(F.equal(other_zeros, 0), F.gather(product, *indices, axes=axes) / factors, 0)
+        return F.gather(g * x, *indices, axes=axes) * others
+
+    return of_x, of_value
 
 
 def _update_samples(rng: np.random.Generator) -> Any:
@@ -352,8 +382,9 @@ class IndexUpdate:
     """What ``x.at[key]`` is: each method returns a copy of `x` with the selected elements updated.
 
     Values broadcast to the shape of ``x[key]`` and are cast to the dtype of `x`. If index tensors select an element
-    several times, `set` keeps the last value and the other methods take all of them. `set` and `add` are
-    differentiable, the others where the key consists of integers and slices.
+    several times, `set` keeps the last value and the other methods take all of them. All have gradients: of `set` the
+    value that stays gets it, of `min` and `max` those that tie share it evenly. Where positions repeat and one of their
+    factors is 0, the second-order gradient of `multiply` leaves out what that factor contributes.
 
     Example:
         >>> import hybridflow as hf
