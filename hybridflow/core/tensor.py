@@ -200,7 +200,7 @@ class Tensor(TensorMethods):
     ) -> Any:
         require_value(self, "__dlpack__")
         self._note_left()
-        value = self._value
+        value = host_array(self) if self.device == "cpu" else self._value
         given = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
         kwargs = {name: argument for name, argument in given.items() if argument is not None}
         if isinstance(value, np.ndarray):

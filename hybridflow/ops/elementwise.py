@@ -173,6 +173,35 @@ def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 
 @op(
+    kernel=lambda x: x + x.dtype.type(0),
+    lower=lambda x: lax.select(x == 0, lax.full_like(x, 0), x),
+    infer=pointwise("plus_zero", ("float",)),
+    vjp=lambda F, g, y, x: (g,),
+    flops=elements,
+    samples=lambda rng: [*unary_samples()(rng), Sample((np.array([0.0, -0.0, np.nan], np.float32),), gradient=False)],
+    traits=("pointwise", "idempotent", "plus_zero", "inner"),
+    ulp=0,
+)
+def plus_zero(x: TensorLike, /) -> Tensor:
+    """Add 0.0 to every element: -0.0 becomes 0.0, and the rest stays.
+
+    XLA takes ``x + 0.0`` for `x`; the passes put this in its place.
+
+    Args:
+        x: any shape; real.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> from hybridflow.ops.elementwise import plus_zero
+        >>> plus_zero([-0.0, 1.0])
+        Tensor([0., 1.], dtype=float32)
+    """
+    return bind(plus_zero.op, (as_tensor(x),))
+
+
+@op(
     kernel=np.subtract,
     lower=broadcasting(lax.sub),
     infer=pointwise("subtract", NUMERIC),
@@ -316,6 +345,16 @@ def _away_from_zero(rng: np.random.Generator, *shape: int, dtype: Any = np.float
     return np.asarray(x + np.where(x < 0, -0.5, 0.5), dtype=x.dtype)
 
 
+def _abs_lower(x: Any) -> Any:
+    if kind_of(x.dtype) == "uint":
+        return x
+    size = lax.abs(x)
+    if x.dtype not in _REAL_OF:
+        return size
+    infinite = (lax.abs(lax.real(x)) == np.inf) | (lax.abs(lax.imag(x)) == np.inf)
+    return lax.select(infinite, lax.full_like(size, np.inf), size)
+
+
 def _abs_samples(rng: np.random.Generator) -> Any:
     yield from unary_samples(_away_from_zero)(rng)
     yield Sample((np.array([-128, 127, 0], np.int8),))
@@ -326,7 +365,7 @@ def _abs_samples(rng: np.random.Generator) -> Any:
 
 @op(
     kernel=np.abs,
-    lower=lambda x: x if kind_of(x.dtype) == "uint" else lax.abs(x),
+    lower=_abs_lower,
     infer=_abs_infer,
     vjp=_abs_vjp,
     saves=Saves(x=(0,)),
@@ -358,10 +397,6 @@ def abs(x: TensorLike, /) -> Tensor:
     return bind(abs.op, (as_tensor(x),))
 
 
-def _sign_kernel(x: Any) -> Any:
-    return np.sign(x) if kind_of(x.dtype) != "float" else np.where(x == 0, x, np.sign(x))
-
-
 def _sign_samples(rng: np.random.Generator) -> Any:
     yield from unary_samples(_away_from_zero)(rng)
     yield Sample((np.array([0.0, -0.0, np.inf, np.nan], np.float32),), gradient=False)
@@ -370,8 +405,8 @@ def _sign_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_sign_kernel,
-    lower=lambda x: lax.sign(x),
+    kernel=np.sign,
+    lower=lambda x: lax.select(x == 0, lax.full_like(x, 0), lax.sign(x)),
     infer=pointwise("sign", REAL),
     vjp=Stops("the sign is constant almost everywhere"),
     flops=elements,
@@ -381,7 +416,7 @@ def _sign_samples(rng: np.random.Generator) -> Any:
     ulp=0,
 )
 def sign(x: TensorLike, /) -> Tensor:
-    """Return -1, 0 or 1 by the sign of every element; zeros keep theirs and NaN stays NaN.
+    """Return -1, 0 or 1 by the sign of every element; of -0.0 it is 0.0, and NaN stays NaN.
 
     Of a complex number the sign is ``x / abs(x)``, and of 0 it is 0; that, unlike the real sign, has a gradient.
 

@@ -23,13 +23,14 @@ from hybridflow.ops.common import (
     unary_samples,
     unbroadcast,
 )
+from hybridflow.ops.complex_values import with_special_values
 
 # -- exponentials and logarithms ----------------------------------------------------------------------------------
 
 
 @op(
     kernel=np.exp,
-    lower=lax.exp,
+    lower=with_special_values(np.exp, lax.exp),
     infer=pointwise("exp", FLOATING),
     vjp=lambda F, g, y, x: (g * y,),
     saves=Saves(y=True),
@@ -57,7 +58,7 @@ def exp(x: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.log,
-    lower=lax.log,
+    lower=with_special_values(np.log, lax.log),
     infer=pointwise("log", FLOATING),
     vjp=lambda F, g, y, x: (g / x,),
     saves=Saves(x=(0,)),
@@ -161,6 +162,16 @@ def _log1p_samples(rng: np.random.Generator) -> Any:
     yield Sample((rng.uniform(-0.6, 0.6, 50),))
 
 
+def _log1p_kernel(x: Any) -> Any:
+    """Compute ``log(1 + x)``; NumPy's own loses a small complex number's digits."""
+    if x.dtype.kind != "c":
+        return np.log1p(x)
+    wide = x.astype(np.complex128)
+    real, imag = wide.real, wide.imag
+    near = _host_complex(0.5 * np.log1p(real * (2 + real) + imag * imag), np.arctan2(imag, 1 + real))
+    return np.where((np.abs(real) < 0.4) & (np.abs(imag) < 0.4), near, np.log1p(wide)).astype(x.dtype)
+
+
 def _lower_log1p(x: Any) -> Any:
     """Compute ``log(1 + x)``; in float64, XLA's own is 120 ulp off near -0.414, where nothing is lost without it."""
     if x.dtype != np.float64:
@@ -169,8 +180,8 @@ def _lower_log1p(x: Any) -> Any:
 
 
 @op(
-    kernel=np.log1p,
-    lower=_lower_log1p,
+    kernel=_log1p_kernel,
+    lower=with_special_values(_log1p_kernel, _lower_log1p),
     infer=pointwise("log1p", FLOATING),
     vjp=lambda F, g, y, x: (g / (1 + x),),
     saves=Saves(x=(0,)),
@@ -202,12 +213,19 @@ _LOG_10 = math.log(10.0)
 
 def _scaled_log(scale: float) -> Any:
     """Return the lowering of a logarithm to another base."""
-    return lambda x: lax.mul(lax.log(x), lax.full_like(x, 1 / scale))
+
+    def lowered(x: Any) -> Any:
+        y = lax.log(x)
+        if x.dtype.kind != "c":
+            return lax.mul(y, lax.full_like(x, 1 / scale))
+        return lax.complex(lax.real(y) * (1 / scale), lax.imag(y) * (1 / scale))
+
+    return lowered
 
 
 @op(
     kernel=np.log2,
-    lower=_scaled_log(_LOG_2),
+    lower=with_special_values(np.log2, _scaled_log(_LOG_2)),
     infer=pointwise("log2", FLOATING),
     vjp=lambda F, g, y, x: (g / (x * _LOG_2),),
     saves=Saves(x=(0,)),
@@ -235,7 +253,7 @@ def log2(x: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.log10,
-    lower=_scaled_log(_LOG_10),
+    lower=with_special_values(np.log10, _scaled_log(_LOG_10)),
     infer=pointwise("log10", FLOATING),
     vjp=lambda F, g, y, x: (g / (x * _LOG_10),),
     saves=Saves(x=(0,)),
@@ -319,7 +337,7 @@ def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.sqrt,
-    lower=lax.sqrt,
+    lower=with_special_values(np.sqrt, lax.sqrt),
     infer=pointwise("sqrt", FLOATING),
     vjp=lambda F, g, y, x: (g * (0.5 / y),),
     saves=Saves(y=True),

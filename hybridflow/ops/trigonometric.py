@@ -23,6 +23,7 @@ from hybridflow.ops.common import (
     unary_samples,
     unbroadcast,
 )
+from hybridflow.ops.complex_values import with_special_values
 from hybridflow.ops.transcendental import _lower_log1p
 
 
@@ -36,9 +37,40 @@ def _above_one(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -
     return np.asarray(rng.uniform(1.2, 3.0, shape), dtype=as_dtype(dtype))
 
 
+def _by_parts(lowered: Any) -> Any:
+    """Return the lowering of a sine or cosine that takes complex numbers apart; XLA's loses digits of small ones."""
+
+    def lower(x: Any) -> Any:
+        if x.dtype.kind != "c":
+            return lowered(x)
+        a, b = lax.real(x), lax.imag(x)
+        if lowered is lax.sin:
+            return lax.complex(_scaled(lax.sin(a), lax.cosh(b)), _scaled(lax.cos(a), lax.sinh(b)))
+        if lowered is lax.cos:
+            return lax.complex(_scaled(lax.cos(a), lax.cosh(b)), -_scaled(lax.sin(a), lax.sinh(b)))
+        if lowered is lax.sinh:
+            return lax.complex(_scaled(lax.cos(b), lax.sinh(a)), _scaled(lax.sin(b), lax.cosh(a)))
+        return lax.complex(_scaled(lax.cos(b), lax.cosh(a)), _scaled(lax.sin(b), lax.sinh(a)))
+
+    return lower
+
+
+def _scaled(x: Any, size: Any) -> Any:
+    """Multiply by a positive number, which may be infinite where it has overflowed: 0 stays 0."""
+    return lax.select(x == 0, x, x * size)
+
+
+def _atan_lower(x: Any) -> Any:
+    """Compute the inverse tangent; of complex numbers by way of `atanh`, whose zeros have the right signs."""
+    if x.dtype.kind != "c":
+        return lax.atan(x)
+    turned = lax.atanh(lax.complex(lax.imag(x), lax.real(x)))
+    return lax.complex(lax.imag(turned), lax.real(turned))
+
+
 @op(
     kernel=np.sin,
-    lower=lax.sin,
+    lower=with_special_values(np.sin, _by_parts(lax.sin), "odd"),
     infer=pointwise("sin", FLOATING),
     vjp=lambda F, g, y, x: (g * F.cos(x),),
     saves=Saves(x=(0,)),
@@ -66,7 +98,7 @@ def sin(x: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.cos,
-    lower=lax.cos,
+    lower=with_special_values(np.cos, _by_parts(lax.cos), "even"),
     infer=pointwise("cos", FLOATING),
     vjp=lambda F, g, y, x: (-g * F.sin(x),),
     saves=Saves(x=(0,)),
@@ -94,7 +126,7 @@ def cos(x: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.tan,
-    lower=lax.tan,
+    lower=with_special_values(np.tan, lax.tan, "odd"),
     infer=pointwise("tan", FLOATING),
     vjp=lambda F, g, y, x: (g * (1 + y * y),),
     saves=Saves(y=True),
@@ -122,7 +154,7 @@ def tan(x: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.arcsin,
-    lower=lax.asin,
+    lower=with_special_values(np.arcsin, lax.asin, "odd"),
     infer=pointwise("asin", FLOATING),
     vjp=lambda F, g, y, x: (g * F.rsqrt(1 - x * x),),
     saves=Saves(x=(0,)),
@@ -150,7 +182,7 @@ def asin(x: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.arccos,
-    lower=lax.acos,
+    lower=with_special_values(np.arccos, lax.acos),
     infer=pointwise("acos", FLOATING),
     vjp=lambda F, g, y, x: (-g * F.rsqrt(1 - x * x),),
     saves=Saves(x=(0,)),
@@ -178,7 +210,7 @@ def acos(x: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.arctan,
-    lower=lax.atan,
+    lower=with_special_values(np.arctan, _atan_lower, "odd"),
     infer=pointwise("atan", FLOATING),
     vjp=lambda F, g, y, x: (g / (1 + x * x),),
     saves=Saves(x=(0,)),
@@ -206,7 +238,7 @@ def atan(x: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.sinh,
-    lower=lax.sinh,
+    lower=with_special_values(np.sinh, _by_parts(lax.sinh), "odd"),
     infer=pointwise("sinh", FLOATING),
     vjp=lambda F, g, y, x: (g * F.cosh(x),),
     saves=Saves(x=(0,)),
@@ -234,7 +266,7 @@ def sinh(x: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.cosh,
-    lower=lax.cosh,
+    lower=with_special_values(np.cosh, _by_parts(lax.cosh), "even"),
     infer=pointwise("cosh", FLOATING),
     vjp=lambda F, g, y, x: (g * F.sinh(x),),
     saves=Saves(x=(0,)),
@@ -262,7 +294,7 @@ def cosh(x: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.tanh,
-    lower=lax.tanh,
+    lower=with_special_values(np.tanh, lax.tanh, "odd"),
     infer=pointwise("tanh", FLOATING),
     vjp=lambda F, g, y, x: (g - g * (y * y),),
     saves=Saves(y=True),
@@ -290,7 +322,7 @@ def tanh(x: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.arcsinh,
-    lower=lax.asinh,
+    lower=with_special_values(np.arcsinh, lax.asinh, "odd"),
     infer=pointwise("asinh", FLOATING),
     vjp=lambda F, g, y, x: (g * F.rsqrt(x * x + 1),),
     saves=Saves(x=(0,)),
@@ -318,7 +350,7 @@ def asinh(x: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.arccosh,
-    lower=lax.acosh,
+    lower=with_special_values(np.arccosh, lax.acosh),
     infer=pointwise("acosh", FLOATING),
     vjp=lambda F, g, y, x: (g * F.rsqrt((x - 1) * (x + 1)),),
     saves=Saves(x=(0,)),
@@ -351,7 +383,7 @@ def _atanh_lower(x: Any) -> Any:
 
 @op(
     kernel=np.arctanh,
-    lower=_atanh_lower,
+    lower=with_special_values(np.arctanh, _atanh_lower, "odd"),
     infer=pointwise("atanh", FLOATING),
     vjp=lambda F, g, y, x: (g / (1 - x * x),),
     saves=Saves(x=(0,)),

@@ -15,7 +15,7 @@ from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.dtypes import DType, is_floating, is_integer, kind_of, promote_types
 from hybridflow.core.errors import DTypeError
 from hybridflow.core.node import Edge, Node
-from hybridflow.core.op import Op
+from hybridflow.core.op import REGISTRY, Op
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ir.effects import has_effect
 from hybridflow.ir.graph import CONSTANT, Graph
@@ -314,7 +314,8 @@ def drop_select(node: Node) -> Found:
 def drop_unit(node: Node) -> Found:
     """Drop an op whose operand is its unit: ``x * 1``, ``x / 1``, ``x - 0`` and ``x + -0.0``.
 
-    ``x + 0.0`` stays: it makes 0.0 of -0.0. Complex numbers stay: ``(inf + 1j) * 1`` has a NaN part.
+    ``x + 0.0`` is another matter: it makes 0.0 of -0.0 (`keep_plus_zero`). Complex numbers stay: ``(inf + 1j) * 1``
+    has a NaN part.
 
     Before:
         graph f(%x: f32[2]) -> (f32[2], f32[2], f32[2]) {
@@ -323,8 +324,7 @@ def drop_unit(node: Node) -> Found:
           %2 = multiply(%0, %x) : f32[2]
           %3 = subtract(%2, %1) : f32[2]
           %4 = subtract(%1, %x) : f32[2]
-          %5 = add(%x, %1) : f32[2]
-          return %3, %4, %5
+          return %3, %4
         }
 
     After:
@@ -332,8 +332,7 @@ def drop_unit(node: Node) -> Found:
           %0 = constant() {value=f32[] 1.0} : f32[]
           %1 = constant() {value=f32[] 0.0} : f32[]
           %2 = subtract(%1, %x) : f32[2]
-          %3 = add(%x, %1) : f32[2]
-          return %x, %2, %3
+          return %x, %2
         }
     """
     left, right = cast("tuple[Edge, Edge]", node.inputs)
@@ -341,6 +340,36 @@ def drop_unit(node: Node) -> Found:
     for kept, other in pairs:
         if same_spec(_spec(kept), node.spec()) and is_unit(node.op, repeated_value(other)):
             return kept
+    return None
+
+
+@rule("unit_minus_zero")
+def keep_plus_zero(node: Node) -> Found:
+    """Say ``x + 0.0`` in a way that XLA does not take for `x`: it makes 0.0 of -0.0.
+
+    Before:
+        graph f(%x: f32[2]) -> (f32[2]) {
+          %0 = constant() {value=f32[] 0.0} : f32[]
+          %1 = add(%x, %0) : f32[2]
+          return %1
+        }
+
+    After:
+        graph f(%x: f32[2]) -> (f32[2]) {
+          %0 = constant() {value=f32[] 0.0} : f32[]
+          %1 = plus_zero(%x) : f32[2]
+          return %1
+        }
+    """
+    if not is_floating(node.spec().dtype):
+        return None
+    left, right = cast("tuple[Edge, Edge]", node.inputs)
+    for kept, other in ((left, right), (right, left)):
+        value = repeated_value(other)
+        if value is not None and value == 0 and not np.signbit(value):
+            (op,) = [one for one in REGISTRY.values() if "plus_zero" in one.traits]
+            if same_spec(_spec(kept), node.spec()):
+                return changed(node, (kept,), op=op)
     return None
 
 

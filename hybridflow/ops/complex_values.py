@@ -1,0 +1,88 @@
+"""The special values of functions of complex numbers: what C99, and so NumPy, gives for zeros, infinities and NaN.
+
+XLA's own functions give NaN for many of them. Where the result follows from the kind of the two parts alone, the
+lowering looks it up; the table is what the kernel gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+from jax import lax
+
+from hybridflow.backend.host import run_quietly
+
+Function = Callable[[Any], Any]
+Parity = Literal["none", "odd", "even"]
+
+_KINDS = (np.nan, -np.inf, -1.5, -0.0, 0.0, 1.5, np.inf)
+"""One number of every kind: its place is the kind's number."""
+_FINITE = (2, 5)
+
+
+@cache
+def _table(kernel: Function, dtype: Any) -> tuple[Any, Any]:
+    """Return the results for all pairs of kinds, and which of them hold for every number of those kinds."""
+    points = np.empty((7, 7), dtype)
+    points.real, points.imag = np.array(_KINDS)[:, None], np.array(_KINDS)
+    known = np.ones((7, 7), bool)
+    for finite in _FINITE:  # beside a NaN, no finite number but 0 matters by more than its sign
+        known[finite, 1:] = known[1:, finite] = False
+    return run_quietly(kernel, points).reshape(-1), known.reshape(-1)
+
+
+def _kind(x: Any) -> Any:
+    """Return the number of every element's kind, int32."""
+
+    def pick(condition: Any, yes: Any, no: Any) -> Any:
+        full = [value if hasattr(value, "dtype") else lax.full_like(x, value, np.int32) for value in (yes, no)]
+        return lax.select(condition, *full)
+
+    zero = pick(_negative(x), 3, 4)
+    negative, positive = pick(x == -np.inf, 1, 2), pick(x == np.inf, 6, 5)
+    return pick(x != x, 0, pick(x == 0, zero, pick(x < 0, negative, positive)))
+
+
+def _look_up(table: Any, place: Any) -> Any:
+    """Return the entries of a row at places, which lie in it."""
+    numbers = lax.GatherDimensionNumbers(offset_dims=(), collapsed_slice_dims=(0,), start_index_map=(0,))
+    return lax.gather(table, lax.expand_dims(place, (place.ndim,)), numbers, (1,), mode="promise_in_bounds")
+
+
+def _negative(x: Any) -> Any:
+    """Whether the sign bit of every element is set."""
+    return lax.bitcast_convert_type(x, np.dtype(f"i{x.dtype.itemsize}")) < 0
+
+
+def with_special_values(kernel: Function, lowered: Function, parity: Parity = "none") -> Function:
+    """Return a lowering that is right on the axes and for special values of complex numbers too.
+
+    XLA takes -0.0 for 0.0 on the cuts of many functions. All of these give the conjugate result for the conjugate
+    number, so XLA computes them in the upper half plane only (the first quadrant if they are odd or even).
+
+    Args:
+        kernel: the NumPy function.
+        lowered: the jax function of one argument, used as it is for real numbers.
+        parity: whether the function is ``"odd"``, ``"even"`` or neither.
+    """
+
+    def lower(x: Any) -> Any:
+        if x.dtype.kind != "c":
+            return lowered(x)
+        real, imag = lax.real(x), lax.imag(x)
+        left, below = _negative(real), _negative(imag)
+        right = real if parity == "none" else lax.select(left, -real, real)
+        y = lowered(lax.complex(right, lax.select(below, -imag, imag)))
+        new_real, new_imag = lax.real(y), lax.imag(y)
+        if parity == "odd":
+            new_real = lax.select(left, -new_real, new_real)
+        flipped = below != left if parity == "even" else below
+        y = lax.complex(new_real, lax.select(flipped, -new_imag, new_imag))
+        values, known = _table(kernel, np.dtype(x.dtype))
+        place = _kind(real) * 7 + _kind(imag)
+        return lax.select(_look_up(known, place), _look_up(values, place), y)
+
+    return lower
