@@ -222,7 +222,7 @@ class TensorMethods:
     def rsqrt(self, /) -> Tensor:
         """Compute one over the square root of every element: an infinity at 0, NaN below."""
     def sign(self, /) -> Tensor:
-        """Return -1, 0 or 1 by the sign of every element; zeros keep theirs and NaN stays NaN."""
+        """Return -1, 0 or 1 by the sign of every element; of -0.0 it is 0.0, and NaN stays NaN."""
     def sin(self, /) -> Tensor:
         """Compute the sine of every element, an angle in radians."""
     def sinh(self, /) -> Tensor:

@@ -201,7 +201,7 @@ class Tensor(TensorMethods):
         require_value(self, "__dlpack__")
         self._note_left()
         value = host_array(self) if self.device == "cpu" else self._value
-        given = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        given: dict[str, Any] = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
         kwargs = {name: argument for name, argument in given.items() if argument is not None}
         if isinstance(value, np.ndarray):
             # An exporter cannot mark memory read-only for every consumer, so what leaves is a copy.

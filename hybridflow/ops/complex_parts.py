@@ -57,7 +57,7 @@ def _part_infer(name: str) -> Any:
     vjp=lambda F, g, y, x: (F.conj(g),),
     flops=no_flops,
     samples=_complex_samples,
-    traits=("pointwise", "involution"),
+    traits=("pointwise",),
     method="conj",
     ulp=0,
 )

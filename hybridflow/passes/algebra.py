@@ -318,7 +318,7 @@ def drop_unit(node: Node) -> Found:
     has a NaN part.
 
     Before:
-        graph f(%x: f32[2]) -> (f32[2], f32[2], f32[2]) {
+        graph f(%x: f32[2]) -> (f32[2], f32[2]) {
           %0 = constant() {value=f32[] 1.0} : f32[]
           %1 = constant() {value=f32[] 0.0} : f32[]
           %2 = multiply(%0, %x) : f32[2]
@@ -328,7 +328,7 @@ def drop_unit(node: Node) -> Found:
         }
 
     After:
-        graph f(%x: f32[2]) -> (f32[2], f32[2], f32[2]) {
+        graph f(%x: f32[2]) -> (f32[2], f32[2]) {
           %0 = constant() {value=f32[] 1.0} : f32[]
           %1 = constant() {value=f32[] 0.0} : f32[]
           %2 = subtract(%1, %x) : f32[2]

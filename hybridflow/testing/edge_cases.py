@@ -171,7 +171,7 @@ def _zeros() -> Iterator[EdgeCase]:
     yield EdgeCase(topic, "in reductions too", "hf.max(x)", (f32([-0.0, 0.0, -0.0]),), f32(0.0))
     yield EdgeCase(topic, "in reductions too", "hf.min(x)", (f32([0.0, -0.0, 0.0]),), f32(-0.0))
     yield EdgeCase(topic, "yet they are equal", "x == y", (f32([-0.0]), f32([0.0])), b1([True]))
-    yield EdgeCase(topic, "sorted, they keep their order", "hf.sort(x)", (f32([0.0, -0.0, 0.0]),), f32([0.0, -0.0, 0.0]))
+    yield EdgeCase(topic, "sorted, they stay in order", "hf.sort(x)", (f32([0.0, -0.0, 0.0]),), f32([0.0, -0.0, 0.0]))
     yield EdgeCase(topic, "rounding and roots keep them", "hf.sqrt(hf.round(x))", (f32([-0.0]),), f32([-0.0]))
     yield EdgeCase(topic, "sign does not", "hf.sign(x)", (f32([-0.0]),), f32([0.0]))
 
