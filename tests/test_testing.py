@@ -41,7 +41,7 @@ def test_a_wrong_gradient_is_reported_by_element():
     lines = str(caught.value).splitlines()
     assert lines[0] == "check_gradients: the gradient is not the central difference"
     assert lines[1].startswith("  argument [0]['x'] f64[9] at [0]: tape ")
-    assert lines[-1] == "  argument [0]['x'] f64[9]: 4 more of 9 elements"
+    assert lines[-2] == "  argument [0]['x'] f64[9]: 4 more of 9 elements"
 
 
 def test_a_wrong_second_order_is_reported():
@@ -54,7 +54,7 @@ def test_a_wrong_second_order_is_reported():
     ("args", "kwargs", "text"),
     [
         ([1, np.int32([1])], {}, "no argument is floating-point"),
-        ([np.ones(2)], {"order": 3}, "order=3 is not 1 or 2"),
+        ([np.ones(2)], {"order": 5}, "order=5 is not one of 1, 2, 3, 4"),
     ],
 )
 def test_check_gradients_refuses(args: Any, kwargs: Any, text: str):

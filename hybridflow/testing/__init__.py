@@ -10,11 +10,12 @@ import numpy as np
 
 from hybridflow.analysis.parity import assert_same as assert_same
 from hybridflow.autodiff.tape import GradientTape
-from hybridflow.core.dtypes import as_dtype, is_differentiable, is_floating
+from hybridflow.core.dtypes import as_dtype, is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, CheckError, message
 from hybridflow.core.op import No, Op, Sample
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe
 from hybridflow.core.variable import Variable
+from hybridflow.ops.complex_parts import imag, real
 from hybridflow.testing import graphs as graphs
 from hybridflow.testing import symbolic as symbolic
 from hybridflow.testing.calls import capture
@@ -87,30 +88,32 @@ def check_gradients(
 ) -> None:
     """Compare the gradients that a tape gives with central differences.
 
-    Floating-point arguments are converted to float64 first. Several or larger results are summed with random
-    weights. Choose arguments away from kinks, where a derivative does not exist.
+    Floating-point arguments are converted to float64 first, complex ones to complex128, and moved in their real and
+    imaginary parts. Several or larger results are summed with random weights. Choose arguments away from kinks, where
+    a derivative does not exist. The function must give the same result every time: seed what it draws.
 
     Args:
         fn: a function of tensors that returns tensors (any structure).
         args: its arguments: arrays or tensors in any structure; integers and other values are passed on.
-        order: 1 for gradients, 2 for the gradients of gradients too.
+        order: 1 for gradients, 2 for the gradients of gradients too, and so on up to 4.
         tolerance: the relative difference allowed, to the largest gradient of the argument.
         seed: what the weights are drawn with.
 
     Raises:
-        CheckError: a table of the arguments' elements whose gradients differ.
+        CheckError: a table of the arguments' elements whose gradients differ; a function that gives another result
+            when it is called again.
         ArgumentError: another order, or no floating-point argument or result.
 
     Example:
         >>> import hybridflow as hf
         >>> hf.testing.check_gradients(lambda x: hf.sum(hf.exp(x) * x), [hf.asarray([0.5, -1.0])])
     """
-    if order not in (1, 2):
-        raise ArgumentError(message(f"check_gradients: order={order} is not 1 or 2"))
+    if order not in _ORDERS:
+        raise ArgumentError(message(f"check_gradients: order={order} is not one of {', '.join(map(str, _ORDERS))}"))
     paths, tree = jax.tree_util.tree_flatten_with_path(tuple(args), is_leaf=lambda x: x is None)
     names = [f"argument {jax.tree_util.keystr(path)}" for path, _ in paths]
     leaves = [_wide(leaf) for _, leaf in paths]
-    wanted = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and is_floating(leaf.dtype)]
+    wanted = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and is_differentiable(leaf.dtype)]
     if not wanted:
         raise ArgumentError(
             message("check_gradients: no argument is floating-point", got=", ".join(describe(x) for x in args),
@@ -119,28 +122,57 @@ def check_gradients(
 
     def of_floats(*floats: Tensor) -> list[Tensor]:
         full = list(leaves)
-        for position, value in zip(wanted, floats, strict=True):
-            full[position] = value
+        given = iter(floats)
+        for position in wanted:
+            full[position] = _whole([next(given) for _ in _parts(cast("Tensor", leaves[position]))])
         result = fn(*jax.tree_util.tree_unflatten(tree, full))
         outputs = [as_tensor(y) for y in jax.tree_util.tree_leaves(result, is_leaf=lambda x: isinstance(x, Tensor))]
-        return [y for y in outputs if is_differentiable(y.dtype)]
+        return [part for y in outputs if is_differentiable(y.dtype) for part in _parts(y)]
 
-    floats = [cast("Tensor", leaves[i]) for i in wanted]
-    chosen = [names[i] for i in wanted]
+    floats = [part for i in wanted for part in _parts(cast("Tensor", leaves[i]))]
+    chosen = [names[i] + label for i in wanted for label in _LABELS[len(_parts(cast("Tensor", leaves[i])))]]
+    _require_repeatable(of_floats, floats)
     rng = np.random.default_rng(seed)
-    _compare(of_floats, floats, chosen, "gradient", tolerance, rng)
-    if order == 2:
-        weights = [asarray(rng.standard_normal(y.shape)) for y in of_floats(*floats)]
-        first = _gradient_function(of_floats, weights)
-        _compare(first, floats, chosen, "second-order gradient", tolerance, rng)
+    derivative = of_floats
+    for number in range(1, order + 1):
+        what = _ORDERS[number] + "gradient"
+        _compare(derivative, floats, chosen, what, tolerance, rng)
+        if number < order:
+            weights = [asarray(rng.standard_normal(y.shape), dtype=y.dtype) for y in derivative(*floats)]
+            derivative = _gradient_function(derivative, weights)
+
+
+_ORDERS = {1: "", 2: "second-order ", 3: "third-order ", 4: "fourth-order "}
+_LABELS = {1: ("",), 2: (" (real part)", " (imaginary part)")}
+
+
+def _parts(tensor: Tensor) -> list[Tensor]:
+    """Return a tensor, or the real and imaginary part of a complex one."""
+    return [real(tensor), imag(tensor)] if tensor.dtype.kind == "c" else [tensor]
+
+
+def _whole(parts: list[Tensor]) -> Tensor:
+    """Return what has the parts."""
+    return parts[0] if len(parts) == 1 else cast(Any, parts[0]) + cast(Any, parts[1]) * 1j
+
+
+def _require_repeatable(fn: Callable[..., list[Tensor]], floats: Sequence[Tensor]) -> None:
+    for index, (first, second) in enumerate(zip(fn(*floats), fn(*floats), strict=True)):
+        if not np.array_equal(first.numpy(), second.numpy(), equal_nan=True):
+            raise CheckError(
+                message(f"check_gradients: result {index} is another one when the function is called again",
+                        hint="Seed what it draws, and leave the Variables that it reads as they are.")
+            )  # fmt: skip
 
 
 def _wide(leaf: Any) -> Any:
     """Return a floating-point array or tensor in float64; anything else as it is."""
-    if not isinstance(leaf, Tensor | Variable | np.ndarray | jax.Array | float):
+    if not isinstance(leaf, Tensor | Variable | np.ndarray | jax.Array | float | complex):
         return leaf
     tensor = as_tensor(leaf)
-    return asarray(tensor.numpy().astype(np.float64)) if is_floating(as_dtype(tensor.dtype)) else tensor
+    if not is_differentiable(as_dtype(tensor.dtype)):
+        return tensor
+    return asarray(tensor.numpy().astype(np.complex128 if tensor.dtype.kind == "c" else np.float64))
 
 
 def _gradient_function(fn: Callable[..., list[Tensor]], weights: Sequence[Tensor]) -> Callable[..., list[Tensor]]:
@@ -181,7 +213,8 @@ def _compare(
     for index, (x, gradient, name) in enumerate(zip(floats, found, names, strict=True)):
         report += _compare_elements(weighted, floats, index, gradient.numpy(), f"{name} {x.spec}", tolerance, rng)
     if report:
-        raise CheckError(f"check_gradients: the {what} is not the central difference\n" + "\n".join(report))
+        hint = "  If the function computes in float32 inside, allow for its rounding with tolerance=1e-2."
+        raise CheckError("\n".join([f"check_gradients: the {what} is not the central difference", *report, hint]))
 
 
 def _compare_elements(
