@@ -127,13 +127,16 @@ def test_wrong_assignments_are_errors_with_both_specs():
     assert v.numpy().tolist() == [1.0, 2.0]
 
 
-def test_a_variable_made_while_tracing_is_an_error_that_names_the_line():
+def test_a_variable_made_at_every_call_is_an_error_that_names_it_and_the_line():
     @hf.compile
     def f(x):
-        return hf.Variable(1.0) * x
+        return hf.Variable(1.0, name="w") * x
 
-    with pytest.raises(TraceError, match=r"(?s)created inside .*'f' at .*test_variab.*\.py:\d+.*Create it once"):
-        f(1.0)
+    for _ in range(2):
+        text = r"(?s)'f' creates Variables again at every call: Variable 'w' at .*\.py:\d+.*if self.w is None"
+        with pytest.raises(TraceError, match=text):
+            f(1.0)
+    assert f.trace_count == 0
 
 
 # -- arguments and aliasing ---------------------------------------------------------------------------------------

@@ -52,8 +52,11 @@ class TracerProtocol(Protocol):
     def value_read(self, tensor: Any) -> None:
         """Take note that a concrete tensor was turned into NumPy or a Python number."""
 
-    def new_variable(self, variable: Any) -> None:
-        """Take note that a Variable was made during the trace."""
+    def new_variable(self, name: str) -> None:
+        """Take note that a Variable is made during the trace, or refuse it."""
+
+    def value_now(self, tensor: Any) -> Any:
+        """Return a traced tensor with the value that it has in the call that is being traced."""
 
 
 class Context:
@@ -118,6 +121,25 @@ def context_of(
         yield
     finally:
         CONTEXT.reset(token)
+
+
+@contextmanager
+def init_scope() -> Generator[None, None, None]:
+    """Run a block eagerly, also while a compiled function is traced: once, when it is traced, and on no tape.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> @hf.compile
+        ... def f(x):
+        ...     with hf.init_scope():
+        ...         table = hf.arange(3) * 2  # computed now; the graph has it as it is
+        ...         assert not hf.is_tracing()
+        ...     return x + table
+        >>> f(1)
+        Tensor([1, 3, 5], dtype=int32)
+    """
+    with context_of(None, (), current().device):
+        yield
 
 
 def is_tracing() -> bool:

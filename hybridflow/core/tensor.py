@@ -414,7 +414,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
         return _size_tensor(obj, wanted or int32)
     if copy is False:
         raise ArgumentError(message("asarray: a user's value is always copied", hint="Leave copy=None."))
-    if isinstance(obj, list | tuple) and _tensors_in(obj):
+    if isinstance(obj, list | tuple) and tensors_in(obj):
         tensor = _stacked(obj, wanted)
         return tensor if device is None else tensor.to(device)
     context = CONTEXT.get()
@@ -442,11 +442,11 @@ def _size_tensor(size: Dim, dtype: DType) -> Tensor:
     return cast(Any, REGISTRY["full"].public)((), size, dtype=dtype)
 
 
-def _tensors_in(obj: Any) -> bool:
+def tensors_in(obj: Any) -> bool:
     """Whether a nested sequence has tensors or Variables in it."""
     if not isinstance(obj, list | tuple):
         return isinstance(obj, TensorMethods) or type(obj) in (TracedFloat, Dim)
-    return not NUMBERS.issuperset(map(type, cast("list[Any]", obj))) and any(map(_tensors_in, cast("list[Any]", obj)))
+    return not NUMBERS.issuperset(map(type, cast("list[Any]", obj))) and any(map(tensors_in, cast("list[Any]", obj)))
 
 
 def _stacked(obj: Any, dtype: DType | None) -> Tensor:

@@ -18,7 +18,16 @@ from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.notes import Notes, make_leaf
 from hybridflow.core.op import No, Op, register
 from hybridflow.core.spec import TensorSpec, make_spec
-from hybridflow.core.tensor import Tensor, as_tensor, asarray, format_tensor, make_tensor, no_value, require_value
+from hybridflow.core.tensor import (
+    Tensor,
+    as_tensor,
+    asarray,
+    format_tensor,
+    make_tensor,
+    no_value,
+    require_value,
+    tensors_in,
+)
 
 VARIABLE = register(
     Op("variable", No("a Variable's value"), no_value, no_value, No("a source"), traits=frozenset({"source"}))
@@ -68,14 +77,20 @@ class Variable(TensorMethods):
         requires_grad: bool = False,
     ) -> None:
         context = CONTEXT.get()
-        if context is not None and context.tracer is not None:
-            context.tracer.new_variable(self)
-            with context_of(None, (), context.device):
-                tensor = asarray(initial_value, dtype=dtype)
-        else:
+        tracer = None if context is None else context.tracer
+        label = name if name is not None else f"variable_{next(_unnamed)}"
+        if context is None or tracer is None:
             tensor = asarray(initial_value, dtype=dtype)
+        else:
+            tracer.new_variable(label)
+            if tensors_in(initial_value):
+                tensor = asarray(initial_value, dtype=dtype)
+                tensor = tensor if tensor._value is not None else tracer.value_now(tensor)
+            else:
+                with context_of(None, (), context.device):
+                    tensor = asarray(initial_value, dtype=dtype)
         require_value(tensor, "Variable")
-        self._fill(tensor._value, name if name is not None else f"variable_{next(_unnamed)}", bool(trainable))
+        self._fill(tensor._value, label, bool(trainable))
         if requires_grad:
             self._become_leaf()
 

@@ -20,7 +20,8 @@ from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
-from hybridflow.ir.graph import Graph, constant_node, input_node
+from hybridflow.ir.graph import INPUT, Graph, constant_node, input_node
+from hybridflow.ir.initial import needed_for, value_now
 from hybridflow.ir.variables import VariableState
 
 
@@ -95,6 +96,9 @@ class GraphBuilder:
     for a branch or a loop body, captures the traced tensors of the builders around it in the same way. While
     `place` is set, new nodes belong to that place of the user's code (a gradient's to its forward node's).
 
+    Variables that the traced code creates (`created`: name and place) are real at once; `created_by_state` says that
+    an initial value was computed from a Variable that the trace assigns, such as the state of random numbers.
+
     Args:
         name: the graph's name.
         writes: whether the graph's user hands assigned Variables on to the trace around it.
@@ -116,6 +120,9 @@ class GraphBuilder:
         self.variables: dict[Node, VariableState] = {}
         self.readings: dict[tuple[Edge, int], Edge] = {}
         self.checks: list[Check] = []
+        self.created: list[tuple[str, Where | None]] = []
+        self.created_by_state = False
+        self.argument_values: list[Any] = []
         self.freed: set[Node] = set()
         self.asks_leaves = False
         self.observations: Any = None if self.outer is None else self.outer.observations
@@ -281,18 +288,42 @@ class GraphBuilder:
         if notes.cell is not None:
             self._state(notes.cell).hooks = tuple(notes.hooks.values())
 
-    def new_variable(self, variable: Variable) -> None:
-        """Refuse a Variable made during a trace.
+    def new_variable(self, name: str) -> None:
+        """Take note of a Variable that is made during the trace.
 
         Raises:
-            TraceError: always; it would be made anew by every trace, and never eagerly.
+            TraceError: in a branch or loop on tensors, which the trace runs whatever the condition is.
         """
-        raise TraceError(
-            message(
-                f"Variable: created inside the compiled function {self.name!r} at {format_where(user_place(2))}",
-                hint="Create it once, outside the compiled function.",
+        place = user_place(2)
+        if self.outer is not None:
+            raise TraceError(
+                message(
+                    f"Variable {name!r}: created in a branch or loop on tensors, at {format_where(place)}",
+                    hint="Create it before the branch or loop, or outside the compiled function.",
+                )
             )
-        )
+        self.created.append((name, place))
+
+    def value_now(self, tensor: Tensor) -> Tensor:
+        """Return a traced tensor with the value that it has in the call that is being traced."""
+        edge = self.edge_of(tensor)
+        given: dict[Node, Any] = dict(zip(self.arguments, self.argument_values, strict=False))
+        given.update({node: captured._value for captured, node in self.captures.values()})
+        given.update({node: number for number, node in self.numbers.values()})
+        needed = needed_for(edge)
+        for state in self.variables.values():
+            if state.original[0] in needed:
+                given[state.original[0]] = state.variable.current()
+                self.created_by_state |= bool(state.assignments)
+        for node in needed:
+            if type(given.get(node)) is TracedFloat:
+                given[node].needed()
+            if node.op is INPUT and given.get(node) is None:
+                raise TraceError(
+                    message(f"Variable: its initial value depends on {node.attrs['name']!r}, which has no value yet",
+                            got=str(tensor.spec), hint="Give it a value that is known now.")
+                )  # fmt: skip
+        return make_tensor(value_now(edge, self.nodes, given, self.dims))
 
     # -- operations -------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class Construction(GraphBuilder):
         cast(Edge, tensor._edge)[0].where = user_place(2)
         return tensor
 
-    def new_variable(self, variable: Variable) -> None:
+    def new_variable(self, name: str) -> None:
         """Let a Variable be made: it is not part of the graph, only what reads and assigns it is."""
 
     def assign_variable(self, variable: Variable, value: Tensor) -> Tensor | None:

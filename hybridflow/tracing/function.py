@@ -49,7 +49,7 @@ from hybridflow.tracing.signature import (
     with_numbers,
 )
 from hybridflow.tracing.sole import SoleTrace
-from hybridflow.tracing.trace import Trace, make_trace, raw_value
+from hybridflow.tracing.trace import Trace, make_trace, raw_value, require_no_variables
 from hybridflow.tracing.tracebacks import trimmed
 
 P = ParamSpec("P")
@@ -236,19 +236,25 @@ class CompiledFunction(Generic[P, R]):
         while True:
             signature = with_numbers(generic, needed) if needed else generic
             try:
-                trace = self._trace(signature, args)
+                trace = kept = self._trace(signature, args)
+                if trace.created:
+                    kept = self._trace(signature, args)  # Python state must guard them, so now they are there
+                    require_no_variables(kept, self._name)
                 break
             except NeedsNumber as need:
                 left = [i for i in range(len(floats_of(generic))) if i not in needed]
                 needed |= {left[i] for i in need.arguments}
         if needed:
             self._needed[generic.key] = needed
-        self._traces.add(_cache_key(signature), trace)
+        self._traces.add(_cache_key(signature), kept)
+        self._trace_count += 1
+        self._records.append(kept.record)
         alone = self._plain and SETTINGS.plain and len(self._traces) == 1
-        self._sole = SoleTrace.of(trace, signature) if alone else None
+        self._sole = SoleTrace.of(kept, signature) if alone else None
         if self._misses == _MANY and self._hits < _MANY:
-            self._warn(trace.record)
-        return trace, signature
+            self._warn(kept.record)
+        # A draw for an initial value belongs to this call alone, in its place among the others.
+        return trace if trace.created_by_state else kept, signature
 
     def _warn(self, record: TraceRecord) -> None:
         """Say once that the function is traced anew at nearly every call, and why."""
@@ -270,13 +276,10 @@ class CompiledFunction(Generic[P, R]):
             changes=() if dropped else self._nearest(signature._replace(leaves=named)),
             dropped=dropped,
         )
-        trace = make_trace(
+        return make_trace(
             self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
             self._roots(args),
         )  # fmt: skip
-        self._trace_count += 1
-        self._records.append(record)
-        return trace
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
         """Return what differs from the cached trace that is most alike."""

@@ -18,7 +18,7 @@ from hybridflow.backend.host import run_quietly
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.dispatch import record as record_node
-from hybridflow.core.errors import GradientError, LeakError, message
+from hybridflow.core.errors import GradientError, LeakError, TraceError, message
 from hybridflow.core.node import Edge, format_where, user_place, where_file_line
 from hybridflow.core.notes import requires
 from hybridflow.core.op import Op
@@ -124,6 +124,8 @@ class Trace:
         self.executables: dict[Any, Executable] = {}
         self.only: Executable | None = None
         self.places = places
+        self.created = tuple(builder.created)
+        self.created_by_state = builder.created_by_state
         self._taken: dict[tuple[int, ...], int] = {}
         self.symbolic = bool(places)
         asks = bool(self.gradients) or leaves.grad_mode is not None
@@ -533,6 +535,7 @@ def make_trace(
         if leaf.kind != NOTHING
     ]
     arguments = unflatten_arguments(signature, values, static)
+    builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
     observations = builder.observations = _observe(label, roots, named, arguments)
     try:
         with context_of(builder, (), context.device, context.grad):
@@ -578,6 +581,22 @@ def _traced_value(
     if leaf.kind == FLOAT:
         return builder.float_argument()
     return stand_ins[leaf.key[1]] if leaf.kind == VARIABLE else leaf.value
+
+
+def require_no_variables(trace: Trace, name: str) -> None:
+    """Raise if a trace created Variables again: its code would create them at every call.
+
+    Raises:
+        TraceError: naming the Variables and their lines.
+    """
+    if trace.created:
+        made = ", ".join([f"Variable {variable!r} at {format_where(place)}" for variable, place in trace.created])
+        raise TraceError(
+            message(
+                f"the compiled function {name!r} creates Variables again at every call: {made}",
+                hint="Keep each, and create it only if there is none: if self.w is None: self.w = hf.Variable(...).",
+            )
+        )
 
 
 def _annotate(error: Exception, builder: GraphBuilder, name: str) -> None:

@@ -273,12 +273,11 @@ class _SliceBuilder(InnerBuilder):
         else:
             super().assign_variable(variable, value)
 
-    def new_variable(self, variable: Variable) -> None:
+    def new_variable(self, name: str) -> None:
         """Refuse a Variable made for every slice."""
-        del variable
         raise TraceError(
             message(
-                f"Variable: created under vmap, in {self.name!r} at {format_where(user_place(2))}",
+                f"Variable {name!r}: created under vmap, in {self.name!r} at {format_where(user_place(2))}",
                 hint="Create it once, outside the function.",
             )
         )
