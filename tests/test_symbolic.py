@@ -318,7 +318,7 @@ def test_equal_open_sizes_need_not_be_told_from_1():
         np.testing.assert_array_equal(f(hf.ones((n, 3)), hf.ones((n, 3))).numpy(), np.full((n, 3), 2.0))
     assert f.trace_count == 1
     f(hf.ones((4, 3)), hf.ones((1, 3)))  # broadcasts: another trace
-    assert f.explain()[1].reason == "sizes: y_0 == x_0 is True -> False for x_0=4, y_0=1"
+    assert f.explain()[1].reason == "sizes: x_0 == y_0 is True -> False for x_0=4, y_0=1"
 
 
 def test_draws_of_open_shapes():
