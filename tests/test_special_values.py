@@ -1,0 +1,114 @@
+"""Numbers at the ends of dtypes, shapes with nothing in them, axes from the end: eager, compiled and NumPy agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow.testing.calls import difference
+
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+FLOATS = ["float32", "float64"]
+NUMPY = {"permute_dims": "transpose", "concat": "concatenate", "bitwise_invert": "invert"}
+
+
+def agree(fn: Callable[[Any], list[Any]], x: np.ndarray[Any, Any], expected: list[Any]) -> None:
+    """Compare a list of results, eager and from one compilation, with NumPy's, to the bit but for the dtype."""
+    found = fn(hf.asarray(x))
+    assert len(found) == len(expected)
+    for number, (a, b, y) in enumerate(zip(found, hf.compile(fn)(x), expected, strict=True)):
+        text = difference(b.numpy(), a.numpy(), 0)
+        assert text is None, f"compiled result {number} of {x.dtype}{x.shape}: {text}"
+        with np.errstate(all="ignore"):
+            text = difference(a.numpy(), np.asarray(y).astype(a.dtype), 0)
+        assert text is None, f"result {number} of {x.dtype}{x.shape}: {text}"
+
+
+def numpy_of(name: str) -> Any:
+    return getattr(np, NUMPY.get(name, name))
+
+
+EXACT = ["abs", "negative", "square", "sign", "floor", "ceil", "round", "trunc"]
+TRUTH = ["isnan", "isinf", "isfinite", "logical_not"]
+
+
+def pointwise(names: list[str]) -> Callable[[Any], list[Any]]:
+    return lambda x: [getattr(hf, name)(x) for name in names]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_at_the_ends_of_their_range(dtype: str):
+    info = np.iinfo(dtype)
+    names = [*EXACT, *TRUTH, "bitwise_invert"]
+    for x in (np.array([info.min, info.max, 0, 1, info.max - 1], dtype), np.array(info.min, dtype), np.zeros(0, dtype)):
+        with np.errstate(all="ignore"):
+            expected = [numpy_of(name)(x) for name in names]
+        agree(pointwise(names), x, expected)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_pairs_of_integers_at_the_ends(dtype: str):
+    info = np.iinfo(dtype)
+    x = np.array([info.min, info.max, 1, 7], dtype)
+    y = np.array([[info.min], [info.max], [1], [3]], dtype)
+    names = ["add", "subtract", "multiply", "maximum", "minimum", "less", "equal", "bitwise_xor"]
+    safe = np.where(y == 0, np.ones_like(y), y)
+    with np.errstate(all="ignore"):
+        expected = [numpy_of(name)(x, y) for name in names] + [x // safe, x % safe]
+    agree(lambda x: [getattr(hf, name)(x, y) for name in names] + [x // safe, x % safe], x, expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_floats_at_the_ends_of_their_range(dtype: str):
+    info = np.finfo(dtype)
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, info.max, info.min, info.tiny, 0.5, -2.5], dtype)
+    names = [*EXACT, *TRUTH, "sqrt", "signbit"]
+    for part in (x, x[2], x[:0].reshape(0, 3)):
+        with np.errstate(all="ignore"):
+            expected = [numpy_of(name)(part) for name in names]
+        agree(pointwise(names), np.asarray(part), expected)
+
+
+AXIS = {
+    "sum": "sum", "prod": "prod", "any": "any", "all": "all", "flip": "flip", "sort": "sort", "diff": "diff",
+    "cumulative_sum": "cumsum", "cumulative_prod": "cumprod", "count_nonzero": "count_nonzero", "max": "max",
+    "min": "min", "argmax": "argmax", "argmin": "argmin", "expand_dims": "expand_dims",
+}  # fmt: skip
+"""Functions of an axis, and what NumPy calls them."""
+NEED_ONE = ("max", "min", "argmax", "argmin")
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (1, 3, 1), (3, 0, 2), (0, 1, 3)], ids=str)
+def test_axes_from_either_end(shape: tuple[int, ...]):
+    x = np.random.default_rng(5).integers(-4, 5, shape).astype(np.int32)
+    chosen = [(name, axis) for name in AXIS for axis in range(-3, 3) if shape[axis] or name not in NEED_ONE]
+    expected = [getattr(np, AXIS[name])(x, axis=axis) for name, axis in chosen]
+    agree(lambda x: [getattr(hf, name)(x, axis=axis) for name, axis in chosen], x, expected)
+
+
+OF_AXES = [
+    "sum", "prod", "mean", "max", "min", "any", "all", "var", "std", "flip", "count_nonzero", "expand_dims", "squeeze",
+    "logsumexp",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_AXES)
+def test_an_axis_named_twice_or_out_of_range_is_an_error_in_both_modes(name: str):
+    x = hf.zeros((1, 1, 1))
+    for run in (getattr(hf, name), hf.compile(getattr(hf, name))):
+        with pytest.raises(ValueError, match="names an axis twice"):
+            run(x, axis=(0, 0))
+        with pytest.raises(ValueError, match="axis 9 is out of range"):
+            run(x, axis=9)
+
+
+def test_a_huge_broadcast_of_nothing():
+    x = np.zeros((0, 1), np.float32)
+    y = hf.broadcast_to(x, (0, 2**40))
+    assert y.shape == (0, 2**40)
+    assert hf.sum(y).item() == 0.0
+    assert hf.compile(lambda x: hf.broadcast_to(x, (0, 2**31 - 1)) + 1.0)(x).shape == (0, 2**31 - 1)
