@@ -160,6 +160,16 @@ def test_eigenvalues_have_an_order_and_eigenvectors_a_phase():
     hf.testing.assert_same(lambda x: hf.linalg.eigvals(x @ x), x)
 
 
+@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0, 300.0])
+def test_exponentials_are_jaxs_and_their_own_inverses(size: float):
+    x = np.array([[0.1, 1.0, 0.3], [-1.0, 0.0, 0.2], [-0.3, 0.1, -0.2]]) * size
+    y = hf.linalg.expm(x)
+    with jax.enable_x64(True):
+        close(y, jax.scipy.linalg.expm(x, max_squarings=20), 1e-9)
+    close(hf.linalg.expm(x[None] * hf.asarray([[[0.5]]], dtype=hf.float64))[0] @ hf.linalg.expm(x / 2), y.numpy(), 1e-9)
+    assert np.isnan(hf.linalg.expm(np.eye(2) * 1e7).numpy()).all()
+
+
 # -- degenerate matrices ------------------------------------------------------------------------------------------
 
 

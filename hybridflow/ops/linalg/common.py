@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from hybridflow.core.dims import same_size
 from hybridflow.core.dtypes import LOW_PRECISION, complex64, complex128, float32, float64, kind_of
@@ -218,6 +219,25 @@ def phases(vectors: Any) -> Any:
 def turned(vectors: Any) -> Any:
     """Return vectors, one per column, turned so that their inner product with the cosines is real and positive."""
     return vectors * phases(vectors)[..., None, :]
+
+
+def _lower_singular(lu: Any) -> Any:
+    """Return which factored matrices have a pivot that is exactly zero."""
+    return jnp.any(jnp.diagonal(lu, axis1=-2, axis2=-1) == 0, axis=-1)
+
+
+def lower_solve(a: Any, b: Any) -> Any:
+    """Solve for matrices ``(..., n, k)``; NaN for singular ones."""
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*batch, *b.shape[-2:])
+    if not np.prod(shape):
+        return jnp.zeros(shape, b.dtype)
+    lu, _, order = lax.linalg.lu(a)
+    lu, order = (broadcast_lowered(x, (*batch, *x.shape[a.ndim - 2 :])) for x in (lu, order))
+    right = jnp.take_along_axis(broadcast_lowered(b, shape), order[..., None], axis=-2)
+    half = lax.linalg.triangular_solve(lu, right, left_side=True, lower=True, unit_diagonal=True)
+    found = lax.linalg.triangular_solve(lu, half, left_side=True, lower=False)
+    return jnp.where(_lower_singular(lu)[..., None, None], nan_of(b.dtype), found)
 
 
 def hermitian_part(x: Any) -> Any:

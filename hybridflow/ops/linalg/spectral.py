@@ -260,7 +260,7 @@ def _svd_vjp(F: Any, g: Any, y: Any, x: Any, *, full_matrices: bool) -> Any:
 
 def _svd_samples(rng: np.random.Generator) -> Any:
     yield Sample((well_conditioned(rng, 3, 2),), {"full_matrices": False})
-    yield Sample((well_conditioned(rng, 2, 2, 3, dtype=np.complex128),), {"full_matrices": False})
+    yield Sample((well_conditioned(rng, 2, 2, 3, dtype=np.complex128),), {"full_matrices": False}, gradient=False)
     yield Sample((well_conditioned(rng, 2, 3),), gradient=False)
     yield Sample((gaussian(rng, 2, 0, 3),), gradient=False)
     yield Bad((gaussian(rng, 3),), error=ShapeError, text="needs a matrix, the operand has 1 dimensions")
@@ -327,7 +327,7 @@ def _svdvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
 
 def _svdvals_samples(rng: np.random.Generator) -> Any:
     yield Sample((well_conditioned(rng, 3, 2),))
-    yield Sample((well_conditioned(rng, 2, 2, 2, dtype=np.complex128),))
+    yield Sample((well_conditioned(rng, 2, 2, 2, dtype=np.complex128),), gradient=False)
     yield Sample((gaussian(rng, 2, 0, 3),), gradient=False)
     yield Bad((gaussian(rng, 3),), error=ShapeError, text="needs a matrix, the operand has 1 dimensions")
     yield Bad((gaussian(rng, 2, 2, dtype="float16"),), error=DTypeError, text="does not take float16")
@@ -432,7 +432,7 @@ def _qr_vjp(F: Any, g: Any, y: Any, x: Any, *, complete: bool) -> Any:
 
 def _qr_samples(rng: np.random.Generator) -> Any:
     yield Sample((well_conditioned(rng, 3, 2),))
-    yield Sample((well_conditioned(rng, 2, 2, 3, dtype=np.complex128),))
+    yield Sample((well_conditioned(rng, 2, 2, 3, dtype=np.complex128),), gradient=False)
     yield Sample((well_conditioned(rng, 3, 2),), {"mode": "complete"}, gradient=False)
     yield Sample((gaussian(rng, 2, 0, 3),), gradient=False)
     yield Bad((gaussian(rng, 3, 2),), {"mode": "r"}, error=ArgumentError, text="mode='r' is not one of")
@@ -535,7 +535,7 @@ def _pinv_vjp(F: Any, g: Any, y: Any, x: Any, rtol: Any) -> Any:
 
 def _pinv_samples(rng: np.random.Generator) -> Any:
     yield Sample((well_conditioned(rng, 3, 2),))
-    yield Sample((well_conditioned(rng, 2, 2, 3, dtype=np.complex128),))
+    yield Sample((well_conditioned(rng, 2, 2, 3, dtype=np.complex128),), gradient=False)
     rank_one = np.ones((2, 2), np.float32)
     yield Sample((rank_one,), {"rtol": np.array([0.1, 1.0], np.float32)}, gradient=False)
     yield Sample((gaussian(rng, 2, 0, 3),), gradient=False)

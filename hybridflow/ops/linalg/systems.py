@@ -11,7 +11,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
-from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, broadcast_lowered, make_spec, require_kind
+from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
 from hybridflow.ops.linalg.common import (
     conjugated,
     cubes,
@@ -19,6 +19,7 @@ from hybridflow.ops.linalg.common import (
     factorable,
     gaussian,
     is_square,
+    lower_solve,
     nan_of,
     real_dtype,
     require_square,
@@ -46,29 +47,10 @@ def _solve_kernel(a: Any, b: Any) -> Any:
         return found[..., 0] if b.ndim == 1 else found
 
 
-def _lower_singular(lu: Any) -> Any:
-    """Return which factored matrices have a pivot that is exactly zero."""
-    return jnp.any(jnp.diagonal(lu, axis1=-2, axis2=-1) == 0, axis=-1)
-
-
-def _lower_solve(a: Any, b: Any) -> Any:
-    """Solve for matrices ``(..., n, k)``; NaN for singular ones."""
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    shape = (*batch, *b.shape[-2:])
-    if not np.prod(shape):
-        return jnp.zeros(shape, b.dtype)
-    lu, _, order = lax.linalg.lu(a)
-    lu, order = (broadcast_lowered(x, (*batch, *x.shape[a.ndim - 2 :])) for x in (lu, order))
-    right = jnp.take_along_axis(broadcast_lowered(b, shape), order[..., None], axis=-2)
-    half = lax.linalg.triangular_solve(lu, right, left_side=True, lower=True, unit_diagonal=True)
-    found = lax.linalg.triangular_solve(lu, half, left_side=True, lower=False)
-    return jnp.where(_lower_singular(lu)[..., None, None], nan_of(b.dtype), found)
-
-
 def _solve_lower(a: Any, b: Any) -> Any:
     if b.ndim > 1:
-        return _lower_solve(a, b)
-    found = _lower_solve(a, lax.expand_dims(b, (1,)))
+        return lower_solve(a, b)
+    found = lower_solve(a, lax.expand_dims(b, (1,)))
     return lax.squeeze(found, (found.ndim - 1,))
 
 
@@ -82,9 +64,7 @@ def _solve_samples(rng: np.random.Generator) -> Any:
     yield Sample((well_conditioned(rng, 2, 1, 3, 3), gaussian(rng, 2, 3, 1)))
     yield Sample((well_conditioned(rng, 2, 2, 2, dtype=wide), gaussian(rng, 2, dtype=wide)))
     yield Sample((gaussian(rng, 2, 0, 0), gaussian(rng, 0, 2)), gradient=False)
-    singular = np.stack([np.ones((2, 2)), np.eye(2)])
-    yield Sample((singular.astype(np.float32), gaussian(rng, 2, 1)), gradient=False)
-    yield Sample((singular.astype(np.complex64), gaussian(rng, 2)), gradient=False)
+    yield Sample((np.stack([np.ones((2, 2)), np.eye(2)]).astype(np.complex64), gaussian(rng, 2)), gradient=False)
     yield Bad((gaussian(rng, 3, 2), gaussian(rng, 3)), error=ShapeError, text="not square: 3 rows, 2 columns")
     yield Bad((gaussian(rng, 3, 3), gaussian(rng, 2)), error=ShapeError, text="3 equations, but a right-hand side")
     half = gaussian(rng, 3, 3, dtype="float16")
@@ -156,7 +136,7 @@ def _inv_samples(rng: np.random.Generator) -> Any:
 
 @op(
     kernel=_inv_kernel,
-    lower=lambda x: _lower_solve(x, jnp.eye(x.shape[-1], dtype=x.dtype)),
+    lower=lambda x: lower_solve(x, jnp.eye(x.shape[-1], dtype=x.dtype)),
     infer=square_infer("inv"),
     vjp=_inv_vjp,
     saves=Saves(y=True),
