@@ -79,6 +79,7 @@ from hybridflow.tracing import config as config
 from hybridflow.tracing.convert import no_convert as no_convert
 from hybridflow.tracing.function import CompiledFunction as CompiledFunction
 from hybridflow.tracing.function import compile as compile
+from hybridflow.tracing.compile_recorded import compile_recorded as compile_recorded
 from hybridflow.tracing.session import Session as Session
 from hybridflow.tracing.to_jax import to_jax as to_jax
 from hybridflow.transforms.clipping import clip_by_global_norm as clip_by_global_norm

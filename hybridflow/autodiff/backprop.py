@@ -281,9 +281,9 @@ def input_spec(node: Node, index: int) -> TensorSpec:
     if edge is not None:
         return edge[0].spec(edge[1])
     assert node.input_specs is not None
-    pair = node.input_specs[index]
-    assert pair is not None
-    return make_spec(*pair)
+    found = node.input_specs[index]
+    assert found is not None
+    return make_spec(found[0], found[1])
 
 
 def _output_specs(node: Node) -> Any:

@@ -84,6 +84,18 @@ def _serves_others(node: Node) -> bool:
     return node.op.has("nested") and len(node.outputs) - node.op.hidden_outputs(node.attrs) > 1
 
 
+def _specs_without_values(node: Node) -> tuple[Any, ...]:
+    """Return what is left to know of a node's inputs when their values are let go of."""
+    before = node.input_specs or (None,) * len(node.inputs)
+    saved = node.saved or (None,) * (len(node.inputs) + 1)
+    return tuple(
+        [
+            (value.shape, value.dtype, None if value.ndim else value) if value is not None and spec is None else spec
+            for spec, value in zip(before, saved[1:], strict=True)
+        ]
+    )
+
+
 def is_freed(node: Node, tracer: GraphBuilder | None) -> bool:
     """Whether an earlier `.backward()` went through an operation and did not retain it."""
     return isinstance(node.op.vjp, _Freed) or (tracer is not None and node in tracer.freed)
@@ -180,6 +192,7 @@ class _Backward:
                 self.tracer.freed.add(node)
             else:
                 node.op = freed(node.op)
+                node.input_specs = _specs_without_values(node)
                 node.saved = None
 
 
@@ -196,6 +209,7 @@ def _hooked(notes: Notes, gradient: Tensor) -> Tensor:
 
 
 _freed_ops: dict[Op, Op] = {}
+_before_freed: dict[Op, Op] = {}
 
 
 def freed(op: Op) -> Op:
@@ -203,7 +217,13 @@ def freed(op: Op) -> Op:
     found = _freed_ops.get(op)
     if found is None:
         found = _freed_ops[op] = Op(op.name, op.kernel, op.lower, op.infer, _Freed(_AGAIN), traits=op.traits)
+        _before_freed[found] = op
     return found
+
+
+def original(op: Op) -> Op:
+    """Return the operation that `freed` stands for, and others as they are."""
+    return _before_freed.get(op, op)
 
 
 class _QuietEngine(RawEngine):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from hybridflow.autodiff.backward import backward
+from hybridflow.autodiff.recorded_graph import recorded_graph
 from hybridflow.autodiff.requires_grad import is_leaf, known_edge, requires_grad
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.notes import notes_at, requires
 from hybridflow.core.operators import add_method
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
+from hybridflow.ir.graph import Graph
 
 _LINES = 60
 
@@ -60,6 +62,18 @@ class GradFn:
                 for edge in self._node.inputs
             ]
         )
+
+    def graph(self) -> Graph:
+        """Return what computed this value, from the leaves on, as a graph; it can be printed, verified and costed.
+
+        What the recording did not keep, since no gradient needs it, is an input too.
+
+        Raises:
+            GradientError: a custom gradient is part of it.
+        """
+        outputs = [(self._node, index) for index in range(len(self._node.outputs))]
+        visible = len(outputs) - self._node.op.hidden_outputs(self._node.attrs)
+        return recorded_graph(outputs[:visible], self.name).graph
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GradFn) and other._node is self._node

@@ -337,8 +337,8 @@ def _saved_key(node: Node) -> Any:
     """Return which values a node saved, and the shapes and dtypes of them and of its other inputs."""
     assert node.saved is not None
     saved = tuple([tuple([_array_key(one) for one in _several(value)]) for value in node.saved])
-    specs = None if node.input_specs is None else tuple([None if one is None else str(one) for one in node.input_specs])
-    return saved, specs
+    specs = [None if one is None else str(one[:2]) for one in node.input_specs or ()]
+    return saved, tuple(specs)
 
 
 def _array_key(value: Any) -> Any:

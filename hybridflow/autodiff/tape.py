@@ -35,6 +35,7 @@ from hybridflow.core.op import Stops
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor, watch_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ir.graph import Graph
 
 _FOREVER = 1 << 62
 _NOWHERE = object()
@@ -401,6 +402,33 @@ class GradientTape(Jacobians):
             return () if entry is None else tuple(entry[1])
         edge = self._known_edge(leaf)
         return () if edge is None else (edge,)
+
+    def graph(self, targets: Any) -> Graph:
+        """Return what was recorded of a computation as a graph; it can be printed, verified and costed.
+
+        Its inputs are what it starts from: what is watched, what was computed before the tape recorded, and what
+        the recording did not keep since no gradient needs it. `hf.compile_recorded` runs such a graph.
+
+        Args:
+            targets: the tensors that it computes: one, or a pytree of them.
+
+        Raises:
+            TapeError: inside a compiled function, whose graph is `CompiledFunction.graph`; or nothing was recorded.
+            GradientError: a custom gradient is part of it.
+        """
+        from hybridflow.autodiff.recorded_graph import recorded_graph
+
+        if current().tracer is not None:
+            self._refuse("graph", "is asked for its graph inside a compiled function")
+        edges = [tensor._edge for tensor in self._targets(targets)]
+        if None in edges:
+            self._refuse("graph", "did not record how a target was computed, from what is watched")
+        intervals = self._recorded()
+        return recorded_graph(
+            [edge for edge in edges if edge is not None],
+            "recorded",
+            member=lambda node: any(first < node.sequence < last for first, last in intervals),
+        ).graph
 
     # -- explanations -----------------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ def record(
         if edges[index] is None:
             if specs is None:
                 specs = [None] * len(values)
-            specs[index] = (value.shape, value.dtype)
+            specs[index] = (value.shape, value.dtype, None if value.ndim else value)
     node.saved = tuple(saved)
     node.input_specs = specs
     node.backend = backend

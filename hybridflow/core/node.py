@@ -39,7 +39,8 @@ class Node:
         outputs: per output, its spec or (eager) anything with a shape and dtype that became cheap to keep.
         where: the user's place, or None.
         saved: eager only: ``(y, *xs)`` as the rule reads them, None where it does not.
-        input_specs: eager only: ``(shape, dtype)`` of the inputs that neither edges nor saved arrays can tell.
+        input_specs: eager only: ``(shape, dtype, value)`` of the inputs that neither edges nor saved arrays can tell;
+            the value of numbers, which costs nothing to keep, and None for others.
         sequence: position in the recording, which is a topological order.
         stamp: as `sequence`, renewed when a tape watches the node; `FOREVER` if it depends on what requires a gradient.
         notes: per output, what `.backward()` is to do with its gradient; not set on most nodes.
@@ -58,7 +59,7 @@ class Node:
     outputs: tuple[Any, ...]
     where: Where | None
     saved: tuple[Any, ...] | None
-    input_specs: Sequence[tuple[Any, Any] | None] | None
+    input_specs: Sequence[tuple[Any, Any, Any] | None] | None
     sequence: int
     stamp: int
     notes: dict[int, Any]

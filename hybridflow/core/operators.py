@@ -121,7 +121,7 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
                 user_file = code.co_filename
         node.saved = (y if save_y else None, a if save_a else None, b if save_b else None)
         if (edge_a is None and not save_a) or (edge_b is None and not save_b):
-            node.input_specs = ((a.shape, a.dtype), (b.shape, b.dtype))
+            node.input_specs = ((a.shape, a.dtype, None if a.ndim else a), (b.shape, b.dtype, None if b.ndim else b))
         else:
             node.input_specs = None
         node.backend = "host"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self, cast
 
@@ -98,7 +99,8 @@ class Variable(TensorMethods):
         self._value = value
         self._name = name
         self._trainable = trainable
-        self._leaf = make_node(VARIABLE, (), {"name": name}, (make_spec(value.shape, value.dtype),), backend="host")
+        attrs = {"name": name, "variable": weakref.ref(self)}
+        self._leaf = make_node(VARIABLE, (), attrs, (make_spec(value.shape, value.dtype),), backend="host")
         self._reading = (0, self._leaf)
         self._edge: Edge | None = None
         self._notes: Notes | None = None
