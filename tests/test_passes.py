@@ -71,7 +71,7 @@ def test_the_example_is_true(pass_: Pass, function: Any, rng: np.random.Generato
     graph = ir.parse(before)
     ir.verify(graph)
     result = check_pass(pass_, graph, values_for(graph, rng), differentiable=False)
-    assert ir.print_graph(result, elide=None) == after
+    assert ir.print_graph(result, elide=None, lines=False) == after
     check_pass(pass_, graph, values_for(graph, rng), differentiable=False, run=run_lowering)
     assert pass_(result, PassContext(False)) is result
 
@@ -454,8 +454,12 @@ def test_a_false_trait_is_caught(name: str, trait: str):
 def test_records_say_what_each_pass_did():
     graph = trace_body(lambda x: [hf.tanh(x) * 1.0 + hf.tanh(x)], [hf.TensorSpec([2])], "f").graph
     result, records = run_passes(graph)
-    assert [record.name for record in records[:5]] == ["algebra", "constant_fold", "cse", "dead_code", "algebra"]
-    first = {record.name: record for record in records[3::-1]}
+    names = [record.name for record in records]
+    again = names.index("algebra", 1)
+    assert [name for name in names[:again] if name in ("algebra", "constant_fold", "cse", "dead_code")] == [
+        "algebra", "constant_fold", "cse", "dead_code",
+    ]  # fmt: skip
+    first = {record.name: record for record in records[again - 1 :: -1]}
     assert first["algebra"].note == "drop_unit"
     assert first["cse"].note == "tanh"
     assert (first["cse"].nodes_before, first["cse"].nodes_after) == (4, 3)

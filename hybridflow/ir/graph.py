@@ -184,6 +184,21 @@ def graph_flops(graph: Graph) -> Any:
     return total
 
 
+def reading_from(graph: Graph, moved: dict[Edge, Edge]) -> Graph:
+    """Return a graph that reads other values in the places of some."""
+    nodes: list[Node] = []
+    moved = dict(moved)
+    for node in graph.nodes:
+        inputs = tuple([moved.get(edge, edge) for edge in cast("tuple[Edge, ...]", node.inputs)])
+        copy = node if inputs == node.inputs else clone_node(node, inputs)
+        if copy is not node:
+            copy.sequence, copy.stamp = node.sequence, node.stamp
+            moved.update({(node, index): (copy, index) for index in range(len(node.outputs))})
+        nodes.append(copy)
+    outputs = tuple([moved.get(edge, edge) for edge in graph.outputs])
+    return Graph(graph.name, graph.inputs, tuple(nodes), outputs, graph.dims)
+
+
 def input_node(spec: TensorSpec, name: str, scope: Any = None, where: Where | None = None) -> Node:
     """Make an input node."""
     return make_node(INPUT, (), {"name": name}, (spec,), scope=scope, where=where)

@@ -23,7 +23,8 @@ from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import REREAD, Check, GraphBuilder, Traced, trace_with_variables
-from hybridflow.ir.graph import Graph, input_node
+from hybridflow.ir.graph import Graph, input_node, reading_from
+from hybridflow.ir.invariants import hoist
 from hybridflow.ir.variables import VariableState
 
 TESTED = No("made by control flow; tested in tests/test_control_flow.py")
@@ -198,23 +199,39 @@ def laid_out(graph: Graph, arguments: int, positions: Sequence[int], shared: Seq
         for index, (node, tensor) in enumerate(zip(inputs, shared, strict=True))
     ]
     result = Graph(graph.name, (*graph.inputs[:arguments], *full), graph.nodes, graph.outputs, graph.dims)
-    return renamed(result, moved) if moved else result
+    return reading_from(result, moved) if moved else result
 
 
-def renamed(graph: Graph, moved: dict[Edge, Edge]) -> Graph:
-    """Return a graph that reads other values in the places of some."""
-    from hybridflow.ir.graph import clone_node
+def hoisted(graph: Graph, first: int, constants: Sequence[Tensor]) -> tuple[Graph, list[Tensor]]:
+    """Take out of a body, into the current trace, what each step would compute anew.
 
-    nodes: list[Node] = []
-    moved = dict(moved)
-    for node in graph.nodes:
-        inputs = tuple([moved.get(edge, edge) for edge in cast("tuple[Edge, ...]", node.inputs)])
-        copy = node if inputs == node.inputs else clone_node(node, inputs)
-        if copy is not node:
-            moved.update({(node, index): (copy, index) for index in range(len(node.outputs))})
-        nodes.append(copy)
-    outputs = tuple([moved.get(edge, edge) for edge in graph.outputs])
-    return Graph(graph.name, graph.inputs, tuple(nodes), outputs, graph.dims)
+    Done before the loop is differentiated, so that its backward pass needs no copy of such a value per step.
+
+    Args:
+        graph: the body.
+        first: the inputs from this one on are the same in every step.
+        constants: their values.
+
+    Returns:
+        The new body, and the values it takes behind its inputs.
+    """
+    found = hoist(graph, first)
+    if found is None:
+        return graph, []
+    tracer = tracer_now()
+    values: dict[Edge, Tensor] = {}
+    values.update({(node, 0): tensor for node, tensor in zip(graph.inputs[first:], constants, strict=True)})
+    for node in found.nodes:
+        attrs = {name: value for name, value in node.attrs.items() if name != "residuals"}
+        residuals = bool(node.op.saves.hidden) and (bool(node.attrs.get("residuals")) or bool(current().tapes))
+        outer, tracer.place = tracer.place, node.where
+        try:
+            inputs = [values[edge] for edge in cast("tuple[Edge, ...]", node.inputs)]
+            outputs = tracer.bind_all(node.op, inputs, attrs, residuals=residuals)
+        finally:
+            tracer.place = outer
+        values.update({(node, index): tensor for index, tensor in enumerate(outputs)})
+    return found.graph, [values[edge] for edge in found.values]
 
 
 def trace_function(

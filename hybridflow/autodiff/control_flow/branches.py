@@ -311,7 +311,7 @@ def _flops(outputs: Any, *specs: Any, true: Graph, false: Graph, residuals: bool
     """Count the branch that costs more, since only one runs (both, where symbolic sizes do not say which)."""
     del outputs, specs
     a, b = map(graph_flops, _graphs(true, false, residuals))
-    return max(a, b) if isinstance(a, int) and isinstance(b, int) else a + b
+    return max(a, b) if type(a) is int and type(b) is int else a + b
 
 
 def _vjp(F: Any, g: Any, y: Any, pred: Any, *xs: Any, true: Graph, false: Graph) -> list[Any]:

@@ -17,14 +17,16 @@ from hybridflow.autodiff.control_flow.bodies import (
     add_checks,
     assign_around,
     bind_all,
+    hoisted,
     inputs_around,
     laid_out,
     own_leaves,
     predicate,
     tracer_now,
 )
-from hybridflow.autodiff.control_flow.scans import SCAN, backward_scan, run_rows, split_body
+from hybridflow.autodiff.control_flow.scans import backward_scan, bind_scan, run_rows, split_body
 from hybridflow.autodiff.control_flow.trips import known_trips
+from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.backend.host_calls import goes_on
@@ -36,7 +38,8 @@ from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ir.builder import Traced, trace_body, trace_with_variables
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import lower_graph
-from hybridflow.ir.graph import Graph, graph_flops
+from hybridflow.ir.graph import Graph, graph_flops, input_node
+from hybridflow.ir.invariants import rearranged, unchanged
 
 
 def while_loop(
@@ -180,19 +183,43 @@ def _loop(test: Traced, body: Traced, state: list[Tensor], bound: int | None) ->
     trips = known_trips(test, body, state, tracer_now())
     if trips is not None:
         length = trips if bound is None else min(trips, bound)
-        attrs = {"body": body.graph, "carry": count, "sequences": 0, "length": length, "reverse": False}
-        return bind_all(SCAN, [*state, *inputs_around(body)], attrs)
+        return bind_scan(body.graph, state, [], inputs_around(body), {"length": length, "reverse": False})
     shared = Shared()
     positions = [shared.add(inputs_around(one)) for one in (test, body)]
     around = shared.tensors()
-    attrs = {
-        "cond": laid_out(test.graph, count, positions[0], around),
-        "body": laid_out(body.graph, count, positions[1], around),
-        "carry": count,
-        "bound": bound,
-    }
-    made = bind_all(WHILE, [*state, *around], attrs)
-    return made if bound is None else made[1:]
+    graphs = [laid_out(one.graph, count, own, around) for one, own in zip((test, body), positions, strict=True)]
+    return _bind_while(graphs[0], graphs[1], state, around, bound)
+
+
+def _bind_while(
+    test: Graph, body: Graph, state: list[Tensor], constants: list[Tensor], bound: int | None
+) -> list[Tensor]:
+    """Add a loop to the trace, with what all of its steps have in common outside of it."""
+    carry = len(state)
+    fixed = unchanged(body, carry)
+    moving = [index for index in range(carry) if index not in fixed]
+    order = [*moving, *range(carry, len(body.inputs)), *fixed]
+    test, body = rearranged(test, order, [0]), rearranged(body, order, moving)
+    constants = [*constants, *[state[index] for index in fixed]]
+    graphs: list[Graph] = []
+    for graph in (test, body):
+        graph, more = hoisted(_with_inputs(graph, len(moving), constants), len(moving), constants)
+        graphs.append(graph)
+        constants = [*constants, *more]
+    test, body = [_with_inputs(graph, len(moving), constants) for graph in graphs]
+    attrs = {"cond": test, "body": body, "carry": len(moving), "bound": bound}
+    made = bind_all(WHILE, [*[state[index] for index in moving], *constants], attrs)
+    last = dict(zip(moving, made if bound is None else made[1:], strict=True))
+    return [last[i] if i in last else fresh(state[i]) for i in range(carry)]
+
+
+def _with_inputs(graph: Graph, carry: int, constants: Sequence[Tensor]) -> Graph:
+    """Return a graph that takes all constants, though it does not read the last ones."""
+    missing = constants[len(graph.inputs) - carry :]
+    if not missing:
+        return graph
+    more = [input_node(tensor.spec, f"unread_{index}") for index, tensor in enumerate(missing)]
+    return Graph(graph.name, (*graph.inputs, *more), graph.nodes, graph.outputs, graph.dims)
 
 
 # -- the op -------------------------------------------------------------------------------------------------------

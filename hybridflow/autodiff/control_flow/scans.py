@@ -17,11 +17,13 @@ from hybridflow.autodiff.control_flow.bodies import (
     add_checks,
     assign_around,
     bind_all,
+    hoisted,
     inputs_around,
     leaves_of,
     own_leaves,
     zeros,
 )
+from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.transform import SplitGradient, split_gradient
@@ -31,8 +33,10 @@ from hybridflow.core.op import No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import Traced, trace_body, trace_with_variables
+from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph, graph_flops
+from hybridflow.ir.invariants import rearranged, unchanged
 
 
 def scan(fn: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:
@@ -106,12 +110,44 @@ def _bind(
     state = [*carry, *written.values()]
     if written.variables:
         traced = _carrying(traced, written, len(carry), state, sequences)
-    attrs = {"body": traced.graph, "carry": len(state), "sequences": len(sequences), "length": length, "reverse": False}
-    made = bind_all(SCAN, [*state, *sequences, *inputs_around(traced)], attrs)
+    made = bind_scan(traced.graph, state, sequences, inputs_around(traced), {"length": length, "reverse": False})
     assign_around(written.variables, made[len(carry) : len(state)])
     end = len(state) + rows
     add_checks(checks, [PUBLIC.all(flags) for flags in made[end:]])
     return made[: len(carry)], made[len(state) : end]
+
+
+def bind_scan(
+    body: Graph,
+    state: Sequence[Tensor],
+    sequences: Sequence[Tensor],
+    constants: Sequence[Tensor],
+    attrs: dict[str, Any],
+    count: Tensor | None = None,
+) -> list[Tensor]:
+    """Add a scan to the trace, with what all of its steps have in common outside of it; return carry and rows.
+
+    Args:
+        body: the graph of one step.
+        state, sequences, constants: its inputs.
+        attrs: ``length`` and ``reverse``.
+        count: how many steps there are, if that depends on values.
+    """
+    carry = len(state)
+    fixed = unchanged(body, carry)
+    moving = [index for index in range(carry) if index not in fixed]
+    rest = range(carry, len(body.inputs))
+    body = rearranged(body, [*moving, *rest, *fixed], [*moving, *range(carry, len(body.outputs))])
+    constants = [*constants, *[state[index] for index in fixed]]
+    body, more = hoisted(body, len(moving) + len(sequences), constants)
+    attrs = {"body": body, "carry": len(moving), "sequences": len(sequences), **attrs}
+    attrs |= {} if count is None else {"counted": True}
+    inputs = [*[state[index] for index in moving], *sequences, *constants, *more]
+    if count is not None:
+        inputs = [count, *inputs]
+    made = bind_all(SCAN, inputs, attrs) if body.outputs or has_effects(body) else []
+    last = dict(zip(moving, made, strict=False))
+    return [*[last[i] if i in last else fresh(state[i]) for i in range(carry)], *made[len(moving) :]]
 
 
 def _carrying(traced: Traced, written: Written, carry: int, state: list[Tensor], sequences: list[Tensor]) -> Traced:
@@ -349,10 +385,8 @@ def backward_scan(
     traced = trace_body(backward, specs, f"{body.name}_backward")
     result: list[Any] = [None] * len(xs)
     if traced.graph.outputs:
-        attrs: dict[str, Any] = {"body": traced.graph, "carry": len(state), "sequences": len(sliced)}
-        attrs |= {"length": order[0], "reverse": order[1]} | ({} if count is None else {"counted": True})
-        first = [] if count is None else [count]
-        made = bind_all(SCAN, [*first, *state, *sliced, *constants, *traced.captures], attrs)
+        attrs = {"length": order[0], "reverse": order[1]}
+        made = bind_scan(traced.graph, state, sliced, [*constants, *traced.captures], attrs, count)
         for i, value in zip((*of_carry, *summed, *rows), made, strict=True):
             result[i] = value
     return result

@@ -1,0 +1,102 @@
+"""Computing once what every step of a loop would compute again."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from hybridflow.core.node import Edge, Node
+from hybridflow.ir.graph import Graph, clone_node, input_node
+from hybridflow.ir.invariants import hoist
+from hybridflow.passes.registry import PassContext, graph_pass
+from hybridflow.passes.rewrite import Replacement, changed, rewrite
+
+
+@graph_pass(phase="simplify", after=("cse", "expose_residuals", "unused_outputs"))
+def loop_invariants(graph: Graph, context: PassContext) -> Graph:
+    """Move out of the bodies and conditions of loops what depends only on values from around them.
+
+    What only repeats elements, such as a broadcast, stays: outside it would take memory.
+
+    Before:
+        graph f(%x: f32[], %w: f32[], %xs: f32[4]) -> (f32[]) {
+          %0 = scan(%x, %xs, %w) {
+            body=graph step(%c: f32[], %t: f32[], %w: f32[]) -> (f32[]) {
+              %0 = exp(%w) : f32[]
+              %1 = multiply(%c, %0) : f32[]
+              %2 = add(%1, %t) : f32[]
+              return %2
+            },
+            carry=1,
+            sequences=1,
+            length=4,
+            reverse=False,
+            residuals=False
+          } : f32[]
+          return %0
+        }
+
+    After:
+        graph f(%x: f32[], %w: f32[], %xs: f32[4]) -> (f32[]) {
+          %0 = exp(%w) : f32[]
+          %1 = scan(%x, %xs, %w, %0) {
+            body=graph step(%c: f32[], %t: f32[], %w: f32[], %invariant_0: f32[]) -> (f32[]) {
+              %0 = multiply(%c, %invariant_0) : f32[]
+              %1 = add(%0, %t) : f32[]
+              return %1
+            },
+            carry=1,
+            sequences=1,
+            length=4,
+            reverse=False,
+            residuals=False
+          } : f32[]
+          return %1
+        }
+    """
+
+    def visit(node: Node) -> Replacement | None:
+        if node.op.name not in ("scan", "while") or node.op.hidden_outputs(node.attrs):
+            return None
+        inputs = list(cast("tuple[Edge, ...]", node.inputs))
+        moved: list[Node] = []
+        graphs = {name: value for name, value in node.attrs.items() if isinstance(value, Graph)}
+        before = int(bool(node.attrs.get("counted")))
+        first = node.attrs["carry"] + node.attrs.get("sequences", 0)
+        for name, one in graphs.items():
+            one = _with_inputs(one, inputs[before:])
+            found = hoist(one, first)
+            graphs[name] = one
+            if found is None:
+                continue
+            graphs[name] = found.graph
+            edges = {(outer, 0): edge for outer, edge in zip(one.inputs[first:], inputs[before + first :], strict=True)}
+            inputs += [_outside(found.nodes, edges, moved, node.scope)[edge] for edge in found.values]
+        if not moved:
+            return None
+        context.notes[node.op.name] += 1
+        attrs: dict[str, Any] = {name: _with_inputs(one, inputs[before:]) for name, one in graphs.items()}
+        new = changed(node, tuple(inputs), attrs={**node.attrs, **attrs})
+        return Replacement(tuple([(new, index) for index in range(len(new.outputs))]), (*moved, new))
+
+    return rewrite(graph, visit)
+
+
+def _outside(nodes: tuple[Node, ...], edges: dict[Edge, Edge], moved: list[Node], scope: Any) -> dict[Edge, Edge]:
+    """Copy nodes to where the loop is, unless that was done already."""
+    for node in nodes:
+        if (node, 0) in edges:
+            continue
+        copy = clone_node(node, tuple([edges[edge] for edge in cast("tuple[Edge, ...]", node.inputs)]))
+        copy.scope = scope
+        moved.append(copy)
+        edges.update({(node, index): (copy, index) for index in range(len(node.outputs))})
+    return edges
+
+
+def _with_inputs(graph: Graph, edges: list[Edge]) -> Graph:
+    """Return a graph that takes every input of the loop, though it does not read the last ones."""
+    missing = edges[len(graph.inputs) :]
+    if not missing:
+        return graph
+    more = [input_node(node.spec(index), f"unread_{number}") for number, (node, index) in enumerate(missing)]
+    return Graph(graph.name, (*graph.inputs, *more), graph.nodes, graph.outputs, graph.dims)
