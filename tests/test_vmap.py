@@ -391,3 +391,40 @@ def test_several_checks_of_slices():
     with pytest.raises(IndexRangeError, match="size 3"):
         run(rows, first, second)
     close(run(rows, first, second % 3), np.array([1.0, 2.0, 1.0]))
+
+
+def test_printing_and_callbacks_run_slice_after_slice(capfd: pytest.CaptureFixture[str]):
+    def one(x: hf.Tensor):
+        hf.print("x", x)
+        return hf.pure_callback(lambda a: np.sin(a), hf.TensorSpec(x.shape, x.dtype), hf.stop_gradient(x)) + x * x
+
+    for run in (hf.vmap(one), hf.compile(lambda x: hf.vmap(one)(x)), lambda x: hf.vmap(hf.grad(one))(x) / 2.0):
+        found = run(tensor(1, 2))
+        hf.synchronize()
+        lines = capfd.readouterr().out.splitlines()
+        assert [line[:11] for line in lines] == ["x Tensor(1.", "x Tensor(2."]
+        assert found.shape == (2,)
+    x = np.array([1.0, 2.0])
+    close(hf.vmap(one)(x), np.sin(x) + x * x)
+    close(hf.vmap(hf.vmap(one))(x[:, None]), (np.sin(x) + x * x)[:, None])
+
+
+def test_branches_on_values_are_converted_inside_a_compiled_function():
+    def one(x: hf.Tensor):
+        if x > 0:
+            return x * 2.0
+        return -x
+
+    for run in (hf.compile(lambda x: hf.vmap(one)(x)), hf.vmap(hf.compile(one))):
+        close(run(tensor(3, -1)), np.array([6.0, 1.0]))
+
+
+def test_batches_of_any_size_are_one_trace():
+    def total(x: hf.Tensor):
+        return hf.sum(hf.vmap(lambda r: hf.sum(hf.tanh(r)) * r[0])(x))
+
+    run = hf.compile(lambda x: hf.grad(total)(x), dynamic=True)
+    for size in (2, 3, 5, 4):
+        x = X[:1].repeat(size, 0)
+        close(run(f64(x)), in_x64(jax.grad(lambda x: jnp.sum(jnp.sum(jnp.tanh(x), 1) * x[:, 0])), x))
+    assert run.trace_count <= 2

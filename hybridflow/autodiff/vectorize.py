@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from hybridflow.autodiff.transform import Mask, differentiate
 from hybridflow.core.attrs import attr_key
@@ -45,9 +46,23 @@ def vmap_graph(*xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any) ->
 
 
 def _lower(*xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Any:
-    outputs = jax.vmap(lower_graph(graph), in_axes=tuple([0 if one else None for one in mapped]), axis_size=size)(*xs)
+    run = lower_graph(graph)
+    if any("effect" in node.op.traits for node in graph.walk()):
+        outputs = _one_by_one(run, xs, mapped)
+    else:
+        outputs = jax.vmap(run, in_axes=tuple([0 if one else None for one in mapped]), axis_size=size)(*xs)
     found = tuple([_total(y) if add else y for y, add in zip(outputs, summed, strict=True)])
     return found[0] if len(found) == 1 else found
+
+
+def _one_by_one(run: Callable[..., Any], xs: Sequence[Any], mapped: Mask) -> Any:
+    """Run slice after slice, so that printing and callbacks come in the order of the slices."""
+
+    def one(slices: Sequence[Any]) -> Any:
+        given = iter(slices)
+        return run(*[next(given) if is_sliced else x for x, is_sliced in zip(xs, mapped, strict=True)])
+
+    return lax.map(one, [x for x, is_sliced in zip(xs, mapped, strict=True) if is_sliced])
 
 
 def _total(values: Any) -> Any:

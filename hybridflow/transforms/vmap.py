@@ -40,10 +40,10 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
 
     `fn` is written for one example; what it computes for all of them is one vectorised program. Eagerly, `fn` is run
     once per call, with tensors that stand for every slice; the program it makes is compiled once for the same
-    operations and shapes. Branches and loops on their values need `hf.cond`, `hf.scan` or `hf.while_loop`, as in a
-    compiled function.
-    Random numbers are drawn for every slice anew. Tensors and Variables that `fn` reads from around it are the same
-    for all slices, and gradients flow to them.
+    operations and shapes. Branches and loops on their values need `hf.cond`, `hf.scan` or `hf.while_loop`, or
+    `hf.compile` around it or inside. Random numbers are drawn for every slice anew. Tensors and Variables that `fn`
+    reads from around it are the same for all slices, and gradients flow to them. What prints or calls back to Python
+    runs slice after slice.
 
     Args:
         fn: a function of tensors.
