@@ -809,6 +809,41 @@ def for_while_inside(x):
     return total
 
 
+@on([1.0, 2.0, 3.0])
+def append_rows(x):
+    out = []
+    total = 0.0
+    for v in x:
+        total = total + v * v
+        out.append(total)
+    return hf.stack(out)
+
+
+@on([1.0, -2.0, 3.0])
+def append_structures(x):
+    out = [(x[0], {"n": 0.0})]
+    for i, v in enumerate(x):
+        if v > 0:
+            w = v * 2
+        else:
+            w = v
+        out.append((w, {"n": v * i}))
+        out.append((w * 2, {"n": 1.0}))
+    return out
+
+
+@on([[1.0, 2.0], [3.0, 4.0]])
+def append_in_nested_loops(x):
+    out = []
+    for row in x:
+        inner = []
+        for v in row:
+            out.append(v * 2)
+            inner.append(v)
+        out.append(sum(inner))
+    return out
+
+
 # -- and, or, not, comparisons, ternaries ---------------------------------------------------------------------------
 
 

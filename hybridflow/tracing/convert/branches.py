@@ -16,6 +16,7 @@ from hybridflow.core.tensor import as_tensor
 from hybridflow.ir.builder import Traced, add_check, trace_body
 from hybridflow.tracing.convert.cells import Cells
 from hybridflow.tracing.convert.poison import UNSET, Late, Poison, set_in_one, spoken
+from hybridflow.tracing.convert.regions import region
 from hybridflow.tracing.convert.values import Value, difference, is_number, same_python, truth, zeros_like
 
 Block = Callable[[], Any]
@@ -71,8 +72,9 @@ class _Branches:
 
         def body() -> list[Any]:
             self.cells.write(self.before)
-            if block is not None and not self.completes(block):
-                return []
+            with region(self.cells):
+                if block is not None and not self.completes(block):
+                    return []
             found.update(self.cells.read())
             made: list[Any] = []
             for variable in self.live:

@@ -17,6 +17,7 @@ import numpy as np
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.tracing import observe
 from hybridflow.tracing.convert import builtin
+from hybridflow.tracing.convert.regions import before_change
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -191,6 +192,8 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call what is neither the user's nor hybridflow's."""
     if _calls_arguments(function):
         args, kwargs = _converted_arguments(args, kwargs)
+    if before_change(function, args):
+        return None
     observe.before_call(function, args, kwargs)
     return function(*args, **kwargs)
 

@@ -17,6 +17,7 @@ from hybridflow.ir.builder import trace_with_variables
 from hybridflow.tracing.convert.branches import dead, where_now
 from hybridflow.tracing.convert.cells import Cells
 from hybridflow.tracing.convert.poison import UNSET, Late, Poison, spoken
+from hybridflow.tracing.convert.regions import append_rows, before_change, region
 from hybridflow.tracing.convert.rows import Rows, TensorRange
 from hybridflow.tracing.convert.values import Value, is_dynamic, is_number, made_at, same_python, truth
 
@@ -69,7 +70,7 @@ class _Loop:
 
     # -- before -----------------------------------------------------------------------------------------------
 
-    def discover(self, step: Callable[[], Any]) -> None:
+    def discover(self, step: Callable[[], Any], rows: bool = False) -> None:
         """Trace a step for the shapes of the variables that the loop sets first, and throw the graph away."""
         if not self.first_set:
             return
@@ -78,7 +79,8 @@ class _Loop:
 
         def once() -> list[Any]:
             self.cells.write(self.before)
-            step()
+            with region(self.cells, rows):
+                step()
             found.update(self.cells.read())
             for name in self.first_set:
                 value = found[name].value if type(found[name]) is Late else found[name]
@@ -273,7 +275,8 @@ def while_on_tensor(test: Callable[[], Any], step: Callable[[], Any], names: Loo
 
     def run(*state: Any) -> Any:
         loop.enter(state)
-        body()
+        with region(loop.cells):
+            body()
         return loop.leave()
 
     loop.run(lambda state: iterate(condition, run, state, None, loop.names))
@@ -288,15 +291,10 @@ def for_on_rows(
     if rows.length == 0:
         return
     loop = _Loop(Cells(names.bound, step, test), names)
-    loop.discover(lambda: step(rows.build([tensor[0] for tensor in rows.tensors])))
+    fixed = test is None and isinstance(rows.length, int)
+    loop.discover(lambda: step(rows.build([tensor[0] for tensor in rows.tensors])), fixed)
     if test is None:
-
-        def one(state: Any, row: Any) -> Any:
-            loop.enter(state)
-            step(rows.build(row))
-            return loop.leave(), []
-
-        loop.run(lambda state: scan(one, state, rows.tensors)[0])
+        _for_all_rows(loop, rows, step, fixed)
         return
     count = rows.length
 
@@ -306,11 +304,37 @@ def for_on_rows(
 
     def run(index: Any, *state: Any) -> Any:
         loop.enter(state)
-        step(rows.build([tensor[index] for tensor in rows.tensors]))
+        with region(loop.cells):
+            step(rows.build([tensor[index] for tensor in rows.tensors]))
         return index + 1, *loop.leave()
 
     bound = count if isinstance(count, int) else None
     loop.run(lambda state: iterate(condition, run, (0, *state), bound, ["index", *loop.names])[1:])
+
+
+def _for_all_rows(loop: _Loop, rows: Rows, step: Callable[[Any], Any], fixed: bool) -> None:
+    """Scan all rows; what the steps append to lists comes back stacked."""
+    collected: dict[str, Any] = {}
+
+    def one(state: Any, row: Any) -> Any:
+        loop.enter(state)
+        with region(loop.cells, rows=fixed) as body:
+            step(rows.build(row))
+        collected["lists"] = [target for target, _ in body.appended.values()]
+        return loop.leave(), [values for _, values in body.appended.values()]
+
+    def run(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        last, collected["rows"] = scan(one, state, rows.tensors)
+        return last
+
+    loop.run(run)
+    append_rows(collected["lists"], collected["rows"], rows.length, _append)
+
+
+def _append(append: Callable[[Any], None], value: Any) -> None:
+    """Append a row, in the body around the loop if there is one."""
+    if not before_change(append, (value,)):
+        append(value)
 
 
 def for_on_range(
@@ -334,7 +358,8 @@ def for_on_range(
 
     def run(index: Any, *state: Any) -> Any:
         loop.enter(state)
-        step(index)
+        with region(loop.cells):
+            step(index)
         return index + stride, *loop.leave()
 
     loop.run(lambda state: iterate(condition, run, (start, *state), None, ["index", *loop.names])[1:])

@@ -12,7 +12,7 @@ from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError, message
 from hybridflow.ir.builder import add_check
 from hybridflow.tracing import observe
-from hybridflow.tracing.convert import builtin
+from hybridflow.tracing.convert import builtin, regions
 from hybridflow.tracing.convert import callee as callees
 from hybridflow.tracing.convert.branches import RAISED, branch_on_tensor, value_on_tensor, where_now
 from hybridflow.tracing.convert.cells import Cells
@@ -63,12 +63,14 @@ class Runtime:
 
     def read_item(self, obj: Any, key: Any) -> Any:
         """Read an item."""
+        regions.read(obj)
         return observe.read_item(obj, key)
 
     slice = slice
 
     def iterate(self, obj: Any) -> Any:
         """Return what a loop runs over."""
+        regions.read(obj)
         return observe.iterate(obj)
 
     def callee(self, function: Any) -> Any:
@@ -233,23 +235,29 @@ class Runtime:
     def augment(self, target: Any, operand: Any) -> Any:
         """Return the operand of ``target += operand``, noted if that changes the target itself."""
         if type(target) in callees.CONTAINERS:
-            observe.before_call(callees.changing_method(target), (operand,), {})
+            method = callees.changing_method(target)
+            regions.before_change(method, (operand,))
+            observe.before_call(method, (operand,), {})
         return operand
 
     def write_attr(self, value: Any, obj: Any, name: str, augmented: bool = False) -> None:
         """Store an attribute."""
+        regions.changed(obj, f".{name} = ...")
         observe.write_attr(obj, name, value, augmented=augmented)
 
     def write_item(self, value: Any, obj: Any, key: Any, augmented: bool = False) -> None:
         """Store an item."""
+        regions.changed(obj, "[...] = ...")
         observe.write_item(obj, key, value, augmented=augmented)
 
     def delete_attr(self, obj: Any, name: str) -> None:
         """Delete an attribute."""
+        regions.changed(obj, f".{name} deleted")
         observe.delete_attr(obj, name)
 
     def delete_item(self, obj: Any, key: Any) -> None:
         """Delete an item."""
+        regions.changed(obj, "[...] deleted")
         observe.delete_item(obj, key)
 
     def write_global(self, name: str, value: Any, augmented: bool = False) -> Any:

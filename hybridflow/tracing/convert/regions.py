@@ -1,0 +1,154 @@
+"""The bodies of branches and loops on tensors that are being traced, and the Python state that they must not change.
+
+A body runs once while it is traced, so a change of a list, dict or object from outside of it would happen once, taken
+or not. A list that a loop over rows appends to is the exception: its values come back stacked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import jax
+
+from hybridflow.core.errors import MutationError, message
+from hybridflow.core.node import format_where, user_place
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
+from hybridflow.tracing.convert.cells import Cells
+
+_CONTAINERS = (list, dict, set, deque, bytearray)
+_NO_STATE = (Tensor, Variable, FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
+_MANY = 300
+CHANGES = frozenset({
+    "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem", "add",
+    "discard", "difference_update", "intersection_update", "symmetric_difference_update", "appendleft", "extendleft",
+    "popleft", "rotate", "__iadd__", "__ior__",
+})  # fmt: skip
+
+
+class Region:
+    """One body while it is traced.
+
+    Attributes:
+        known: objects that were there before it, by id.
+        rows: whether it is the body of a loop over rows, which may append to lists.
+        appended: per list, what a step appends.
+    """
+
+    def __init__(self, cells: Cells, rows: bool) -> None:
+        self.rows = rows
+        self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
+        self.known: dict[int, Any] = {}
+        pending: list[Any] = []
+        for cell in cells.all.values():
+            try:
+                pending.append(cell.cell_contents)
+            except ValueError:
+                continue
+        while pending and len(self.known) < _MANY:
+            value = pending.pop()
+            if isinstance(value, _NO_STATE) or id(value) in self.known:
+                continue
+            inside: Iterable[Any] = ()
+            if isinstance(value, list | tuple | set | deque):
+                inside = value
+            elif isinstance(value, dict):
+                inside = value.values()
+            elif hasattr(value, "__dict__"):
+                inside = vars(value).values()
+            else:
+                continue
+            self.known[id(value)] = value
+            pending += [one for one in inside if not isinstance(one, int | float | str | bytes | Tensor)]
+
+
+_REGIONS: ContextVar[tuple[Region, ...]] = ContextVar("regions", default=())
+
+
+@contextmanager
+def region(cells: Cells, rows: bool = False) -> Generator[Region, None, None]:
+    """Trace a body that shares the variables of `cells`."""
+    made = Region(cells, rows)
+    token = _REGIONS.set((*_REGIONS.get(), made))
+    try:
+        yield made
+    finally:
+        _REGIONS.reset(token)
+
+
+def changed(obj: Any, what: str) -> None:
+    """Raise if an object that was there before a body is about to be changed in it.
+
+    Raises:
+        MutationError: it was.
+    """
+    regions = _REGIONS.get()
+    if not regions or not any(id(obj) in one.known for one in regions):
+        return
+    hint = "Return the new value through a variable, or make the object inside."
+    if type(obj) is list and what == ".append(...)":
+        hint = "Append in a loop over a tensor's rows, use hf.TensorArray, or keep a tensor and its .at[i].set(value)."
+    raise MutationError(
+        message(f"{type(obj).__name__}{what}: changes Python state in a branch or loop body on tensors, "
+                f"at {format_where(user_place(3))}",
+                got=f"a {type(obj).__name__} made outside of that body", hint=hint)
+    )  # fmt: skip
+
+
+def before_change(function: Any, args: tuple[Any, ...]) -> bool:
+    """Look at a call of a container's method in a body; return whether it was an append that is done.
+
+    Raises:
+        MutationError: it changes a container from outside of the body, or reads a list that a step appends to.
+    """
+    regions = _REGIONS.get()
+    if not regions:
+        return False
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, _CONTAINERS) and getattr(function, "__name__", "") in CHANGES:
+        if function.__name__ == "append" and type(owner) is list and len(args) == 1 and _collects(regions, owner):
+            regions[-1].appended.setdefault(id(owner), (owner, []))[1].append(args[0])
+            return True
+        changed(owner, f".{function.__name__}(...)")
+    for one in (owner, *args):
+        read(one)
+    return False
+
+
+def _collects(regions: tuple[Region, ...], owner: list[Any]) -> bool:
+    """Whether appends to a list are collected: it is from outside of the loop over rows that runs now."""
+    return regions[-1].rows and id(owner) in regions[-1].known
+
+
+def read(obj: Any) -> None:
+    """Raise if a list is read in a loop whose steps append to it: it has no rows yet.
+
+    Raises:
+        MutationError: it is.
+    """
+    for one in _REGIONS.get():
+        if id(obj) in one.appended:
+            raise MutationError(
+                message(f"list: read in the loop over rows that appends to it, at {format_where(user_place(3))}",
+                        hint="Keep what the next step needs in a variable of its own.")
+            )  # fmt: skip
+
+
+def append_rows(lists: Iterable[list[Any]], values: Iterable[Any], length: int, call: Callable[..., Any]) -> None:
+    """Append the rows that a loop collected.
+
+    Args:
+        lists: the lists.
+        values: per list, what its steps appended, stacked.
+        length: how many steps there were.
+        call: appends, in the body around the loop.
+    """
+    for one, stacked in zip(lists, values, strict=True):
+        for index in range(length):
+            for value in stacked:
+                call(one.append, jax.tree_util.tree_map(lambda rows, index=index: rows[index], value))

@@ -1,0 +1,257 @@
+"""What converted control flow cannot do raises at its line and says what, where and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+import hybridflow as hf
+from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TraceError
+
+X = hf.asarray(2.0)
+
+
+def line(function, offset):
+    return function.__code__.co_firstlineno + offset
+
+
+def test_a_variable_set_in_one_branch_only():
+    def f(x):
+        if x > 0:
+            y = x
+        return y
+
+    with pytest.raises(TraceError, match=rf"'y' has a value if the condition at {__file__}:{line(f, 1)} is true"):
+        hf.compile(f)(X)
+
+
+def test_a_variable_set_in_the_other_branch_only():
+    def f(x):
+        if x > 0:
+            pass
+        else:
+            y = x
+        return y + 1
+
+    with pytest.raises(TraceError, match=r"'y' has a value if the condition at .* is false, and none if it is true"):
+        hf.compile(f)(X)
+
+
+def test_shapes_that_do_not_meet():
+    def f(x):
+        if x > 0:
+            y = hf.zeros((2,))
+        else:
+            y = hf.zeros((3,))
+        return y
+
+    with pytest.raises(ShapeError, match=r"'y' has shape \(2,\) if the condition at .* and \(3,\) if it is false"):
+        hf.compile(f)(X)
+
+
+def test_dtypes_that_do_not_meet():
+    def f(x):
+        if x > 0:
+            y = hf.zeros(())
+        else:
+            y = hf.zeros((), dtype=hf.int32)
+        return y
+
+    with pytest.raises(DTypeError, match=rf"'y' is float32 .*int32 if it is false\n.*:{line(f, 2)}; .*:{line(f, 4)}"):
+        hf.compile(f)(X)
+
+
+def test_structures_that_do_not_meet():
+    def f(x):
+        y = (x, x) if x > 0 else [x]
+        return y
+
+    with pytest.raises(TraceError, match=r"variable 'the expression' has another structure"):
+        hf.compile(f)(X)
+
+    def g(x):
+        if x > 0:
+            return x
+
+    with pytest.raises(TraceError, match=r"the function's result has another structure.*\n.*None if false"):
+        hf.compile(g)(X)
+
+
+def test_python_objects_that_do_not_meet():
+    def f(x):
+        mode = "up" if x > 0 else "down"
+        return x if mode == "up" else -x
+
+    with pytest.raises(TraceError, match=r"is not the same Python object .*\n.*'up' if true, 'down' if false"):
+        hf.compile(f)(X)
+
+
+def test_a_loop_variable_that_changes_its_shape():
+    def f(x):
+        y = hf.zeros((1,))
+        while x < 10:
+            y = hf.concat([y, y])
+            x = x + 1
+        return y
+
+    with pytest.raises(ShapeError, match=rf"'y' changes its shape in the loop at .*:{line(f, 2)}: \(1,\) and .*\(2,\)"):
+        hf.compile(f)(X)
+
+
+def test_a_loop_variable_that_changes_its_dtype():
+    def f(x):
+        y = hf.zeros((), dtype=hf.int32)
+        while x < 10:
+            y = y + 0.5
+            x = x + 1
+        return y
+
+    with pytest.raises(DTypeError, match=r"variable 'y' is int32 before and float32 after a step of the loop"):
+        hf.compile(f)(X)
+
+
+def test_a_loop_variable_that_changes_its_structure():
+    def f(x):
+        y = None
+        while x < 10:
+            y = x
+            x = x + 1
+        return y
+
+    with pytest.raises(TraceError, match=r"variable 'y' changes its structure in the loop"):
+        hf.compile(f)(X)
+
+
+def test_a_name_first_set_in_a_loop_without_steps():
+    def f(x):
+        while x < 10:
+            y = x * 2
+            x = x + 5
+        return y
+
+    compiled = hf.compile(f)
+    assert compiled(X).item() == f(X).item() == 14.0
+    with pytest.raises(TraceError, match=rf"'y' is set by the loop at {__file__}:{line(f, 1)}, which made no"):
+        compiled(hf.asarray(20.0))
+    assert compiled(X).item() == 14.0
+
+
+def test_conditions_of_several_elements():
+    def f(x):
+        if x:
+            return x
+        return -x
+
+    with pytest.raises(ShapeError, match=r"bool: needs exactly one element, there are 2\n.*\n.*hf.all or hf.any"):
+        hf.compile(f)(hf.asarray([1.0, 2.0]))
+
+
+def test_effects_of_a_branch_on_a_list_of_the_function():
+    def f(x):
+        seen = []
+        if x > 0:
+            seen.append(x)
+        return seen
+
+    with pytest.raises(MutationError, match=rf"(?s)list.*branch or loop.*{__file__}:{line(f, 3)}"):
+        hf.compile(f)(X)
+
+
+def test_effects_of_a_loop_on_a_dict_of_the_function():
+    def f(x):
+        seen = {}
+        while x > 0:
+            seen["x"] = x
+            x = x - 1
+        return seen
+
+    with pytest.raises(MutationError, match=r"(?s)dict.*branch or loop"):
+        hf.compile(f)(X)
+
+
+def test_effects_of_a_branch_on_an_object_of_the_function():
+    class Box:
+        pass
+
+    def f(x):
+        box = Box()
+        box.value = x
+        if x > 0:
+            box.value = -x
+        return box.value
+
+    with pytest.raises(MutationError, match=r"(?s)Box.*branch or loop"):
+        hf.compile(f)(X)
+
+
+def test_what_a_branch_makes_itself_it_may_change():
+    def f(x):
+        if x > 0:
+            seen = []
+            seen.append(x)
+            seen[0] = seen[0] * 2
+            total = seen.pop()
+        else:
+            total = x
+        return total
+
+    assert hf.compile(f)(X).item() == 4.0
+
+
+def test_an_endless_iterator():
+    def counting():
+        n = 0
+        while True:
+            n += 1
+            yield n
+
+    def f(x):
+        for n in counting():
+            if x * n > 100:
+                break
+        return x
+
+    from hybridflow.tracing.convert import runtime
+
+    before, runtime._ENDLESS = runtime._ENDLESS, 5
+    try:
+        with pytest.raises(TraceError, match=r"for: an iterator of unknown length, which only a tensor could stop"):
+            hf.compile(f)(X)
+    finally:
+        runtime._ENDLESS = before
+
+
+def test_a_range_up_to_a_tensor_is_for_loops_only():
+    with pytest.raises(TraceError, match=r"range: its length is a tensor"):
+        hf.compile(lambda n: list(range(n)))(hf.asarray(3))
+
+
+def test_checks_of_a_failed_call_void_its_writes():
+    v = hf.Variable(1.0)
+
+    @hf.compile
+    def f(x):
+        v.assign_add(x)
+        if x > 10:
+            raise ValueError("too large")
+        return v.read()
+
+    assert f(X).item() == 3.0
+    with pytest.raises(ValueError, match=r"too large"):
+        f(hf.asarray(20.0))
+    assert v.item() == 3.0
+
+
+def test_prints_of_tensors_run_every_call(capsys):
+    @hf.compile
+    def f(x):
+        print("traced")
+        if x > 0:
+            print("positive", x)
+        return x
+
+    for value in (1.0, 2.0, -1.0):
+        f(hf.asarray(value))
+    hf.synchronize()
+    out = capsys.readouterr().out
+    assert out.count("traced") == 1
+    assert out.count("positive") == 2
