@@ -234,6 +234,39 @@ def moments(x: TensorLike, axis: Any = None, *, keepdims: bool = False) -> tuple
     return mean_of(tensor, axis=axis, keepdims=keepdims), var(tensor, axis=axis, keepdims=keepdims)
 
 
+def instance_norm(
+    x: TensorLike, scale: TensorLike | None = None, shift: TensorLike | None = None, *, epsilon: float = 1e-5
+) -> Tensor:
+    """Normalise every channel of every example, then scale and shift each channel.
+
+    Args:
+        x: ``(n, c, *spatial)``, floating-point.
+        scale: ``(c,)``, a factor per channel; none if not given.
+        shift: ``(c,)``, a summand per channel; none if not given.
+        epsilon: added to the (biased) variance.
+
+    Returns:
+        The shape of `x`, in the promoted dtype.
+
+    Raises:
+        ShapeError: an input without spatial axes, or parameters that do not have one element per channel.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.instance_norm([[[1.0, 3.0], [10.0, 30.0]]], epsilon=0.0).tolist()
+        [[[-1.0, 1.0], [-1.0, 1.0]]]
+
+    Reference:
+        Ulyanov, Vedaldi and Lempitsky, "Instance normalization: the missing ingredient for fast stylization", 2016.
+    """
+    (tensor,) = promote_float(x)
+    if tensor.ndim < 3:
+        raise ShapeError(
+            message("instance_norm: the input needs axes of batch, channels and space", got=str(tensor.spec))
+        )
+    return group_norm(tensor, tensor.shape[1], scale, shift, epsilon=epsilon)
+
+
 def group_norm(
     x: TensorLike,
     groups: int,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_differentiable, int32, kind_of
-from hybridflow.core.errors import IndexRangeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, IndexRangeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     Tensor,
@@ -29,7 +29,7 @@ from hybridflow.ops.common import (
     unbroadcast,
 )
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
-from hybridflow.ops.nn.labels import check_labels
+from hybridflow.ops.nn.labels import check_labels, one_hot
 from hybridflow.ops.nn.softmax import lower_spread
 
 # -- softmax cross-entropy ----------------------------------------------------------------------------------------
@@ -203,12 +203,13 @@ def _dense_samples(rng: np.random.Generator) -> Any:
     traits=("log_sum",),
     ulp=64,
 )
-def softmax_cross_entropy(logits: TensorLike, labels: TensorLike) -> Tensor:
+def softmax_cross_entropy(logits: TensorLike, labels: TensorLike, *, label_smoothing: float = 0.0) -> Tensor:
     """Return minus the log-probability of the labels under ``softmax(logits)``, one loss per example.
 
     Args:
         logits: ``(..., classes)``, floating-point.
         labels: integers ``(...)`` from 0 to ``classes - 1``, or weights ``(..., classes)`` of the classes.
+        label_smoothing: the share of each example's weight that goes to all classes alike.
 
     Returns:
         ``(...)``, in the logits' dtype. float16 and bfloat16 are computed in float32 and rounded once.
@@ -216,6 +217,7 @@ def softmax_cross_entropy(logits: TensorLike, labels: TensorLike) -> Tensor:
     Raises:
         ShapeError: labels that do not have the shape of the logits, with or without the classes.
         IndexRangeError: an integer label that is not a class.
+        ArgumentError: a share outside 0 to 1.
 
     Example:
         >>> import hybridflow as hf
@@ -223,9 +225,32 @@ def softmax_cross_entropy(logits: TensorLike, labels: TensorLike) -> Tensor:
         Tensor([0.6931472, 0.       ], dtype=float32)
     """
     classes = as_tensor(labels)
-    if kind_of(classes.dtype) in ("int", "uint"):
+    integers = kind_of(classes.dtype) in ("int", "uint")
+    if label_smoothing:
+        (scores,) = promote_float(logits)
+        if integers and scores.shape:
+            classes = one_hot(classes, scores.shape[-1], dtype=scores.dtype)
+        return bind(softmax_cross_entropy.op, promote_float(scores, _smoothed(classes, label_smoothing)))
+    if integers:
         return _with_integers(logits, classes)
     return bind(softmax_cross_entropy.op, promote_float(logits, classes))
+
+
+def _smoothed(labels: Tensor, smoothing: float) -> Tensor:
+    """Move a share of the weight of dense labels to all classes alike.
+
+    Raises:
+        ArgumentError: a share outside 0 to 1.
+    """
+    if not 0 <= smoothing <= 1:
+        raise ArgumentError(
+            message(f"softmax_cross_entropy: label_smoothing={smoothing} is no share", hint="Use one from 0 to 1.")
+        )
+    weights = cast(Any, labels)
+    if not labels.shape:
+        return labels
+    classes = labels.shape[-1]
+    return weights * (1 - smoothing) + weights.sum(axis=-1, keepdims=True) * (smoothing / classes)
 
 
 # -- elementwise losses -------------------------------------------------------------------------------------------

@@ -338,7 +338,11 @@ def _l2_kernel(x: Any, *, axis: tuple[int, ...], epsilon: float, residuals: bool
 
 def _l2_lower(x: Any, *, axis: tuple[int, ...], epsilon: float, residuals: bool) -> Any:
     full = lower_wide(x)
-    norm = lax.expand_dims(lax.sqrt(lax.reduce_sum(lax.mul(full, full), axes=axis)), axis)
+    square = lax.reduce_sum(lax.mul(full, full), axes=axis)
+    # Second orders differentiate this: the root of 0 has no slope, but what it would be multiplied with is 0.
+    zero = lax.eq(square, lax.full_like(square, 0))
+    root = lax.select(zero, lax.full_like(square, 0), lax.sqrt(lax.select(zero, lax.full_like(square, 1), square)))
+    norm = lax.expand_dims(root, axis)
     norm = lax.max(norm, lax.full_like(norm, epsilon))
     y = lower_narrow(lax.div(full, _spread(norm, x.shape)), x.dtype)
     return (y, norm) if residuals else y

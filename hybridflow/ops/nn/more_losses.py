@@ -1,0 +1,158 @@
+"""Further losses per example, made of other operations."""
+
+from __future__ import annotations
+
+from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.op import public_names
+from hybridflow.ops.along_axis import take_along_axis
+from hybridflow.ops.choice import where
+from hybridflow.ops.common import Tensor, TensorLike, call_text, normalize_axis, promote_float
+from hybridflow.ops.elementwise import abs as magnitude
+from hybridflow.ops.nn.activations import relu
+from hybridflow.ops.nn.labels import check_labels, integer_labels
+from hybridflow.ops.nn.normalization import l2_normalize
+from hybridflow.ops.reductions import sum as total
+from hybridflow.ops.shape import expand_dims, squeeze
+from hybridflow.ops.transcendental import log
+
+
+def mae(prediction: TensorLike, target: TensorLike) -> Tensor:
+    """Return the absolute error, elementwise; its slope where both are equal is 0.
+
+    Args:
+        prediction: floating-point; integers become float32.
+        target: of a shape that broadcasts.
+
+    Returns:
+        The losses, in the promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.mae([1.0, 2.0], [1.0, 5.0])
+        Tensor([0., 3.], dtype=float32)
+    """
+    first, second = promote_float(prediction, target)
+    return magnitude(first - second)
+
+
+def hinge(prediction: TensorLike, target: TensorLike) -> Tensor:
+    """Return ``max(0, 1 - target * prediction)``, elementwise; its slope at the kink is 0.
+
+    Args:
+        prediction: floating-point scores; integers become float32.
+        target: -1 or 1, of a shape that broadcasts.
+
+    Returns:
+        The losses, in the promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.hinge([0.5, 2.0], [1.0, 1.0])
+        Tensor([0.5, 0. ], dtype=float32)
+
+    Reference:
+        Cortes and Vapnik, "Support-vector networks", 1995.
+    """
+    first, second = promote_float(prediction, target)
+    return relu(1.0 - second * first)
+
+
+def nll(log_probabilities: TensorLike, labels: TensorLike) -> Tensor:
+    """Return minus the log-probability of the labels, one loss per example.
+
+    Args:
+        log_probabilities: ``(..., classes)``, floating-point, such as `log_softmax` gives.
+        labels: integers ``(...)`` from 0 to ``classes - 1``.
+
+    Returns:
+        ``(...)``, in the dtype of the log-probabilities.
+
+    Raises:
+        ShapeError: labels that do not have the shape of the log-probabilities without the classes.
+        IndexRangeError: a label that is not a class.
+        DTypeError: labels that are no integers.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.nll(hf.log([[0.25, 0.75], [0.5, 0.5]]), [0, 1])
+        Tensor([1.3862944, 0.6931472], dtype=float32)
+    """
+    (scores,) = promote_float(log_probabilities)
+    classes = integer_labels("nll", labels)
+    if scores.shape[:-1] != classes.shape or not scores.shape:
+        raise ShapeError(
+            message("nll: labels must have the shape of the log-probabilities without the classes",
+                    got=call_text("nll", scores.spec, classes.spec))
+        )  # fmt: skip
+    check_labels("nll", classes, scores.shape[-1])
+    return -squeeze(take_along_axis(scores, expand_dims(classes, axis=-1), axis=-1), axis=-1)
+
+
+def cosine_similarity(a: TensorLike, b: TensorLike, axis: int = -1, *, epsilon: float = 1e-12) -> Tensor:
+    """Return the cosine of the angle between vectors.
+
+    Args:
+        a, b: floating-point, of shapes that broadcast; integers become float32.
+        axis: the axis of the vectors.
+        epsilon: the least length to divide by, so that a vector of zeros has cosine 0.
+
+    Returns:
+        The shape in which both broadcast without the axis, in the promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast, or an axis out of range.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.cosine_similarity([[1.0, 0.0], [1.0, 1.0]], [2.0, 0.0])
+        Tensor([1.        , 0.70710677], dtype=float32)
+    """
+    first, second = promote_float(a, b)
+    if axis >= 0:
+        axis -= max(first.ndim, second.ndim)
+    for tensor in (first, second):
+        normalize_axis("cosine_similarity", axis, tensor.ndim)
+    one, other = (l2_normalize(tensor, axis, epsilon=epsilon) for tensor in (first, second))
+    return total(one * other, axis=axis)
+
+
+def kl_div(target: TensorLike, log_prediction: TensorLike) -> Tensor:
+    """Return the divergence of predicted from true probabilities, one loss per example.
+
+    A class of probability 0 counts nothing, whatever is predicted, and no gradient flows to it.
+
+    Args:
+        target: probabilities ``(..., classes)``, floating-point.
+        log_prediction: logarithms of the predicted ones, such as `log_softmax` gives, of a shape that broadcasts.
+
+    Returns:
+        ``sum(target * (log(target) - log_prediction))`` over the last axis, in the promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast, or have no axis of classes.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.kl_div([0.0, 1.0], hf.log([0.5, 0.5]))
+        Tensor(0.6931472, dtype=float32)
+
+    Reference:
+        Kullback and Leibler, "On information and sufficiency", 1951.
+    """
+    truth, scores = promote_float(target, log_prediction)
+    if not truth.shape and not scores.shape:
+        raise ShapeError(
+            message("kl_div: probabilities need a last axis of classes", got=call_text("kl_div", truth.spec))
+        )
+    some = truth > 0
+    known, predicted = where(some, truth, 1.0), where(some, scores, 0.0)
+    return total(where(some, known * (log(known) - predicted), 0.0), axis=-1)
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
