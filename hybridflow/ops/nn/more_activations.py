@@ -234,8 +234,8 @@ def selu(x: TensorLike, /) -> Tensor:
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.nn.selu([0.0, 1.0])
-        Tensor([0.       , 1.0507009], dtype=float32)
+        >>> hf.nn.selu([0.0, 2.0])
+        Tensor([0.      , 2.101402], dtype=float32)
 
     Reference:
         Klambauer, Unterthiner, Mayr and Hochreiter, "Self-normalizing neural networks", 2017.
@@ -305,8 +305,8 @@ def log_sigmoid(x: TensorLike, /) -> Tensor:
 
     Example:
         >>> import hybridflow as hf
-        >>> hf.nn.log_sigmoid([-100.0, 100.0])
-        Tensor([-100.,   -0.], dtype=float32)
+        >>> hf.nn.log_sigmoid([-200.0, 0.0])
+        Tensor([-200.       ,   -0.6931472], dtype=float32)
     """
     return -softplus(-promote_float(x)[0])
 
