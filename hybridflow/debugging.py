@@ -1,4 +1,4 @@
-"""`hf.debugging`: conditions that must hold, in eager and in compiled code."""
+"""`hf.debugging`: conditions that must hold, and the place where a value went wrong."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridflow.analysis.locate import Located, locate
 from hybridflow.core.context import is_tracing
 from hybridflow.core.errors import ArgumentTypeError, CheckError, DTypeError
 from hybridflow.core.errors import message as composed
@@ -60,4 +61,4 @@ def check(cond: Any, message: str) -> None:
         raise CheckError(message)
 
 
-__all__ = ["check"]
+__all__ = ["Located", "check", "locate"]

@@ -427,10 +427,13 @@ class BoundEngine:
         if not isinstance(tracer, GraphBuilder):
             return self._apply(node, g, wanted)
         outer, tracer.place = tracer.place, node.where
+        first = len(tracer.nodes)
         try:
             return self._apply(node, g, wanted)
         finally:
             tracer.place = outer
+            for made in tracer.nodes[first:]:
+                tracer.gradient_of.setdefault(made, node)
 
     def _apply(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         rule = rule_of(node.op)

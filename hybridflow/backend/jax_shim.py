@@ -19,6 +19,11 @@ def enable_x64(flag: bool = True) -> AbstractContextManager[Any]:
     return jax.enable_x64(flag)
 
 
+def is_tracer(value: Any) -> bool:
+    """Whether a value only stands for one, while jax traces a function."""
+    return isinstance(value, Tracer)
+
+
 def ordered_callback(function: Callable[..., Any], results: Any, *arrays: Any) -> Any:
     """Call a Python function from a lowered program: at every run, in program order, whether or not it is read."""
     return io_callback(function, results, *arrays, ordered=True)

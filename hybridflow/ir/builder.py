@@ -120,6 +120,7 @@ class GraphBuilder:
         self.variables: dict[Node, VariableState] = {}
         self.readings: dict[tuple[Edge, int], Edge] = {}
         self.checks: list[Check] = []
+        self.gradient_of: dict[Node, Node] = {}  # a node of a gradient, and the node that it is the gradient of
         self.created: list[tuple[str, Where | None]] = []
         self.created_by_state = False
         self.argument_values: list[Any] = []

@@ -38,6 +38,7 @@ from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_op
 from hybridflow.tracing.explain import Change, Explanation, TraceRecord
 from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
 from hybridflow.tracing.lowered import Lowered
+from hybridflow.tracing.replay import Replay, inputs_of
 from hybridflow.tracing.signature import (
     LEAF,
     BoundCall,
@@ -49,7 +50,7 @@ from hybridflow.tracing.signature import (
     with_numbers,
 )
 from hybridflow.tracing.sole import SoleTrace
-from hybridflow.tracing.trace import Trace, make_trace, raw_value, require_no_variables
+from hybridflow.tracing.trace import Trace, make_trace, require_no_variables
 from hybridflow.tracing.tracebacks import trimmed
 
 P = ParamSpec("P")
@@ -427,10 +428,12 @@ class CompiledFunction(Generic[P, R]):
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
         """Return the texts of what a call with these arguments runs, from the IR to XLA's optimised HLO."""
         trace, signature = self._trace_for(args, kwargs)
-        arrays = trace.arrays(signature)
-        arrays += [raw_value(tensor) for tensor in trace.captures]
-        arrays += [variable.current() for variable in trace.variables(signature)]
+        arrays = inputs_of(trace, signature)
         return Lowered(trace.raw_graph, trace.graph, trace.executable(arrays, current().device))
+
+    def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:
+        """Return what `hf.debugging.locate` runs: the call's graph as it was traced, and its inputs."""
+        return Replay.of(*self._trace_for(args, kwargs))
 
     def converted_code(self) -> str:
         """Return the code that is traced in place of the function's: its Python control flow made to take tensors.
@@ -483,6 +486,10 @@ class CompiledMethod(BoundCall):
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """See `CompiledFunction.lower`."""
         return self.__func__.lower(self.__self__, *args, **kwargs)
+
+    def replay(self, *args: Any, **kwargs: Any) -> Replay:
+        """See `CompiledFunction.replay`."""
+        return self.__func__.replay(self.__self__, *args, **kwargs)
 
     def concrete(self, *specs: Any) -> ConcreteFunction:
         """See `CompiledFunction.concrete`."""

@@ -124,6 +124,7 @@ class Trace:
         self.executables: dict[Any, Executable] = {}
         self.only: Executable | None = None
         self.places = places
+        self.gradient_of = builder.gradient_of
         self.created = tuple(builder.created)
         self.created_by_state = builder.created_by_state
         self._taken: dict[tuple[int, ...], int] = {}

@@ -1,0 +1,237 @@
+"""`hf.debugging.locate`: a compiled function replayed op by op, up to the first value that is wrong."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from hybridflow.backend.jax_shim import enable_x64, is_tracer
+from hybridflow.core.context import context_of
+from hybridflow.core.dispatch import run_raw
+from hybridflow.core.dtypes import as_dtype, kind_of
+from hybridflow.core.errors import HybridflowError
+from hybridflow.core.node import Node, Where, format_where, where_file_line
+from hybridflow.core.spec import format_spec
+from hybridflow.ir.evaluate import RUN_NODE, evaluate
+from hybridflow.ir.graph import CONSTANT
+from hybridflow.ir.printer import format_node
+from hybridflow.tracing.function import CompiledFunction, CompiledMethod, compile
+from hybridflow.tracing.replay import Replay
+
+Kind = Literal["nan", "inf", "check", "error"]
+
+
+@dataclass(frozen=True)
+class Located:
+    """What a replay came upon first; false if that is nothing.
+
+    Attributes:
+        kind: ``"nan"`` or ``"inf"`` (an operation gave one, and its inputs had none), ``"check"`` (a condition does not
+            hold), ``"error"`` (an operation refused its inputs), or None.
+        phase: whether that is in the forward pass, or in the gradients that a tape in the function computes.
+        op: the operation, None if it is an argument or a check.
+        where: the user's place, as ``file:line``; of a gradient, that of the operation it belongs to.
+        source: the user's line.
+        text: the operation as graphs print it, the check's message, or the argument's name.
+        inputs: a line about each of the operation's inputs.
+        outputs: a line about each of its outputs.
+        within: the branches and loops around it, outermost first.
+    """
+
+    kind: Kind | None = None
+    phase: Literal["forward", "backward"] = "forward"
+    op: str | None = None
+    where: str | None = None
+    source: str = ""
+    text: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    within: tuple[str, ...] = field(default=())
+
+    def __bool__(self) -> bool:
+        return self.kind is not None
+
+    def __str__(self) -> str:
+        if self.kind is None:
+            return "every value is finite and every check holds"
+        what = {"nan": "the first NaN", "inf": "the first infinity", "check": "a check does not hold",
+                "error": "an operation fails"}[self.kind]  # fmt: skip
+        lines = [f"{what}, in the {self.phase} pass" + (f": {self.op}" if self.op else "")]
+        if self.where:
+            lines.append(f"  at {self.where}: {self.source}")
+        lines += [f"  in {one}" for one in reversed(self.within)]
+        lines.append(f"  {self.text}")
+        lines += [f"  input {i}: {one}" for i, one in enumerate(self.inputs)]
+        lines += [f"  output {i}: {one}" for i, one in enumerate(self.outputs)]
+        return "\n".join(lines)
+
+
+class _Stop(Exception):
+    def __init__(self, found: Located) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+def locate(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Located:
+    """Replay a function op by op and stop at the first non-finite value or failed check.
+
+    The function is traced, with the gradients that tapes in it compute, and every operation of it runs alone, those in
+    branches and loops included. An infinity that is given (as in a mask) is not reported, only one that an operation
+    makes of finite numbers. No Variable is assigned; `hf.print` prints up to the place where the replay stops.
+
+    Args:
+        fn: a function, compiled or not.
+        *args, **kwargs: the arguments of the call.
+
+    Returns:
+        What was found, to print and to ask; it is false if nothing was.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> def loss(x):
+        ...     y = hf.log(x)
+        ...     return hf.sum(y * x)
+        >>> found = hf.debugging.locate(loss, hf.asarray([1.0, 0.0]))
+        >>> found.kind, found.op, found.phase
+        ('inf', 'log', 'forward')
+        >>> print(found)
+        the first infinity, in the forward pass: log
+          at ...: y = hf.log(x)
+        ...
+    """
+    if not isinstance(fn, CompiledFunction | CompiledMethod):
+        fn = compile(fn)
+    replay = fn.replay(*args, **kwargs)
+    return _Replayer(replay).run()
+
+
+class _Replayer:
+    """Runs the nodes of one trace and looks at every value."""
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+        self._checks = {edge: check for check in replay.checks if (edge := check.ok._edge) is not None}
+        self._around: list[Node] = []
+
+    def run(self) -> Located:
+        """Return the first thing that is wrong."""
+        replay = self._replay
+        try:
+            for node, value in zip(replay.graph.inputs, replay.inputs, strict=True):
+                if _has_nan(value):
+                    text = f"{node.attrs['name']} is given with a NaN"
+                    raise _Stop(Located("nan", text=text, outputs=(_summary(value),)))
+            with context_of(None):
+                evaluate(replay.graph, replay.inputs, self._node)
+        except _Stop as stop:
+            return stop.found
+        return Located()
+
+    def _node(self, node: Node, values: list[Any], attrs: dict[str, Any]) -> Any:
+        """Run a node; a branch or loop node by node, as Python."""
+        try:
+            if "nested" in node.op.traits:
+                outputs = self._nested(node, values, attrs)
+            else:
+                outputs = run_raw(node.op, [np.asarray(value) for value in values], attrs)
+        except HybridflowError as error:
+            raise _Stop(self._report("error", node, values, (), str(error))) from error
+        several = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        if node.op is not CONSTANT:
+            self._look(node, values, several)
+        for index, value in enumerate(several):
+            check = self._checks.get((node, index)) if not self._around else None
+            if check is not None and not bool(np.all(np.asarray(value))):
+                raise _Stop(Located("check", self._phase(node), None, *_place(check.where), check.text))
+        return outputs
+
+    def _nested(self, node: Node, values: list[Any], attrs: dict[str, Any]) -> Any:
+        self._around.append(node)
+        token = RUN_NODE.set(self._node_inside)
+        try:
+            with jax.disable_jit(), enable_x64():
+                return node.op.lower(*[jax.numpy.asarray(value) for value in values], **attrs)
+        finally:
+            RUN_NODE.reset(token)
+            self._around.pop()
+
+    def _node_inside(self, node: Node, values: list[Any], attrs: dict[str, Any]) -> Any:
+        """Run a node of a nested graph on jax's values; those that only stand for values are passed on."""
+        if any(map(is_tracer, values)):
+            return node.op.lower(*values, **attrs)
+        outputs = self._node(node, values, attrs)
+        if isinstance(outputs, tuple | list):
+            return tuple([jax.numpy.asarray(value) for value in outputs])
+        return jax.numpy.asarray(outputs)
+
+    def _look(self, node: Node, values: Sequence[Any], outputs: Sequence[Any]) -> None:
+        tests: tuple[tuple[Kind, Callable[[Any], bool]], ...] = (("nan", _has_nan), ("inf", _has_infinity))
+        for kind, has in tests:
+            if any(map(has, outputs)) and not any(map(has, values)):
+                raise _Stop(self._report(kind, node, values, outputs))
+
+    def _report(
+        self, kind: Kind, node: Node, values: Sequence[Any], outputs: Sequence[Any], text: str | None = None
+    ) -> Located:
+        outer = self._around[0] if self._around else node
+        forward = self._replay.gradient_of.get(outer)
+        place = forward.where if forward is not None and outer is node else node.where
+        name = f"{node.op.name}, for the gradient of {forward.op.name}" if forward is not None else node.op.name
+        return Located(
+            kind,
+            self._phase(outer),
+            name,
+            *_place(place),
+            text or format_node(node, lines=False),
+            tuple(map(_summary, values)),
+            tuple(map(_summary, outputs)),
+            tuple([f"{one.op.name} at {format_where(one.where)}" for one in self._around]),
+        )
+
+    def _phase(self, node: Node) -> Literal["forward", "backward"]:
+        return "backward" if node in self._replay.gradient_of else "forward"
+
+
+def _place(where: Where | None) -> tuple[str | None, str]:
+    place = where_file_line(where)
+    return (None, "") if place is None else (f"{place[0]}:{place[1]}", linecache.getline(*place).strip())
+
+
+def _floats(value: Any) -> Any:
+    """Return a value's floats in a dtype that NumPy knows all about, or None if it has none."""
+    array = np.asarray(value)
+    kind = kind_of(as_dtype(array.dtype))
+    if kind == "complex":
+        return array
+    return array.astype(np.float64) if kind == "float" else None
+
+
+def _has_nan(value: Any) -> bool:
+    floats = _floats(value)
+    return floats is not None and bool(np.isnan(floats).any())
+
+
+def _has_infinity(value: Any) -> bool:
+    floats = _floats(value)
+    return floats is not None and bool(np.isinf(floats).any())
+
+
+def _summary(value: Any) -> str:
+    """Describe a value: its spec, its range, and where it is not finite."""
+    array = np.asarray(value)
+    text = format_spec(array.shape, as_dtype(array.dtype))
+    floats = _floats(array)
+    if floats is None or not floats.size:
+        return text
+    finite = floats[np.isfinite(floats)]
+    if floats.dtype.kind != "c" and finite.size:
+        text += f" from {finite.min():.6g} to {finite.max():.6g}"
+    for name, where in (("NaN", np.isnan(floats)), ("infinite", np.isinf(floats))):
+        if where.any():
+            text += f", {int(where.sum())} of {where.size} {name}, first at {[int(i) for i in np.argwhere(where)[0]]}"
+    return text

@@ -1,0 +1,42 @@
+"""What it takes to run a traced call again, node by node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hybridflow.core.node import Node
+from hybridflow.ir.builder import Check
+from hybridflow.ir.graph import Graph
+from hybridflow.tracing.signature import Signature
+from hybridflow.tracing.trace import Trace, raw_value
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A call as it was traced.
+
+    Attributes:
+        graph: the graph, before the passes.
+        inputs: the raw value of each of its inputs.
+        checks: the checks of the call.
+        gradient_of: for the nodes that compute a gradient, the node it is the gradient of.
+    """
+
+    graph: Graph
+    inputs: tuple[Any, ...]
+    checks: tuple[Check, ...]
+    gradient_of: dict[Node, Node]
+
+    @classmethod
+    def of(cls, trace: Trace, signature: Signature) -> Replay:
+        """Return the replay of a call, with the present values of what it reads."""
+        return cls(trace.raw_graph, tuple(inputs_of(trace, signature)), trace.checks, trace.gradient_of)
+
+
+def inputs_of(trace: Trace, signature: Signature) -> list[Any]:
+    """Return the raw value of every input of a trace's graph, for a call."""
+    arrays = trace.arrays(signature)
+    arrays += [raw_value(tensor) for tensor in trace.captures]
+    arrays += [variable.current() for variable in trace.variables(signature)]
+    return arrays
