@@ -162,7 +162,8 @@ class Observations:
         if found is not None:
             raise MutationError(
                 message(
-                    f"compile: {self.label} changed its argument {found[1]!r}, which a compiled call cannot do",
+                    f"compile: {self.label} changed its argument {found[1].partition('[')[0]!r}, "
+                    "which a compiled call cannot do",
                     got=f"{found[1]}{how} at {format_where(user_place(3))}",
                     hint="Build a new structure and return it.",
                 )

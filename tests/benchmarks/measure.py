@@ -140,7 +140,7 @@ def _arrays(result: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def _array(leaf: Any) -> np.ndarray[Any, Any]:
-    if hasattr(leaf, "detach"):
+    if hasattr(leaf, "cpu"):
         leaf = leaf.detach().cpu().numpy()
     return np.array(leaf, dtype=np.float64)
 
