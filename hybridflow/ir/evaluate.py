@@ -71,7 +71,8 @@ def bind_sizes(graph: Graph, values: Sequence[Any]) -> dict[str, int]:
     """
     sizes: dict[str, int] = {}
     for node, value in zip(graph.inputs, values, strict=True):
-        for size, actual in zip(node.spec().shape, value.shape, strict=True):
+        shape = node.spec().shape
+        for size, actual in zip(shape, value.shape if shape else (), strict=True):  # a bare number has no shape
             name = size.symbol if isinstance(size, Dim) else None
             if name is not None and sizes.setdefault(name, actual) != actual:
                 raise ShapeError(
