@@ -292,9 +292,28 @@ def cosh(x: TensorLike, /) -> Tensor:
     return bind(cosh.op, promote_float(x))
 
 
+def _tanh_kernel(x: Any) -> Any:
+    """Compute it as NumPy does, but give the zero beside an infinite real part the sign of the imaginary part."""
+    y = np.tanh(x)
+    if x.dtype.kind == "c":
+        far = np.isinf(x.real) & np.isfinite(x.imag)
+        if far.any():
+            y = np.array(y)
+            y.imag = np.where(far, np.copysign(y.real.dtype.type(0), x.imag), y.imag)
+    return y
+
+
+def _tanh_lower(x: Any) -> Any:
+    y = lax.tanh(x)
+    if x.dtype.kind != "c":
+        return y
+    imag = lax.imag(y)
+    return lax.complex(lax.real(y), lax.select(lax.real(x) == np.inf, lax.full_like(imag, 0), imag))
+
+
 @op(
-    kernel=np.tanh,
-    lower=with_special_values(np.tanh, lax.tanh, "odd"),
+    kernel=_tanh_kernel,
+    lower=with_special_values(_tanh_kernel, _tanh_lower, "odd"),
     infer=pointwise("tanh", FLOATING),
     vjp=lambda F, g, y, x: (g - g * (y * y),),
     saves=Saves(y=True),
