@@ -173,9 +173,22 @@ def test_top_k():
         hf.top_k(x, 1, mode="most")
 
 
+@given(arrays(nan=True), st.booleans(), st.data())
+@settings(max_examples=30, deadline=None)
+def test_median_is_numpys(x, keepdims, data):
+    axis = data.draw(st.none() | st.integers(-x.ndim, x.ndim - 1))
+    if (x.size if axis is None else x.shape[axis]) == 0:
+        with pytest.raises(ValueError, match="has size 0, so there is nothing to choose from"):
+            hf.median(x, axis)
+        return
+    found = hf.median(x, axis, keepdims=keepdims)
+    np.testing.assert_array_equal(found.numpy(), np.median(x, axis, keepdims=keepdims))
+
+
 def test_gradients_of_order():
     x = np.array([[0.3, -1.2, 2.0], [5.0, 0.1, -0.4]])
     check_gradients(lambda x: hf.sort(x, axis=0) * hf.asarray([[1.0], [2.0]], dtype="float64"), (x,))
+    check_gradients(lambda x: hf.median(x, 0) ** 2 + hf.median(x[0]), (x,))
     check_gradients(lambda x: hf.top_k(x, 2).values ** 2, (x,))
     check_gradients(lambda x: hf.diff(hf.cumulative_prod(x, 1), n=2) ** 2, (x,))
     check_gradients(lambda x: hf.tile(hf.repeat(x, [1, 2], axis=0), 2) ** 2, (x,))

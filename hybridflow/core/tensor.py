@@ -62,6 +62,9 @@ class Tensor(TensorMethods):
 
     Make one with `hf.asarray`. Arithmetic, comparison, indexing and NumPy-style methods are operations of `hf`.
 
+    ``a += b`` gives the name `a` to a new tensor; whoever else holds the old one keeps it. ``a[key] = value`` is an
+    error: ``a = a.at[key].set(value)`` says the same, and gradients flow through it.
+
     Example:
         >>> import hybridflow as hf
         >>> hf.asarray([1.0, 2.0]) * 2

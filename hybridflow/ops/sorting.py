@@ -14,6 +14,7 @@ from hybridflow.core.dtypes import int32, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.along_axis import take_along_axis
+from hybridflow.ops.choice import where
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -25,10 +26,14 @@ from hybridflow.ops.common import (
     normalize_axis,
     normals,
     promote,
+    promote_float,
     require_kind,
 )
+from hybridflow.ops.comparison import isnan
+from hybridflow.ops.elementwise import add, multiply
 from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.indexing import getitem, take
+from hybridflow.ops.shape import reshape, squeeze
 
 _ORDERED = ("bool", "int", "uint", "float")
 
@@ -235,6 +240,51 @@ def top_k(x: TensorLike, k: int, /, *, axis: int = -1, mode: Literal["largest", 
     order = argsort(tensor, axis=place, descending=mode == "largest")
     indices = bind(getitem.op, (order,), {"index": part_of(order.shape, place, 0, k)})
     return TopK(take_along_axis(tensor, indices, axis=place), indices)
+
+
+def median(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """Find the element in the middle along an axis, or the average of the two there; NaN if there is a NaN.
+
+    The gradient passes to the elements taken.
+
+    Args:
+        x: real; integers become float32.
+        axis: the axis to reduce; None takes all elements.
+        keepdims: whether reduced axes stay, with size 1.
+
+    Returns:
+        The medians.
+
+    Raises:
+        ShapeError: an axis that is empty or out of range.
+        DTypeError: complex elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.median([3.0, 1.0, 2.0, 10.0])
+        Tensor(2.5, dtype=float32)
+    """
+    (tensor,) = promote_float(x)
+    ndim = tensor.ndim
+    if axis is None:
+        found = median(reshape(tensor, -1), 0)
+        return reshape(found, (1,) * ndim) if keepdims else found
+    place = normalize_axis("median", axis, ndim)
+    size = tensor.shape[place]
+    if size == 0:
+        raise ShapeError(
+            message(f"median: axis {place} has size 0, so there is nothing to choose from",
+                    got=call_text("median", tensor.spec), hint="Reduce non-empty axes only.")
+        )  # fmt: skip
+    ordered = sort(tensor, axis=place)
+
+    def element(position: Any) -> Tensor:
+        return bind(getitem.op, (ordered,), {"index": part_of(ordered.shape, place, position, 1)})
+
+    lower, upper, last = element((size - 1) // 2), element(size // 2), element(size - 1)
+    middle = multiply(add(lower, upper), 0.5)
+    found = where(isnan(last), last, middle)
+    return found if keepdims else squeeze(found, place)
 
 
 # -- searching ----------------------------------------------------------------------------------------------------

@@ -294,7 +294,7 @@ def cosh(x: TensorLike, /) -> Tensor:
 
 def _tanh_kernel(x: Any) -> Any:
     """Compute it as NumPy does, but give the zero beside an infinite real part the sign of the imaginary part."""
-    y = np.tanh(x)
+    y: Any = np.tanh(x)
     if x.dtype.kind == "c":
         far = np.isinf(x.real) & np.isfinite(x.imag)
         if far.any():

@@ -184,6 +184,7 @@ def _nans() -> Iterator[EdgeCase]:
     yield EdgeCase(topic, "wins over every number", "hf.maximum(x, 2.0)", (x,), f32([2, NAN, INF, NAN]))
     yield EdgeCase(topic, "the first is what argmax finds", "hf.argmax(x)", (x,), i32(1))
     yield EdgeCase(topic, "the first is what argmin finds", "hf.argmin(x)", (x,), i32(1))
+    yield EdgeCase(topic, "makes the median NaN", "hf.median(x)", (x,), f32(NAN))
     yield EdgeCase(topic, "is sorted last", "hf.sort(x)", (x,), f32([1, INF, NAN, NAN]))
     yield EdgeCase(topic, "first in descending order", "hf.argsort(x, descending=True)", (x,), i32([1, 3, 2, 0]))
     yield EdgeCase(topic, "is found after all numbers", "hf.searchsorted(x, y)", (f32([1, INF, NAN]), f32([NAN, 2])),
