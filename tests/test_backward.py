@@ -803,6 +803,50 @@ def test_no_grad_without_parentheses_pauses_tapes_too():
     assert tape.gradient(y, x).item() == 6.0
 
 
+SQUARE = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32) + 3 * np.eye(3, dtype=np.float32)
+FLOWS: dict[str, Callable[[Any], Any]] = {
+    "vmap": lambda x: hf.vmap(lambda row: hf.sum(hf.tanh(row) * row))(x).sum(),
+    "jvp": lambda x: hf.jvp(lambda v: hf.sum(v * v * v), (x,), (hf.ones_like(x),))[1],
+    "grad": lambda x: (hf.grad(lambda v: hf.sum(v * v * v))(x) * x).sum(),
+    "vjp": lambda x: hf.vjp(lambda v: v * v * v, x)[1](x)[0].sum(),
+    "inv": lambda x: hf.linalg.inv(x).sum(),
+    "at": lambda x: (x.at[0].set(x[1] * 2) * x).sum(),
+    "cond": lambda x: hf.cond(x.sum() > 0, lambda v: v * v, lambda v: v, x).sum(),
+    "scan": lambda x: hf.scan(lambda c, row: (c * row, c), hf.ones((3,)), x)[0].sum(),
+    "compiled": hf.compile(lambda x: (x * x).sum()),
+    "hidden outputs": lambda x: hf.nn.softmax(hf.nn.layer_norm(x)).max(),
+    "iteration": lambda x: sum(row.sum() * i for i, row in enumerate(x)),
+    "nested sequence": lambda x: (hf.asarray([x[0, 0], x[1, 1]]) ** 2).sum(),
+    "array on the left": lambda x: (SQUARE + x * SQUARE).sum(),
+}
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_backward_gives_what_a_tape_gives(name):
+    flow = FLOWS[name]
+    x, w, watched = hf.tensor(SQUARE, requires_grad=True), hf.Variable(SQUARE, requires_grad=True), hf.asarray(SQUARE)
+    with hf.GradientTape() as tape:
+        tape.watch(watched)
+        y = flow(watched)
+    expected = tape.gradient(y, watched).numpy()
+    for leaf_ in (x, w):
+        flow(leaf_).backward()
+        np.testing.assert_allclose(leaf_.grad.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_was_freed_is_not_kept_alive_by_its_operation():
+    x = hf.tensor([1.0, 2.0], requires_grad=True)
+
+    def run() -> Any:
+        f = hf.compile(lambda v: (v * v).sum())
+        f(x).backward()
+        return weakref.ref(f)
+
+    gone = run()
+    gc.collect()
+    assert gone() is None
+
+
 UNARY = [lambda m, x: m.tanh(x), lambda m, x: m.exp(x * 0.3), lambda m, x: x * x, lambda m, x: m.sin(x)]
 BINARY = [lambda m, a, b: a * b, lambda m, a, b: a + b, lambda m, a, b: a - b * 0.5]
 

@@ -305,3 +305,17 @@ def test_a_tape_and_backward_in_one_trace():
     for run in (step, hf.compile(step)):
         by_tape, by_backward = run(x)
         assert by_tape.tolist() == by_backward.tolist() == [2.0, 12.0]
+
+def test_compare_and_assert_same_leave_gradients_as_they_were():
+    w = hf.Variable([3.0, 4.0], requires_grad=True)
+
+    def step(x: Any) -> Any:
+        (w * w * x).sum().backward()
+        return w.grad * 1
+
+    x = hf.asarray([1.0, 2.0])
+    hf.testing.assert_same(step, x)
+    assert w.grad is None
+    step(x)
+    hf.testing.assert_same(step, x)
+    assert w.grad.tolist() == [6.0, 16.0]

@@ -19,7 +19,7 @@ from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ParityError, message
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.tensor import Tensor, as_tensor, host_array
-from hybridflow.core.variable import Variable
+from hybridflow.core.variable import GradientCell, Variable
 from hybridflow.ir.graph import Graph, clone_node, input_node
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction, CompiledMethod
@@ -74,6 +74,7 @@ def fresh_copy(function: Any) -> CompiledFunction[Any, Any]:
 def kept(variables: Sequence[Variable]) -> Generator[Callable[[], None]]:
     """Set Variables back to their values at the end of a ``with`` block; yields a function that does it at once."""
     saved: list[tuple[Variable, Array, Any]] = []
+    gradients = [(cell, cell.present) for cell in variables if isinstance(cell, GradientCell)]
     for variable in variables:
         value = variable.current()
         saved.append((variable, np.array(value), None if type(value) is np.ndarray else device_of(value)))
@@ -81,6 +82,8 @@ def kept(variables: Sequence[Variable]) -> Generator[Callable[[], None]]:
     def restore() -> None:
         for variable, array, device in saved:
             variable._value = np.array(array) if device is None else place(array, device)
+        for cell, present in gradients:
+            cell.present = present
 
     try:
         yield restore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from types import FunctionType
 from typing import Any
@@ -24,8 +25,11 @@ from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.graph import INPUT
 
 
+@dataclass(frozen=True)
 class _Freed(No):
     """The rule of an operation whose saved values an earlier `.backward()` freed."""
+
+    op: Op
 
 
 _AGAIN = "an earlier .backward() freed what its gradient needs; call that one with retain_graph=True"
@@ -208,22 +212,18 @@ def _hooked(notes: Notes, gradient: Tensor) -> Tensor:
     return gradient
 
 
-_freed_ops: dict[Op, Op] = {}
-_before_freed: dict[Op, Op] = {}
-
-
 def freed(op: Op) -> Op:
     """Return what stands in a node for an operation that was freed."""
-    found = _freed_ops.get(op)
+    found = op.jitted.get("freed")
     if found is None:
-        found = _freed_ops[op] = Op(op.name, op.kernel, op.lower, op.infer, _Freed(_AGAIN), traits=op.traits)
-        _before_freed[found] = op
+        rule = _Freed(_AGAIN, op)
+        found = op.jitted["freed"] = Op(op.name, op.kernel, op.lower, op.infer, rule, traits=op.traits)
     return found
 
 
 def original(op: Op) -> Op:
     """Return the operation that `freed` stands for, and others as they are."""
-    return _before_freed.get(op, op)
+    return op.vjp.op if isinstance(op.vjp, _Freed) else op
 
 
 class _QuietEngine(RawEngine):

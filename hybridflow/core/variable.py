@@ -112,7 +112,9 @@ class Variable(TensorMethods):
                 message(f"Variable: requires_grad=True, and {self.dtype} has no gradient",
                         got=f"{self._name}: {self.spec}", hint="Only floats have gradients.")
             )  # fmt: skip
-        zeros = place(np.zeros(self.shape, self.dtype), None if self.device == "cpu" else device_of(self._value))
+        zeros = np.zeros(self.shape, self.dtype)
+        if not isinstance(self._value, np.ndarray):
+            zeros = place(zeros, device_of(self._value))
         self._notes = Notes(leaf=True, cell=GradientCell.of(zeros, f"{self._name}.grad"))
         self._edge = (make_leaf(self._leaf, self._notes), 0)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from hybridflow.core.context import current
 from hybridflow.core.dtypes import WIDE
+from hybridflow.core.notes import requires
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.signature import FLOAT, LEAF, TENSOR, Signature
@@ -72,6 +73,8 @@ class SoleTrace:
 
     def raw_arguments(self, args: tuple[Any, ...]) -> list[Any] | None:
         """Return the raw values of the arguments, or None if they are not all plain tensors and floats."""
+        if self.run is None and any(requires(tensor._edge) for tensor in self.trace.captures):
+            return None
         if self.floats:
             return self._mixed(args)
         return self._tensors(args)
@@ -79,7 +82,7 @@ class SoleTrace:
     def _tensors(self, args: Sequence[Any]) -> list[Any] | None:
         arrays: list[Any] = []
         for argument in args:
-            if type(argument) is not Tensor:
+            if type(argument) is not Tensor or (argument._edge is not None and requires(argument._edge)):
                 return None
             value = argument._value
             if type(value) is np.ndarray:
