@@ -23,7 +23,8 @@ def _first_sample(op: Op) -> Sample:
 
 
 def _arrays(result: Any) -> list[Any]:
-    return [np.asarray(leaf, dtype=np.float64) for leaf in jax.tree_util.tree_leaves(result)]
+    found = [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(result)]
+    return [array.astype(np.complex128 if array.dtype.kind == "c" else np.float64) for array in found]
 
 
 def _on(device: str, op: Op) -> Any:

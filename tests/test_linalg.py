@@ -275,6 +275,13 @@ def test_any_contraction_is_numpys(case: tuple[str, list[Any]]):
     close(hf.einsum(subscripts, *operands), np.einsum(subscripts, *operands), 1e-12)
 
 
+@settings(max_examples=15, deadline=None)
+@given(contractions())
+def test_the_gradient_of_any_contraction_is_the_central_difference(case: tuple[str, list[Any]]):
+    subscripts, operands = case
+    hf.testing.check_gradients(lambda *xs: hf.einsum(subscripts, *xs), operands, order=1, tolerance=1e-4)
+
+
 def test_long_products_are_contracted_in_a_cheap_order():
     wide, tall = hf.ones((64, 2)), hf.ones((2, 64))
     vector = hf.ones(64)

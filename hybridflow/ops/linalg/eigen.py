@@ -101,7 +101,7 @@ def eig(x: TensorLike, /) -> EigResult:
 
     The eigenvalues are ordered by ``cos(1) Re + sin(1) Im``, which ties only for numbers with a transcendental part.
     Each eigenvector has length 1 and is turned as those of `eigh`. Those of a repeated eigenvalue are some basis (or
-    fewer than its multiplicity), and the gradient is NaN there. On a CPU only.
+    fewer than its multiplicity), and the gradient is NaN there. For a GPU, jax computes it on the host.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.
@@ -147,7 +147,7 @@ def eigvals(x: TensorLike, /) -> Tensor:
     """Compute eigenvalues of square matrices.
 
     They are ordered by ``cos(1) Re + sin(1) Im``. The gradient needs as many eigenvectors as eigenvalues, the second
-    order distinct eigenvalues. On a CPU only.
+    order distinct eigenvalues. For a GPU, jax computes it on the host.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.

@@ -331,8 +331,11 @@ def _slogdet_lower(x: Any) -> Any:
     lu, pivots, _ = lax.linalg.lu(x)
     diagonal = jnp.diagonal(lu, axis1=-2, axis2=-1)
     size = jnp.abs(diagonal)
-    zero = size == 0
-    units = jnp.where(zero, np.zeros((), x.dtype), diagonal / jnp.where(zero, np.ones((), size.dtype), size))
+    if x.dtype.kind == "c":
+        zero = size == 0
+        units = jnp.where(zero, np.zeros((), x.dtype), diagonal / jnp.where(zero, np.ones((), size.dtype), size))
+    else:
+        units = jnp.sign(diagonal)
     sign = jnp.prod(units, axis=-1) * _lower_parity(pivots, x.dtype)
     return sign, jnp.sum(jnp.log(size), axis=-1)
 
