@@ -69,7 +69,7 @@ def _array(obj: Any) -> np.ndarray[Any, Any]:
     if isinstance(obj, np.ndarray | np.generic | jax.Array):
         return np.asarray(cast(Any, obj))
     if hasattr(obj, "__dlpack__"):
-        return np.from_dlpack(obj)
+        return _from_dlpack(obj)
     if hasattr(obj, "__array__"):
         return np.asarray(obj)
     if not isinstance(obj, bytes | bytearray):
@@ -81,6 +81,17 @@ def _array(obj: Any) -> np.ndarray[Any, Any]:
         message(f"asarray: cannot make a tensor of a {type(obj).__name__}", got=repr(obj)[:80],
                 hint="Pass a number, a nested list of numbers, an array or a tensor.")
     )  # fmt: skip
+
+
+def _from_dlpack(obj: Any) -> Any:
+    """Return the array of an object that offers DLPack; NumPy has no bfloat16 there, jax has."""
+    try:
+        return np.from_dlpack(obj)
+    except RuntimeError as error:
+        try:
+            return np.asarray(jax.dlpack.from_dlpack(obj))
+        except Exception:
+            raise error from None
 
 
 def _nested(obj: Any, dtype: DType | None) -> np.ndarray[Any, Any]:

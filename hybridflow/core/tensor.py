@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from hybridflow.core.context import CONTEXT, current
@@ -16,6 +17,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import (
     DType,
     as_dtype,
+    bfloat16,
     check_fits,
     float32,
     int32,
@@ -207,8 +209,12 @@ class Tensor(TensorMethods):
         given: dict[str, Any] = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
         kwargs = {name: argument for name, argument in given.items() if argument is not None}
         if isinstance(value, np.ndarray):
-            # An exporter cannot mark memory read-only for every consumer, so what leaves is a copy.
-            return value.copy().__dlpack__(**kwargs)
+            # An exporter cannot mark memory read-only for every consumer, so what leaves is a copy; NumPy has no
+            # bfloat16 there, jax has.
+            left: Any = value.copy()
+            if value.dtype == bfloat16:
+                left = jax.device_put(left, jax.devices("cpu")[0])
+            return left.__dlpack__(**kwargs)
         return value.__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> Any:

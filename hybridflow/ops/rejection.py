@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +85,7 @@ def log_gamma_draw(state: Any, concentration: Any) -> Any:
         (alpha,), (tangent,) = primals, tangents
         log = draw(alpha)
         value = jnp.maximum(jnp.exp(log), np.finfo(np.dtype(alpha.dtype)).tiny)
-        return log, tangent * lax.random_gamma_grad(alpha, value) / value
+        return log, tangent * cast(Any, lax.random_gamma_grad)(alpha, value) / value
 
     return draw(concentration)
 
