@@ -146,6 +146,12 @@ FAULTS = {
     "false identity": ("traits_hold", broken("negative", traits=frozenset({"identity"})), "identity does not hold"),
     "false involution": ("traits_hold", broken("exp", traits=frozenset({"involution"})), "involution does not hold"),
     "false idempotent": ("traits_hold", broken("negative", traits=frozenset({"idempotent"})), "idempotent does not"),
+    "false product": ("traits_hold", broken("add", traits=frozenset({"product"})), "trait product does not hold"),
+    "false matrix_product": (
+        "traits_hold",
+        broken("multiply", traits=frozenset({"matrix_product"})),
+        "trait matrix_product does not hold",
+    ),
     "false unit_zero": ("traits_hold", broken("add", traits=frozenset({"unit_zero"})), "unit_zero does not hold"),
     "false unit_one": ("traits_hold", broken("add", traits=frozenset({"unit_one"})), "unit_one does not hold"),
 }

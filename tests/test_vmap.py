@@ -428,3 +428,35 @@ def test_batches_of_any_size_are_one_trace():
         x = X[:1].repeat(size, 0)
         close(run(f64(x)), in_x64(jax.grad(lambda x: jnp.sum(jnp.sum(jnp.tanh(x), 1) * x[:, 0])), x))
     assert run.trace_count <= 2
+
+
+# -- sums over slices ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", [
+    lambda n, w, x: n.sum(n.tanh(x @ w)),
+    lambda n, w, x: n.sum(n.tanh(n.reshape(x, (1, 3)) @ w)),
+    lambda n, w, x: n.sum(n.tanh(n.stack([x, x * x]) @ w)),
+    lambda n, w, x: n.sum(x @ (w * n.reshape(x, (3, 1)))),
+    lambda n, w, x: n.sum(w.T @ x) * n.sum((w @ w.T) @ x),
+    lambda n, w, x: n.sum(w[:, 0] * x) ** 2 + n.sum(n.reshape(w, (2, 3, 1)) * n.sin(x)),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_gradients_for_what_every_slice_reads_whole(program: Any, dtype: Any):
+    w, x = W.astype(dtype), X.astype(dtype)
+
+    def total(lib: Any, n: Any):
+        return lambda w, x: lib.grad(lambda w: n.sum(lib.vmap(lambda x: program(n, w, x))(x)))(w)
+
+    rtol = 1e-11 if dtype is np.float64 else 2e-2
+    found = both(total(hf, hf), hf.asarray(w), hf.asarray(x), rtol=rtol, atol=rtol)
+    assert found.dtype == dtype
+    close(found, in_x64(total(jax, jnp), w.astype(np.float64), x.astype(np.float64)), rtol=rtol, atol=4 * rtol)
+
+
+def test_outer_products_are_contracted_without_a_stack_of_them():
+    run = hf.compile(hf.grad(lambda w, x: hf.sum(hf.vmap(lambda x: hf.sum(hf.tanh(x @ w)))(x))))
+    w, x = hf.ones((40, 30)), hf.ones((50, 40))
+    text = run.lower(w, x).as_text("stablehlo")
+    assert "50x40x30" not in text
+    assert "dot_general" in text

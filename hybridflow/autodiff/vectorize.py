@@ -6,15 +6,13 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-import jax
-import jax.numpy as jnp
 from jax import lax
 
+from hybridflow.autodiff.slice_sums import summed_lowering, total
 from hybridflow.autodiff.transform import Mask, differentiate
 from hybridflow.core.attrs import attr_key
 from hybridflow.core.context import CONTEXT, context_of
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import TraceError, message
 from hybridflow.core.node import Edge, Node, format_where, user_place
 from hybridflow.core.op import Joint, No, Op, Saves, register
@@ -46,12 +44,11 @@ def vmap_graph(*xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any) ->
 
 
 def _lower(*xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Any:
-    run = lower_graph(graph)
     if any("effect" in node.op.traits for node in graph.walk()):
-        outputs = _one_by_one(run, xs, mapped)
+        outputs = _one_by_one(lower_graph(graph), xs, mapped)
+        found = tuple([total(y) if add else y for y, add in zip(outputs, summed, strict=True)])
     else:
-        outputs = jax.vmap(run, in_axes=tuple([0 if one else None for one in mapped]), axis_size=size)(*xs)
-    found = tuple([_total(y) if add else y for y, add in zip(outputs, summed, strict=True)])
+        found = summed_lowering(graph, mapped, summed, size)(*xs)
     return found[0] if len(found) == 1 else found
 
 
@@ -63,13 +60,6 @@ def _one_by_one(run: Callable[..., Any], xs: Sequence[Any], mapped: Mask) -> Any
         return run(*[next(given) if is_sliced else x for x, is_sliced in zip(xs, mapped, strict=True)])
 
     return lax.map(one, [x for x, is_sliced in zip(xs, mapped, strict=True) if is_sliced])
-
-
-def _total(values: Any) -> Any:
-    """Add up the slices; low precision accumulates in float32, as sums do."""
-    if values.dtype.num in LOW_PRECISION:
-        return jnp.sum(values.astype(jnp.float32), axis=0).astype(values.dtype)
-    return jnp.sum(values, axis=0)
 
 
 def _infer(*specs: TensorSpec, graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Any:

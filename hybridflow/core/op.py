@@ -130,6 +130,8 @@ TRAITS = {
     "permute": "reorders axes: axes= says, for every axis of the result, which of the input's it is",
     "uniform": "has no inputs and repeats fill_value= over the shape that shape= says",
     "select": "takes its second input where its first is True and its third elsewhere",
+    "product": "multiplies its two inputs element by element, broadcast against each other",
+    "matrix_product": "is the matrix product of its two inputs",
     "involution": "applied twice it gives its input back",
     "idempotent": "applied twice it gives what it gives applied once",
     "unit_one": "leaves its first input as it is where the second is 1",

@@ -241,7 +241,7 @@ def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     saves=Saves(x=(0, 1)),
     flops=elements,
     samples=binary_samples(),
-    traits=("pointwise", "commutative", "unit_one"),
+    traits=("pointwise", "commutative", "unit_one", "product"),
     method="__mul__ __rmul__",
     ulp=0.5,
 )

@@ -171,6 +171,7 @@ def _samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0, 1)),
     flops=lambda y, a, b: 2 * y.size * a.shape[-1],
     samples=_samples,
+    traits=("matrix_product",),
     method="__matmul__ __rmatmul__ matmul",
     ulp=16,
 )

@@ -98,6 +98,23 @@ def _select(call: Call, outputs: tuple[Array, ...]) -> str | None:
     return difference(outputs[0], np.where(*call.inputs), 0)
 
 
+@claims("product")
+def _product(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(outputs[0], np.multiply(*call.inputs), _ulps(call, outputs[0]))
+
+
+@claims("matrix_product")
+def _matrix_product(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    wide = [x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in call.inputs]
+    try:
+        expected, bound = np.matmul(*wide), np.matmul(*map(np.abs, wide)) * 2 * call.op.ulp
+    except ValueError as error:
+        return f"its inputs have no matrix product: {error}"
+    if kind_of(as_dtype(outputs[0].dtype)) in ("float", "complex"):
+        bound = bound * float(jnp.finfo(outputs[0].dtype).eps)
+    return difference(outputs[0].astype(wide[0].dtype), expected, bound)
+
+
 @claims("involution")
 def _involution(call: Call, outputs: tuple[Array, ...]) -> str | None:
     return difference(_again(call, outputs[0]), call.inputs[0], 0)
