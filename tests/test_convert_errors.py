@@ -135,6 +135,22 @@ def test_a_name_first_set_in_a_loop_without_steps():
     assert compiled(X).item() == 14.0
 
 
+def test_a_python_integer_that_leaves_its_range():
+    def f(x):
+        n, m = 1, 0
+        while x > 0:
+            n = n * 3 - m
+            m += 1
+            x = x - 1
+        return n
+
+    compiled = hf.compile(f)
+    assert compiled(hf.asarray(5)).item() == f(hf.asarray(5))
+    with pytest.raises(OverflowError, match=rf"'n' is a Python integer, and leaves .*int32 .*:{line(f, 2)}"):
+        compiled(hf.asarray(30))
+    assert compiled(hf.asarray(19)).item() == f(hf.asarray(19))
+
+
 def test_conditions_of_several_elements():
     def f(x):
         if x:

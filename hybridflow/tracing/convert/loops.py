@@ -16,6 +16,7 @@ from hybridflow.core.tensor import as_tensor, asarray
 from hybridflow.ir.builder import trace_with_variables
 from hybridflow.tracing.convert.branches import dead, where_now
 from hybridflow.tracing.convert.cells import Cells
+from hybridflow.tracing.convert.counters import require_range
 from hybridflow.tracing.convert.poison import UNSET, Late, Poison, spoken
 from hybridflow.tracing.convert.regions import append_rows, before_change, region
 from hybridflow.tracing.convert.rows import Rows, TensorRange
@@ -52,6 +53,9 @@ class _Loop:
         self.place = where_now()
         self.before = cells.read()
         wanted = {*names.head, *names.live}
+        self.looked = False
+        self.counters: set[tuple[str, int]] = set()
+        self.first_step: Callable[[], dict[str, tuple[Value, list[tuple[Any, Any]]]]] = dict
         self.carried = [name for name in names.bound if name in wanted]
         self.live = names.live
         self.values: dict[str, Value] = {}
@@ -67,38 +71,64 @@ class _Loop:
                 self.first_set.append(name)
             else:
                 self.values[name] = Value.of(value)
+                leaves = enumerate(self.values[name].leaves)
+                self.counters |= {(name, index) for index, leaf in leaves if type(leaf) is int}
 
     # -- before -----------------------------------------------------------------------------------------------
 
     def discover(self, step: Callable[[], Any], rows: bool = False) -> None:
         """Trace a step for the shapes of the variables that the loop sets first, and throw the graph away."""
+        self.first_step = lambda: self.after_first_step(step, rows)
         if not self.first_set:
             return
-        found: dict[str, Any] = {}
-        specs: dict[str, list[tuple[Any, Any]]] = {}
+        after = self.first_step()
+        for name in list(self.first_set):
+            found = after.get(name)
+            if found is None:
+                self.first_set.remove(name)
+                self.carried.remove(name)
+                continue
+            parts, specs = found
+            self.values[name] = Value.of(parts.filled([zeros_of(*spec) for spec in specs]))
+            if not name.startswith("."):
+                self.ran[name] = asarray(False)
+
+    def after_first_step(self, step: Callable[[], Any], rows: bool) -> dict[str, tuple[Value, list[tuple[Any, Any]]]]:
+        """Return the carried variables after a step from what they hold before the loop, with shapes and dtypes."""
+        found: dict[str, tuple[Value, list[tuple[Any, Any]]]] = {}
 
         def once() -> list[Any]:
             self.cells.write(self.before)
             with region(self.cells, rows):
                 step()
-            found.update(self.cells.read())
-            for name in self.first_set:
-                value = found[name].value if type(found[name]) is Late else found[name]
-                specs[name] = [(t.shape, t.dtype) for t in map(as_tensor, Value.of(value).dynamic())]
+            for name, value in self.cells.read().items():
+                value = value.value if type(value) is Late else value
+                if name in self.carried and value is not UNSET and type(value) is not Poison:
+                    parts = Value.of(value)
+                    found[name] = parts, [(t.shape, t.dtype) for t in map(as_tensor, parts.dynamic())]
             return []
 
         trace_with_variables(once, [], "loop_first_step")
-        for name in list(self.first_set):
-            value = found[name].value if type(found[name]) is Late else found[name]
-            if value is UNSET or type(value) is Poison:
-                self.first_set.remove(name)
-                self.carried.remove(name)
+        return found
+
+    def adapted_by_first_step(self) -> bool:
+        """Give variables that start as Python numbers the dtypes that a step from the numbers gives them."""
+        if self.looked:
+            return False
+        self.looked = True
+        changed = False
+        for name, (parts, specs) in self.first_step().items():
+            before = self.values[name]
+            if parts.tree != before.tree:
                 continue
-            parts = Value.of(value)
-            zeros = [zeros_of(*shape) for shape in specs[name]]
-            self.values[name] = Value.of(parts.filled(zeros))
-            if not name.startswith("."):
-                self.ran[name] = asarray(False)
+            dtypes = iter(specs)
+            for index, leaf in enumerate(before.leaves):
+                if is_dynamic(leaf):
+                    dtype = next(dtypes)[1]
+                    if is_number(leaf) and dtype != as_tensor(leaf).dtype:
+                        before.leaves[index] = asarray(leaf, dtype=dtype)
+                        changed = True
+        return changed
 
     def initial(self) -> tuple[Any, ...]:
         """Return what the loop starts with."""
@@ -179,6 +209,8 @@ class _Loop:
     def leaf_after(self, what: str, key: tuple[str, int], a: Any, b: Any, adapt: dict[tuple[str, int], Any]) -> Any:
         """Return a leaf after a step, as a tensor of the dtype it had before."""
         one, other = as_tensor(a), as_tensor(b)
+        if key in self.counters:
+            require_range(other, what, self.place)
         if one.shape != other.shape:
             raise ShapeError(
                 message(f"{what} changes its shape in the loop at {self.place}: {one.shape} and then {other.shape}",
@@ -225,6 +257,9 @@ class _Loop:
             try:
                 last = loop(self.initial())
                 break
+            except (DTypeError, TraceError):
+                if not self.adapted_by_first_step():
+                    raise
             except _Adapt as adapt:
                 self.adapted = self.adapted | adapt.leaves.keys()
                 for (name, index), dtype in adapt.leaves.items():
