@@ -308,13 +308,93 @@ def test_modules_of_the_user():
     module = types.ModuleType("settings_of_a_user")
     module.__file__ = __file__
     module.DEPTH = 2
-    space = {"settings": module}
-    f = hf.compile(eval("lambda x: x * settings.DEPTH", space), autograph=False)
-    f(one())  # without source there are no guards
-    g = hf.compile(lambda x: x * module.DEPTH)
-    assert g(one()).item() == 2.0
+    f = hf.compile(lambda x: x * module.DEPTH)
+    assert f(one()).item() == 2.0
     module.DEPTH = 5
-    assert g(one()).item() == 5.0
+    assert f(one()).item() == 5.0
+    assert "module.DEPTH: 2 -> 5" in f.explain()[1].reason
+
+
+# -- code that is not converted -----------------------------------------------------------------------------------
+
+SOURCE = """
+def outer(k):
+    box = Box(rate=3.0)
+    def inner(x):
+        return x * RATE * k[0] * helper(box.rate) * model.scaled(1.0) * sum(layer(1.0) for layer in layers)
+    return inner, box
+def helper(x):
+    return x * OFFSET
+"""
+
+
+class Scaler:
+    def __init__(self, k):
+        self.k = k
+
+    @property
+    def twice(self):
+        return 2 * self.k
+
+    def scaled(self, x):
+        return x * self.twice
+
+    def __call__(self, x):
+        return x * self.k
+
+
+def without_source():
+    space = {"Box": Box, "RATE": 2.0, "OFFSET": 1.0, "model": Scaler(1.0), "layers": [Scaler(1.0), Scaler(2.0)]}
+    exec(compile(SOURCE, "<no such file>", "exec"), space)
+    factors = [2.0]
+    return (*space["outer"](factors), space, factors)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda box, space, factors: setattr(box, "rate", 5.0),
+        lambda box, space, factors: space.update(RATE=5.0),
+        lambda box, space, factors: space.update(OFFSET=5.0),
+        lambda box, space, factors: factors.__setitem__(0, 5.0),
+        lambda box, space, factors: setattr(space["model"], "k", 5.0),
+        lambda box, space, factors: setattr(space["layers"][1], "k", 5.0),
+        lambda box, space, factors: space["layers"].append(Scaler(5.0)),
+    ],
+)
+@pytest.mark.parametrize("autograph", [False, True])
+def test_functions_without_source_are_guarded_by_what_their_code_names(change, autograph):
+    fn, *state = without_source()
+    f = hf.compile(fn, autograph=autograph)
+    same(f, one())
+    same(f, one())
+    assert f.trace_count == 1
+    change(*state)
+    same(f, one())
+    assert f.trace_count == 2
+
+
+def test_methods_that_are_left_alone():
+    class Own:
+        def __init__(self):
+            self.k = 2.0
+
+        @hf.compile(autograph=False)
+        def run(self, x):
+            return self.inner(x)
+
+        def inner(self, x):
+            return x * self.k
+
+    @hf.no_convert
+    def kept(x):
+        return x * RATE
+
+    own, f = Own(), hf.compile(lambda x: kept(x))
+    assert (own.run(one()).item(), f(one()).item()) == (2.0, 2.0)
+    own.k = 3.0
+    set_global("RATE", 7.0)()
+    assert (own.run(one()).item(), f(one()).item()) == (3.0, 7.0)
 
 
 # -- tensors from outside -----------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_op
 from hybridflow.tracing.explain import Change, Explanation, TraceRecord
 from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
 from hybridflow.tracing.lowered import Lowered
+from hybridflow.tracing.observe import unconverted
 from hybridflow.tracing.replay import Replay, inputs_of
 from hybridflow.tracing.signature import (
     LEAF,
@@ -189,7 +190,13 @@ class CompiledFunction(Generic[P, R]):
     def _caller(self, args: tuple[Any, ...]) -> Callable[[dict[str, Any]], Any]:
         """Return a function of named arguments that calls the user's function."""
         first = args[:1] if self._bound else ()
-        return lambda arguments: apply_arguments(self._to_call(), self._parameters, first, arguments)
+
+        def run(arguments: dict[str, Any]) -> Any:
+            if not self._autograph:
+                unconverted(self._function, *first)
+            return apply_arguments(self._to_call(), self._parameters, first, arguments)
+
+        return run
 
     def _roots(self, args: tuple[Any, ...]) -> list[tuple[Any, str]]:
         """Return the objects whose state the function may read beside its arguments: instances it is called on."""

@@ -16,6 +16,7 @@ from hybridflow.core.context import CONTEXT
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.tracing.guards import ATTRIBUTE, CELL, CONTAINERS, GLOBAL, METHOD, MISSING
 from hybridflow.tracing.observations import Observations
+from hybridflow.tracing.scan import scan
 
 
 def _observations() -> tuple[Observations | None, bool]:
@@ -100,6 +101,13 @@ def iterate(obj: Iterable[Any]) -> Any:
     if found is not None:
         found.use(obj)
     return obj
+
+
+def unconverted(function: Any, instance: Any = None) -> None:
+    """Take note that a user's function is about to run as it is: what its code names counts as read."""
+    found, _ = _observations()
+    if found is not None:
+        scan(found, function, instance)
 
 
 # -- writes -------------------------------------------------------------------------------------------------------

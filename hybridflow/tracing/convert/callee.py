@@ -91,12 +91,19 @@ def converted(function: Any) -> Any:
 
     kind = type(function)
     if kind is FunctionType:
-        if is_converted(function.__code__) or function in _KEPT:
+        if is_converted(function.__code__):
             return function
-        return converted_function(function)
+        made = function if function in _KEPT else converted_function(function)
+        if made is function:
+            observe.unconverted(function)
+        return made
     if kind is MethodType:
         inner = converted(function.__func__)
-        return function if inner is function.__func__ else MethodType(inner, function.__self__)
+        if inner is not function.__func__:
+            return MethodType(inner, function.__self__)
+        if type(inner) is FunctionType and not is_converted(inner.__code__):
+            observe.unconverted(inner, function.__self__)
+        return function
     if kind is functools.partial:
         inner = converted(function.func)
         return function if inner is function.func else functools.partial(inner, *function.args, **function.keywords)
