@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import hybridflow as hf
 from hybridflow.core import errors
@@ -253,6 +255,37 @@ def test_executables_of_a_trace_are_bounded(monkeypatch):
 def test_dynamic_takes_three_words():
     with pytest.raises(ValueError, match="dynamic='yes' is not a choice\n  Choose 'auto', True or False"):
         hf.compile(lambda x: x, dynamic="yes")
+
+
+def shape_dependent(x, y):
+    total = hf.sum(x) + y.shape[0]
+    if x.shape[0] > 3:
+        total = total * 2
+    if x.shape[0] == y.shape[0]:
+        total = total + hf.sum(x * y)
+    return total, hf.concat([x, y]), x.shape[0] - y.shape[0]
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=6), st.booleans())
+def test_any_sequence_of_sizes_gives_the_eager_results(sizes, dynamic):
+    f = hf.compile(shape_dependent, dynamic=dynamic)
+    for n, m in sizes:
+        x, y = hf.arange(n, dtype=hf.float32), hf.arange(m, dtype=hf.float32) + 1
+        for a, b in zip(f(x, y), shape_dependent(x, y), strict=True):
+            np.testing.assert_array_equal(a.numpy(), np.asarray(b))
+    assert f.trace_count <= len(set(sizes))
+
+
+def test_what_is_remembered_of_sizes_is_bounded(monkeypatch):
+    monkeypatch.setattr("hybridflow.tracing.dynamic._FORGET", 3)
+    f = hf.compile(lambda x, tag: x * 2, max_traces=4)
+    for tag in range(6):
+        for n in (2, 3):
+            assert f(hf.ones(n), tag).shape == (n,)
+    shapes = f._shapes
+    assert max(len(shapes._seen), len(shapes._patterns), len(shapes._failures)) <= 3
+    assert f.cache_info().traces == 4
 
 
 # -- concrete -----------------------------------------------------------------------------------------------------

@@ -85,6 +85,17 @@ def bind_sizes(graph: Graph, values: Sequence[Any]) -> dict[str, int]:
     return sizes
 
 
+def symbol_positions(graph: Graph) -> tuple[tuple[int, int, str], ...]:
+    """Return the input and axis at which each symbol of a graph can be read."""
+    found: dict[str, tuple[int, int, str]] = {}
+    for position, spec in enumerate(graph.input_specs if graph.dims.hints else ()):
+        for axis, size in enumerate(spec.shape):
+            name = size.symbol if isinstance(size, Dim) else None
+            if name is not None:
+                found.setdefault(name, (position, axis, name))
+    return tuple(found.values())
+
+
 def run_lowering(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
     """Run a node as jax operations."""
     return node.op.lower(*inputs, **attrs)

@@ -39,10 +39,10 @@ def with_patterns(signature: Signature, patterns: Mapping[int, Pattern]) -> Sign
     """Return a signature in which the tensors at some positions (among the leaves) count by a pattern."""
     leaves = list(signature.leaves)
     for position, pattern in patterns.items():
-        leaf = leaves[position]
-        leaves[position] = leaf._replace(key=(TENSOR, pattern, leaf.key[2]))
+        path, kind, value, key = leaves[position]
+        leaves[position] = Leaf(path, kind, value, (TENSOR, pattern, key[2]))
     names, trees, _ = signature.key
-    return signature._replace(leaves=leaves, key=(names, trees, tuple([leaf.key for leaf in leaves])))
+    return Signature(leaves, signature.tree, (names, trees, tuple([leaf[3] for leaf in leaves])), signature.arguments)
 
 
 def is_open(leaf: Leaf) -> bool:
@@ -132,7 +132,9 @@ class SeenShapes:
         seen = self._seen.get(key)
         if seen is None:
             if len(self._seen) >= _FORGET:
-                self._seen.pop(next(iter(self._seen)))
+                oldest = next(iter(self._seen))
+                for known in (self._seen, self._patterns, self._failures):
+                    known.pop(oldest, None)
             self._seen[key] = shapes
             return signature
         merged = {i: _merged(seen[i], shape) for i, shape in shapes.items()}
@@ -143,8 +145,7 @@ class SeenShapes:
         opened = {i: pattern for i, pattern in opened.items() if None in pattern}
         if not opened:
             return signature
-        found = self._patterns.setdefault(key, [])
-        if opened in found:
+        if opened in self._patterns.get(key, ()):
             self._failures[key] = self._failures.get(key, 0) + 1
         else:
             self.add(signature, opened)

@@ -15,10 +15,14 @@ from hybridflow.core.spec import TensorSpec, format_spec
 from hybridflow.core.tensor import Tensor, as_tensor, describe, make_tensor, to_numpy
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.dynamic import ANY, Pattern, with_patterns
-from hybridflow.tracing.signature import Signature
+from hybridflow.tracing.signature import LEAF, Signature
 
 _KINDS = ("bool", "uint", "int", "float", "complex")
 """In the order in which one can be cast to the next without losing what it is."""
+
+
+_STRUCTURES = 64
+"""For how many structures of arguments it is remembered which leaves have open sizes."""
 
 
 class InputSignature:
@@ -44,6 +48,7 @@ class InputSignature:
                         got=f"{name}{parameters}", hint="Give one structure of TensorSpec per argument.")
             )  # fmt: skip
         self._parts: dict[str, tuple[list[TensorSpec], Any]] = {}
+        self._patterns: dict[Any, dict[int, Pattern]] = {}
         for parameter, structure in zip(names, self._given, strict=False):
             leaves, tree = jax.tree_util.tree_flatten(structure)
             for leaf in leaves:
@@ -73,6 +78,8 @@ class InputSignature:
         result = dict(arguments)
         for parameter, (specs, tree) in self._parts.items():
             value = arguments[parameter]
+            if tree == LEAF and type(value) is Tensor and _fits(value, specs[0]):
+                continue
             try:
                 parts = tree.flatten_up_to(value)
             except ValueError:
@@ -93,11 +100,8 @@ class InputSignature:
             tensor = _as_spec(value, spec)
         except (HybridflowError, TypeError, ValueError) as error:
             raise self._wrong(parameter + path, value, spec, f"\n  {error}") from error
-        if tensor.dtype != spec.dtype or tensor.ndim != spec.ndim:
+        if not _fits(tensor, spec):
             raise self._wrong(parameter + path, value, spec, "")
-        for size, wanted in zip(tensor.shape, spec.shape, strict=True):
-            if wanted is not None and size != wanted:
-                raise self._wrong(parameter + path, value, spec, "")
         return tensor
 
     def _wrong(self, path: str, value: Any, spec: TensorSpec, more: str) -> ArgumentTypeError:
@@ -108,6 +112,15 @@ class InputSignature:
 
     def pattern(self, signature: Signature) -> Signature:
         """Return a call's signature with the open sizes of the specs in its key."""
+        structure = signature.key[0], signature.tree
+        patterns = self._patterns.get(structure)
+        if patterns is None:
+            if len(self._patterns) >= _STRUCTURES:
+                self._patterns.clear()
+            patterns = self._patterns[structure] = self._patterns_of(signature)
+        return with_patterns(signature, patterns) if patterns else signature
+
+    def _patterns_of(self, signature: Signature) -> dict[int, Pattern]:
         patterns: dict[int, Pattern] = {}
         position = 0
         for name, tree in zip(signature.key[0], signature.tree, strict=True):
@@ -117,7 +130,7 @@ class InputSignature:
                     if None in spec.shape:
                         patterns[position + offset] = tuple([ANY if size is None else size for size in spec.shape])
             position += count
-        return with_patterns(signature, patterns) if patterns else signature
+        return patterns
 
     def examples(self) -> list[Any]:
         """Return arguments that fit, with a size for every open one that is no other size of the specs."""
@@ -131,6 +144,13 @@ class InputSignature:
                 tensors.append(make_tensor(np.broadcast_to(np.zeros((), spec.dtype), shape)))
             examples.append(jax.tree_util.tree_unflatten(tree, tensors))
         return examples
+
+
+def _fits(tensor: Tensor, spec: TensorSpec) -> bool:
+    shape, wanted = tensor.shape, spec.shape
+    if tensor.dtype != spec.dtype or len(shape) != len(wanted):
+        return False
+    return shape == wanted or all(b is None or a == b for a, b in zip(shape, wanted, strict=True))
 
 
 def _as_spec(value: Any, spec: TensorSpec) -> Tensor:

@@ -30,7 +30,7 @@ from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import WRITES, GradientCell, Variable
 from hybridflow.ir.builder import Check, GraphBuilder
 from hybridflow.ir.effects import has_effects
-from hybridflow.ir.evaluate import bind_sizes
+from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import CONSTANT, Graph
 from hybridflow.ir.variables import ArgumentVariable, VariableState
 from hybridflow.passes import run_passes
@@ -129,6 +129,7 @@ class Trace:
         self.created_by_state = builder.created_by_state
         self._taken: dict[tuple[int, ...], int] = {}
         self.symbolic = bool(places)
+        self.symbols = symbol_positions(graph)
         asks = bool(self.gradients) or leaves.grad_mode is not None
         self.guarded = self.takes_variables or self.symbolic or asks
         self.lock = threading.Lock()
@@ -245,7 +246,7 @@ class Trace:
         """Return the executable for the shapes of the inputs, compiling it if there is none yet."""
         if self.only is not None and device is None:
             return self.only
-        sizes = bind_sizes(self.graph, values) if self.symbolic else {}
+        sizes = {name: values[i].shape[axis] for i, axis, name in self.symbols}
         key = (device, *sizes.items())
         found = self.executables.get(key)
         if found is None:
@@ -408,7 +409,7 @@ class Trace:
         if PENDING.calls:
             settle_calls(self)
         values = [raw_value(tensor) for tensor in inputs]
-        sizes = bind_sizes(self.graph, values) if self.symbolic else {}
+        sizes = {name: values[i].shape[axis] for i, axis, name in self.symbols}
         gradient = self._gradient_op(tuple([edge is not None for edge in edges]), device, sizes)
         outputs = tuple(gradient.jitted["forward"](*values))
         self._write(variables, outputs)
