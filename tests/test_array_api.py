@@ -350,6 +350,22 @@ def test_complex_parts():
     both(hf.sign, np.array([3 + 4j, 0j], np.complex64))
 
 
+def test_complex_points_and_rounding():
+    for endpoint in (True, False):
+        found = hf.linspace(1 - 2j, 3 + 1j, 4, endpoint=endpoint)
+        np.testing.assert_allclose(found.numpy(), np.linspace(1 - 2j, 3 + 1j, 4, endpoint=endpoint), rtol=1e-6)
+    assert hf.linspace(0, 1, 3, dtype=hf.complex128).dtype == hf.complex128
+    with pytest.raises(TypeError, match="linspace: does not give float32"):
+        hf.linspace(0, 1j, 3, dtype=hf.float32)
+    assert both(hf.round, np.array([0.5 - 1.5j, -0.2 + 2.7j])).tolist() == [-2j, 3j]
+
+
+def test_an_axis_that_is_not_there_is_what_numpy_raises_too():
+    for error in (IndexError, ValueError):
+        with pytest.raises(error, match="axis 3 is out of range for 2 dimensions"):
+            hf.expand_dims([1.0], axis=3)
+
+
 def test_expm1_of_small_complex_numbers_is_precise():
     z = np.array([1e-9 + 1e-9j, -1e-12 + 2e-10j, 1e-3 - 1e-8j])
     expected = z + z * z / 2 + z**3 / 6 + z**4 / 24 + z**5 / 120

@@ -39,7 +39,8 @@ def test_every_error_is_a_builtin_too():
 
 @pytest.mark.parametrize(
     ("name", "builtin"),
-    [("ShapeError", ValueError), ("DTypeError", TypeError), ("ArgumentError", ValueError),
+    [("ShapeError", ValueError), ("AxisError", IndexError), ("AxisError", ValueError),
+     ("DTypeError", TypeError), ("ArgumentError", ValueError),
      ("ArgumentTypeError", TypeError), ("IndexRangeError", IndexError), ("NumberRangeError", OverflowError),
      ("TapeError", RuntimeError), ("TapeStateError", ValueError), ("GradientError", RuntimeError),
      ("TraceError", RuntimeError), ("TracedValueError", TypeError), ("LeakError", RuntimeError),

@@ -11,6 +11,10 @@ class ShapeError(HybridflowError, ValueError):
     """Shapes or axes that do not fit together."""
 
 
+class AxisError(ShapeError, IndexError):
+    """An axis that a tensor does not have."""
+
+
 class DTypeError(HybridflowError, TypeError):
     """A dtype an operation does not accept."""
 

@@ -218,7 +218,7 @@ class TensorMethods:
     def retains_grad(self) -> bool:
         """Whether `retain_grad` was called on a tensor that is no leaf."""
     def round(self, /) -> Tensor:
-        """Round every element to the nearest whole number, halves to the even one."""
+        """Round every element to the nearest whole number, halves to the even one; of complex numbers each part."""
     def rsqrt(self, /) -> Tensor:
         """Compute one over the square root of every element: an infinity at 0, NaN below."""
     def sign(self, /) -> Tensor:

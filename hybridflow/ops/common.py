@@ -22,7 +22,7 @@ from hybridflow.core.dtypes import (
     promote_types,
     weak_dtype,
 )
-from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.errors import AxisError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array, make_tensor
@@ -119,11 +119,11 @@ def normalize_axis(op: str, axis: Any, ndim: int) -> int:
     """Return an axis counted from the front.
 
     Raises:
-        ShapeError: if the tensor has no such axis.
+        AxisError: if the tensor has no such axis.
     """
     number = int(axis)
     if not -ndim <= number < ndim:
-        raise ShapeError(
+        raise AxisError(
             message(f"{op}: axis {number} is out of range for {ndim} dimensions",
                     hint=f"Use an axis from {-ndim} to {ndim - 1}." if ndim else "A tensor of shape () has no axes.")
         )  # fmt: skip

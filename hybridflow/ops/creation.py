@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -12,7 +12,18 @@ from jax import lax
 from hybridflow.core.device import device as on_device
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import as_dtype, check_fits, default_dtype, float32, float64, int32, int64, kind_of
+from hybridflow.core.dtypes import (
+    as_dtype,
+    check_fits,
+    complex64,
+    complex128,
+    default_dtype,
+    float32,
+    float64,
+    int32,
+    int64,
+    kind_of,
+)
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Op, Sample, Stops, op, public_names
 from hybridflow.core.traced_float import TracedFloat
@@ -429,7 +440,7 @@ def _linspace_samples(rng: np.random.Generator) -> Any:
     ulp=1,
 )
 def linspace(
-    start: float, stop: float, /, num: int, *, dtype: Any = None, device: str | None = None, endpoint: bool = True
+    start: complex, stop: complex, /, num: int, *, dtype: Any = None, device: str | None = None, endpoint: bool = True
 ) -> Tensor:
     """Make a tensor of a number of evenly spaced points.
 
@@ -437,7 +448,7 @@ def linspace(
         start: the first point.
         stop: the last point.
         num: how many points.
-        dtype: a floating-point dtype; float32 if not given.
+        dtype: a floating-point dtype, real or complex; float32 if not given, complex64 for complex ends.
         device: where to put it.
         endpoint: False leaves `stop` out, with the distance that its place would have.
 
@@ -453,13 +464,23 @@ def linspace(
         >>> hf.linspace(0, 1, 5)
         Tensor([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
-    found = float32 if dtype is None else as_dtype(dtype)
-    if kind_of(found) != "float":
+    whole = isinstance(start, complex) or isinstance(stop, complex)
+    found = as_dtype(dtype) if dtype is not None else complex64 if whole else float32
+    if kind_of(found) == "complex":
+        part = float64 if found == complex128 else float32
+        ends = [(end.real, end.imag) for end in (complex(start), complex(stop))]
+        parts = [
+            cast(Any, cast_to(linspace(a, b, num, dtype=part, device=device, endpoint=endpoint), found))
+            for a, b in zip(*ends, strict=True)
+        ]
+        return parts[0] + parts[1] * 1j
+    if kind_of(found) != "float" or whole:
         raise DTypeError(message(f"linspace: does not give {found}", hint="Choose a floating-point dtype."))
     count = num if isinstance(num, Dim) else num.__index__()
     if count < 0:
         raise ShapeError(message(f"linspace: {count} is not a number of points", hint="Ask for 0 or more."))
-    attrs = {"start": float(start) + 0.0, "stop": float(stop) + 0.0, "num": count, "endpoint": bool(endpoint)}
+    first, last = float(cast(float, start)) + 0.0, float(cast(float, stop)) + 0.0
+    attrs = {"start": first, "stop": last, "num": count, "endpoint": bool(endpoint)}
     return _bind_on(device, linspace.op, {**attrs, "dtype": found})
 
 

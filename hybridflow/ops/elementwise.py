@@ -526,31 +526,39 @@ def ceil(x: TensorLike, /) -> Tensor:
 
 
 def _round_lower(x: Any) -> Any:
-    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+    if kind_of(x.dtype) == "complex":
+        return lax.complex(_round_lower(lax.real(x)), _round_lower(lax.imag(x)))
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN) if kind_of(x.dtype) == "float" else x
+
+
+def _round_samples(rng: np.random.Generator) -> Any:
+    yield from [sample for sample in _rounding_samples(rng) if isinstance(sample, Sample)]
+    yield Sample((np.array([0.5 - 1.5j, -0.2 + 2.7j, complex(np.inf, np.nan)], np.complex64),), gradient=False)
+    yield Bad((np.array([True]),), error=DTypeError, text="does not take bool")
 
 
 @op(
-    kernel=_rounding(np.rint),
-    lower=_rounding(_round_lower),
-    infer=pointwise("round", REAL),
+    kernel=lambda x: x if kind_of(x.dtype) in ("int", "uint") else np.rint(x),
+    lower=_round_lower,
+    infer=pointwise("round", NUMERIC),
     vjp=_FLAT,
     flops=elements,
-    samples=_rounding_samples,
+    samples=_round_samples,
     traits=("pointwise", "idempotent"),
     method="round",
     ulp=0,
 )
 def round(x: TensorLike, /) -> Tensor:
-    """Round every element to the nearest whole number, halves to the even one.
+    """Round every element to the nearest whole number, halves to the even one; of complex numbers each part.
 
     Args:
-        x: any shape; real.
+        x: any shape; numeric.
 
     Returns:
         The same shape and dtype.
 
     Raises:
-        DTypeError: bool or complex elements.
+        DTypeError: bool elements.
 
     Example:
         >>> import hybridflow as hf
