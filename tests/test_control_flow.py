@@ -707,3 +707,54 @@ def test_a_dtype_error_names_the_lines_that_made_the_results():
 
     with pytest.raises(DTypeError, match=r"f32\[\] at .*test_control_flow\.py:\d+, i32\[\] at .*test_control_flow"):
         hf.compile(f)(hf.asarray(1.0))
+
+
+# -- Python integers ----------------------------------------------------------------------------------------------
+
+
+def run_counting(step: Any, start: Any, limit: float, names: Any) -> Any:
+    """Run a loop of a number and a float that grows by 1."""
+    return hf.compile(
+        lambda x: iterate(lambda n, c: c < limit, lambda n, c: (step(n), c + 1.0), (start, x), None, names)
+    )(hf.asarray(0.0))
+
+
+@pytest.mark.parametrize(
+    ("step", "start", "fits", "fails"),
+    [(lambda n: n * 10, 1, 9, 10), (lambda n: n * -10, 1, 9, 10), (lambda n: n + 2**30, 0, 1, 2),
+     (lambda n: n - 2**30, -1, 1, 2),
+     (lambda n: -n, 2**31 - 1, 2, None), (lambda n: n**2, 3, 4, 5),
+     (lambda n: n**3, 3, 2, 3), (lambda n: n << 4, 1, 7, 8),
+     (lambda n: (n + 7) % 5, 2**31 - 9, 3, None), (lambda n: n // 2 * 3 + n, 1000, 15, 20)],
+)  # fmt: skip
+def test_a_python_integer_in_a_loop_does_not_overflow_silently(step: Any, start: int, fits: int, fails: int | None):
+    number = start
+    for _ in range(fits):
+        number = step(number)
+    found = run_counting(step, start, float(fits), ["n", "c"])
+    assert found[0].item() == number
+    if fails is not None:
+        with pytest.raises(OverflowError, match=r"Python integers leave the range of int32[^!]*variable 'n'[^!]*int64"):
+            run_counting(step, start, float(fails), ["n", "c"])[0].item()
+
+
+def test_tensors_wrap_around():
+    found = run_counting(lambda n: n * 10, hf.asarray(1), 10.0, ["n", "c"])
+    assert found[0].item() == np.int32(10**10 & 0xFFFFFFFF)
+    assert run_counting(lambda n: n * 10, 1, 10.0, None)[0].item() == found[0].item()
+
+
+def test_a_counter_below_a_limit_needs_no_check():
+    def f(n: hf.Tensor):
+        return iterate(lambda i, j: hf.logical_and(i < n, n > j), lambda i, j: (i + 1, 1 + j), (0, 0), None, ["i", "j"])
+
+    graph = hf.compile(f).lower(hf.asarray(3)).traced
+    assert "float64" not in str(graph)
+    assert len(graph.outputs) == 2
+
+
+def test_a_python_integer_in_a_scan():
+    f = hf.compile(lambda xs: scan_over(lambda c, t: ((c[0] * 1000,), t), (7,), xs, ["n"])[0][0])
+    assert f(hf.asarray([1.0, 2.0])).item() == 7_000_000
+    with pytest.raises(OverflowError, match="variable 'n'"):
+        f(hf.asarray([1.0, 2.0, 3.0, 4.0])).item()
