@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from hybridflow.autodiff.backprop import BOUND, RAW, Engine, RawEngine, Wanted, backprop, conjugates
 from hybridflow.autodiff.requires_grad import checked_like, known_edge, read_gradient, write_gradient
@@ -55,9 +55,8 @@ def backward(self: Tensor | Variable, gradient: Any = None, retain_graph: bool =
                     hint="Compute it, outside of hf.no_grad(), from hf.tensor(x, requires_grad=True) or "
                          "hf.Variable(x, requires_grad=True).")
         )  # fmt: skip
-    nodes = recorded_nodes(edge)
     tracer = current().tracer
-    walk = _Backward(nodes, tracer if isinstance(tracer, GraphBuilder) else None)
+    walk = _Backward(edge, tracer if isinstance(tracer, GraphBuilder) else None)
     walk.run(edge, _seed(target, gradient))
     walk.accumulate()
     if not retain_graph:
@@ -88,16 +87,12 @@ def _serves_others(node: Node) -> bool:
     return node.op.has("nested") and len(node.outputs) - node.op.hidden_outputs(node.attrs) > 1
 
 
-def _specs_without_values(node: Node) -> tuple[Any, ...]:
+def _specs_without_values(node: Node) -> list[Any]:
     """Return what is left to know of a node's inputs when their values are let go of."""
-    before = node.input_specs or (None,) * len(node.inputs)
-    saved = node.saved or (None,) * (len(node.inputs) + 1)
-    return tuple(
-        [
-            (value.shape, value.dtype, None if value.ndim else value) if value is not None and spec is None else spec
-            for spec, value in zip(before, saved[1:], strict=True)
-        ]
-    )
+    saved = [None if x is None else (x.shape, x.dtype, None if x.ndim else x) for x in (node.saved or ())[1:]]
+    if node.input_specs is None:
+        return saved
+    return [spec if spec is not None else one for spec, one in zip(node.input_specs, saved, strict=True)]
 
 
 def is_freed(node: Node, tracer: GraphBuilder | None) -> bool:
@@ -119,26 +114,48 @@ def _seed(target: Tensor, gradient: Any) -> Tensor:
 class _Backward:
     """One call of `.backward()`: computed first, and only then written to the leaves."""
 
-    def __init__(self, nodes: Sequence[Node], tracer: GraphBuilder | None) -> None:
-        self.nodes = nodes
+    def __init__(self, edge: Edge, tracer: GraphBuilder | None) -> None:
         self.tracer = tracer
         self.leaves: dict[Edge, Notes] = {}
+        self.leaf_nodes: set[Node] = set()
         self.noted: dict[Node, dict[int, Notes]] = {}
         self.retained: list[tuple[Notes, Tensor]] = []
         self.totals: list[tuple[Notes, Tensor]] = []
-        for node in nodes:
-            self._look_at(node)
+        self.nodes = self._collect(edge)
 
-    def _look_at(self, node: Node) -> None:
-        if is_freed(node, self.tracer):
-            raise GradientError(message(f"backward: the graph goes through {node.op.name}: {_AGAIN}"))
-        notes: dict[int, Notes] = getattr(node, "notes", {})
+    def _collect(self, edge: Edge) -> list[Node]:
+        """Return what is to be walked, in recording order, and take note of leaves, hooks and what was freed."""
+        seen: set[Node] = set()
+        stack = [edge[0]]
+        while stack:
+            node = stack.pop()
+            if node in seen or node.stamp != FOREVER:
+                continue
+            seen.add(node)
+            notes: dict[int, Notes] | None = getattr(node, "notes", None)
+            if notes is not None and self._take(node, notes):
+                continue
+            if type(node.op.vjp) is _Freed or node.op is INPUT or self.tracer is not None:
+                self._check(node)
+            for one in node.inputs:
+                if one is not None:
+                    stack.append(one[0])  # noqa: PERF401 (a comprehension is a call, and most nodes have one input)
+        return sorted(seen, key=attrgetter("sequence"))
+
+    def _take(self, node: Node, notes: dict[int, Notes]) -> bool:
+        """Take note of what is wanted at a node, and return whether it is a leaf."""
         for index, one in notes.items():
             if one.leaf:
                 self.leaves[node, index] = one
+                self.leaf_nodes.add(node)
             elif one.hooks or one.retains:
                 self.noted.setdefault(node, {})[index] = one
-        if node.op is INPUT and not _is_leaf(node):
+        return node in self.leaf_nodes
+
+    def _check(self, node: Node) -> None:
+        if is_freed(node, self.tracer):
+            raise GradientError(message(f"backward: the graph goes through {node.op.name}: {_AGAIN}"))
+        if node.op is INPUT:
             raise GradientError(
                 message("backward: the gradient would be written to a tensor made outside of this trace",
                         got=f"{node.attrs['name']}: {node.spec()}",
@@ -190,13 +207,14 @@ class _Backward:
     def free(self) -> None:
         """Let go of what the rules read; a second walk is an error from now on."""
         for node in self.nodes:
-            if not node.inputs or _is_leaf(node) or _serves_others(node):
+            if node in self.leaf_nodes or (len(node.outputs) > 1 and _serves_others(node)):
                 continue
             if self.tracer is not None:
                 self.tracer.freed.add(node)
             else:
                 node.op = freed(node.op)
-                node.input_specs = _specs_without_values(node)
+                if None in node.inputs:
+                    node.input_specs = _specs_without_values(node)
                 node.saved = None
 
 
@@ -217,13 +235,15 @@ def freed(op: Op) -> Op:
     found = op.jitted.get("freed")
     if found is None:
         rule = _Freed(_AGAIN, op)
-        found = op.jitted["freed"] = Op(op.name, op.kernel, op.lower, op.infer, rule, traits=op.traits)
-    return found
+        found = Op(op.name, op.kernel, op.lower, op.infer, rule, traits=op.traits)
+        cast("dict[str, Any]", op.jitted)["freed"] = found
+    return cast(Op, found)
 
 
 def original(op: Op) -> Op:
     """Return the operation that `freed` stands for, and others as they are."""
-    return op.vjp.op if isinstance(op.vjp, _Freed) else op
+    rule = op.vjp
+    return rule.op if isinstance(rule, _Freed) else op
 
 
 class _QuietEngine(RawEngine):

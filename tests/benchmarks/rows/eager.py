@@ -77,6 +77,34 @@ def chain(case: Case) -> None:
         return theirs
 
 
+@row("chain of 20 x (tanh, mul), 64 floats, forward + .backward()", per=40, unit="op", aims={"torch": 1.0})
+def chain_backward(case: Case) -> None:
+    a, b, ones = case.normal(64), case.normal(64), np.ones(64, np.float32)
+    x, y, seed = hf.tensor(a, requires_grad=True), hf.asarray(b), hf.asarray(ones)
+
+    def ours() -> Any:
+        h = x
+        for _ in range(20):
+            h = hf.tanh(h) * y
+        h.backward(seed)
+        return x.grad
+
+    case.ours(ours)
+
+    @case.torch()
+    def _(torch: Any, put: Callable[[Any], Any]) -> Any:
+        tx, ty, start = put(a).requires_grad_(), put(b), put(ones)
+
+        def theirs() -> Any:
+            h = tx
+            for _ in range(20):
+                h = torch.tanh(h) * ty
+            h.backward(start)
+            return tx.grad
+
+        return theirs
+
+
 def compared(
     case: Case, arrays: list[Any], ours: Any, jax_function: Any, torch_function: Any, numpy: Any = None
 ) -> None:
