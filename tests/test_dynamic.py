@@ -74,6 +74,34 @@ def test_lists_and_arrays_are_cast():
     assert f.trace_count == 1
 
 
+def test_inside_another_compiled_function():
+    inner = hf.compile(lambda x, k=2: x * k + x.shape[0], input_signature=[hf.TensorSpec([None, 3])])
+    outer = hf.compile(lambda x: inner(x) + inner([x[0], x[1]])[0])
+    for n in (2, 3, 4):
+        np.testing.assert_array_equal(outer(hf.ones((n, 3))).numpy(), np.full((n, 3), 2.0 + n + 4))
+    assert (outer.trace_count, inner.trace_count) == (2, 0)
+    with pytest.raises(TypeError, match=r"argument 'x' is f32\[2,4\], its input_signature is f32\[\?,3\]"):
+        hf.compile(lambda x: inner(x))(hf.ones((2, 4)))
+
+
+class Holder:
+    @staticmethod
+    @hf.compile(input_signature=[hf.TensorSpec([None])])
+    def plain(x):
+        return x + 1
+
+    @classmethod
+    @hf.compile(input_signature=[hf.TensorSpec([None])])
+    def of_class(cls, x):
+        return x + 2
+
+
+def test_static_and_class_methods():
+    for n in (1, 3):
+        assert Holder.plain([0.0] * n).tolist() == Holder().plain([0.0] * n).tolist() == [1.0] * n
+        assert Holder.of_class([0.0] * n).tolist() == [2.0] * n
+
+
 class Pair(NamedTuple):
     left: object
     right: object

@@ -12,7 +12,7 @@ import numpy as np
 from hybridflow.core.dtypes import kind_of
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, HybridflowError, message
 from hybridflow.core.spec import TensorSpec, format_spec
-from hybridflow.core.tensor import Tensor, as_tensor, describe, make_tensor, to_numpy
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor, tensors_in, to_numpy
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.dynamic import ANY, Pattern, with_patterns
 from hybridflow.tracing.signature import LEAF, Signature
@@ -157,6 +157,8 @@ def _as_spec(value: Any, spec: TensorSpec) -> Tensor:
     """Return a value as a tensor: tensors as they are, lists and arrays in the spec's dtype if they lose nothing."""
     if isinstance(value, Tensor | Variable):
         return as_tensor(value)
+    if tensors_in(value):
+        return asarray(value, dtype=spec.dtype)
     array = to_numpy(value, None if hasattr(value, "dtype") else spec.dtype)
     if array.dtype != spec.dtype and _KINDS.index(kind_of(array.dtype)) <= _KINDS.index(kind_of(spec.dtype)):
         with np.errstate(all="ignore"):
