@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from programs import Program, programs
 
 import hybridflow as hf
@@ -85,6 +85,19 @@ def test_gradients_are_those_of_jax(program: Program) -> None:
     ordered = dict(sorted((name, np.asarray(g)) for name, g in present))
     if ordered:
         require_same(compiled.python_function, program.inputs, lambda *_: list(ordered.values()))
+
+
+@settings(max_examples=20)
+@given(programs(for_jax=True))
+def test_vmap_gives_every_slice_its_own_result(program: Program) -> None:
+    assume(program.inputs)
+    mapped = hf.vmap(program.function())
+
+    def last_slice(*inputs: Any) -> list[Any]:
+        results = mapped(*[np.stack([np.zeros_like(a), np.asarray(a)]) for a in inputs])
+        return [y[1] for y in jax.tree_util.tree_leaves(results)]
+
+    require_same(program.function(), program.inputs, last_slice)
 
 
 def require_same(function: Any, inputs: list[Any], expected: Any) -> None:

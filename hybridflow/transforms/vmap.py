@@ -240,6 +240,7 @@ class _SliceScope(Scope):
 
     when = "under hf.vmap, which computes all slices at once"
     where = "the function under hf.vmap"
+    leaked = "a traced tensor leaked out of the function under hf.vmap"
 
 
 class _SliceBuilder(InnerBuilder):
