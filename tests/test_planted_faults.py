@@ -99,7 +99,7 @@ FAULTS = {
     ),
     "lowering that ignores a sign of zero": (
         "kernel_is_lowering",
-        broken("sign", kernel=np.sign),
+        broken("sign", kernel=lambda x: np.where(x == 0, x, np.sign(x))),
         "kernel and lowering differ",
     ),
     "inaccurate accumulation": (
@@ -121,7 +121,7 @@ FAULTS = {
         "infer_is_real",
         broken(
             "square",
-            infer=lambda x: make_spec(tuple([s if isinstance(s, int) else s + 1 for s in x.shape]), x.dtype),
+            infer=lambda x: make_spec(tuple([s if type(s) is int else s + 1 for s in x.shape]), x.dtype),
         ),
         "infer with symbolic sizes",
     ),
@@ -182,7 +182,7 @@ def test_a_public_function_that_fixes_sizes_is_caught():
 
     def public(x: Any, *, axis: Any = None) -> Any:
         del axis
-        if any(not isinstance(size, int) for size in x.shape):
+        if any(type(size) is not int for size in x.shape):
             return hf.negative(hf.flip(x))
         return hf.flip(x)
 
@@ -221,7 +221,10 @@ def test_check_op_lists_what_failed():
 
 
 def test_every_checkable_trait_is_checked():
-    unchecked = {"effect", "nested", "source", "tensor_rule", "conversion", "dynamic_shape", "log_sum"}
+    unchecked = {
+        "effect", "nested", "source", "tensor_rule", "conversion", "dynamic_shape", "log_sum", "inner", "own_rule",
+        "foreign",
+    }  # fmt: skip
     from hybridflow.core.op import TRAITS
 
     assert set(TRAITS) - set(TRAIT_CHECKS) == unchecked
