@@ -151,6 +151,29 @@ def test_a_python_integer_that_leaves_its_range():
     assert compiled(hf.asarray(19)).item() == f(hf.asarray(19))
 
 
+def factorial(n):
+    if n <= 1:
+        return n * 0 + 1
+    return n * factorial(n - 1)
+
+
+def power(x, n):
+    return 1.0 if n == 0 else x * power(x, n - 1)
+
+
+def test_recursion_on_tensors_has_a_bound():
+    compiled = hf.compile(factorial, max_depth=6)
+    for n in (1, 4, 6):
+        assert compiled(hf.asarray(n)).item() == factorial(n)
+    with pytest.raises(TraceError, match=r"(?s)the branch at .* is inside of itself more than 6 times.*max_depth"):
+        compiled(hf.asarray(12))
+    assert hf.compile(lambda x, n: power(x, n), max_depth=5)(X, hf.asarray(4)).item() == 16.0
+    slope = hf.compile(hf.grad(lambda x: power(x, hf.asarray(3))), max_depth=5)(X)
+    assert slope.item() == 12.0
+    with pytest.raises(ValueError, match="max_depth=0, which is less than 1"):
+        hf.compile(factorial, max_depth=0)
+
+
 def test_conditions_of_several_elements():
     def f(x):
         if x:

@@ -33,7 +33,7 @@ from hybridflow.tracing.arguments import (
 )
 from hybridflow.tracing.cache import CacheInfo, TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
-from hybridflow.tracing.convert import NotConvertible, converted_text
+from hybridflow.tracing.convert import NotConvertible, converted_text, recursion_limit
 from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_open
 from hybridflow.tracing.explain import Change, Explanation, TraceRecord
 from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
@@ -80,6 +80,7 @@ class CompiledFunction(Generic[P, R]):
         name: str | None = None,
         input_signature: Sequence[Any] | None = None,
         dynamic: Dynamic = "auto",
+        max_depth: int = 32,
         bound: bool = False,
     ) -> None:
         if not callable(function):
@@ -93,8 +94,9 @@ class CompiledFunction(Generic[P, R]):
                     hint="Compile what computes, and call that from the async function.",
                 )
             )
-        if max_traces < 1:
-            raise ArgumentError(message(f"compile: max_traces={max_traces}, which is less than 1"))
+        for option, value in (("max_traces", max_traces), ("max_depth", max_depth)):
+            if value < 1:
+                raise ArgumentError(message(f"compile: {option}={value}, which is less than 1"))
         functools.update_wrapper(cast(Any, self), function)
         self._function = function
         self._autograph = autograph
@@ -104,7 +106,9 @@ class CompiledFunction(Generic[P, R]):
         self._quick = Quick.of(self._parameters)
         self._static = frozenset([static_argnames] if isinstance(static_argnames, str) else static_argnames)
         self._check_static()
-        self._options: dict[str, Any] = {"input_signature": input_signature, "dynamic": check_dynamic(dynamic)}
+        self._options: dict[str, Any] = {
+            "input_signature": input_signature, "dynamic": check_dynamic(dynamic), "max_depth": max_depth
+        }  # fmt: skip
         self._shapes = SeenShapes(dynamic)
         self._inputs = InputSignature.of(input_signature, self._parameters, self._name)
         self._max_traces = max_traces
@@ -194,7 +198,8 @@ class CompiledFunction(Generic[P, R]):
         def run(arguments: dict[str, Any]) -> Any:
             if not self._autograph:
                 unconverted(self._function, *first)
-            return apply_arguments(self._to_call(), self._parameters, first, arguments)
+            with recursion_limit(self._options["max_depth"]):
+                return apply_arguments(self._to_call(), self._parameters, first, arguments)
 
         return run
 
@@ -523,6 +528,7 @@ def compile(
     dynamic: Dynamic = "auto",
     static_argnames: Iterable[str] = (),
     autograph: bool = True,
+    max_depth: int = 32,
     max_traces: int = 64,
     name: str | None = None,
 ) -> CompiledFunction[P, R]: ...
@@ -535,6 +541,7 @@ def compile(
     dynamic: Dynamic = "auto",
     static_argnames: Iterable[str] = (),
     autograph: bool = True,
+    max_depth: int = 32,
     max_traces: int = 64,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
@@ -546,6 +553,7 @@ def compile(
     dynamic: Dynamic = "auto",
     static_argnames: Iterable[str] = (),
     autograph: bool = True,
+    max_depth: int = 32,
     max_traces: int = 64,
     name: str | None = None,
 ) -> Any:
@@ -568,6 +576,7 @@ def compile(
         static_argnames: parameters that are part of the signature by value, whatever they are.
         autograph: convert the function's source, and what it calls, so that Python's control flow takes tensors
             and what it reads and writes outside is known; False traces the function as it is.
+        max_depth: how deep a recursion goes that a condition on a tensor ends; a call that needs more of it fails.
         max_traces: how many traces are kept; the least recently used one is dropped.
         name: a name for graphs and messages.
 
@@ -577,7 +586,7 @@ def compile(
     Raises:
         ArgumentTypeError: `fn` is not callable, or something in `input_signature` is no `TensorSpec`.
         ArgumentError: an unknown static argument, an `input_signature` longer than the arguments, another word for
-            `dynamic`, or `max_traces` less than 1.
+            `dynamic`, or `max_traces` or `max_depth` less than 1.
 
     Example:
         >>> import hybridflow as hf
@@ -595,6 +604,7 @@ def compile(
             function,
             static_argnames=static_argnames,
             autograph=autograph,
+            max_depth=max_depth,
             max_traces=max_traces,
             name=name,
             input_signature=input_signature,

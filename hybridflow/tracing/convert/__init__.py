@@ -10,6 +10,7 @@ from hybridflow.tracing.convert.build import is_converted as is_converted
 from hybridflow.tracing.convert.build import reason_of as reason_of
 from hybridflow.tracing.convert.callee import converted as converted
 from hybridflow.tracing.convert.callee import no_convert as no_convert
+from hybridflow.tracing.convert.regions import recursion_limit as recursion_limit
 from hybridflow.tracing.convert.source import NotConvertible as NotConvertible
 
 Hooks.convert = staticmethod(converted)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from hybridflow.autodiff.control_flow.bodies import predicate, trace_function
 from hybridflow.autodiff.control_flow.branches import join
 from hybridflow.autodiff.graph_ops import inline
-from hybridflow.core.errors import CheckError, message
+from hybridflow.core.errors import CheckError, TraceError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import as_tensor
 from hybridflow.ir.builder import Traced, add_check, trace_body
 from hybridflow.tracing.convert.cells import Cells
 from hybridflow.tracing.convert.poison import UNSET, Late, Poison, set_in_one, spoken
-from hybridflow.tracing.convert.regions import region
+from hybridflow.tracing.convert.regions import DEPTH, is_too_deep, region
 from hybridflow.tracing.convert.values import Value, difference, is_number, same_python, truth, zeros_like
 
 Block = Callable[[], Any]
@@ -72,8 +72,9 @@ class _Branches:
 
         def body() -> list[Any]:
             self.cells.write(self.before)
-            with region(self.cells):
-                if block is not None and not self.completes(block):
+            code = None if block is None else getattr(block, "code", None) or cast(Any, block).__code__
+            with region(self.cells, code=code):
+                if block is not None and not self.completes(block, code):
                     return []
             found.update(self.cells.read())
             made: list[Any] = []
@@ -90,8 +91,15 @@ class _Branches:
         traced, _, leaves = trace_function(name, body, [], lambda _: ())
         return _Outcome(traced, leaves, parts, ran, found, raised=not found)
 
-    def completes(self, block: Block) -> bool:
-        """Run a block; return False if it ends in a ``raise`` of the user's, which calls that take it then see."""
+    def completes(self, block: Block, code: Any) -> bool:
+        """Run a block; return False if it ends in a ``raise`` of the user's, which calls that take it then see.
+
+        That is also what becomes of recursion that is too deep.
+        """
+        if is_too_deep(code):
+            text = f"the branch at {self.place} is inside of itself more than {DEPTH.get()} times"
+            add_raise(TraceError(message(text, hint="Give hf.compile a larger max_depth, or write a loop.")))
+            return False
         try:
             block()
         except Exception as error:
@@ -234,7 +242,8 @@ def add_raise(error: Exception) -> None:
     """Make the calls that come here fail with an error."""
     kind: type[Exception] = type(error)
     text = str(error)
-    if kind.__module__ != "builtins" or kind in (KeyError, UnicodeDecodeError, UnicodeEncodeError):
+    own = issubclass(kind, TraceError)
+    if (kind.__module__ != "builtins" and not own) or kind in (KeyError, UnicodeDecodeError, UnicodeEncodeError):
         kind, text = CheckError, f"{type(error).__name__}: {text}"
     add_check(as_tensor(np.asarray(False)), kind, text)  # pyright: ignore[reportArgumentType]
 
@@ -275,6 +284,7 @@ def value_on_tensor(pred: Any, true: Callable[[], Any], false: Callable[[], Any]
         def run() -> None:
             values["value"] = function()
 
+        run.__dict__["code"] = cast(Any, function).__code__
         return run
 
     branches = _Branches(Slot(("the expression",)), ("the expression",), where_now())

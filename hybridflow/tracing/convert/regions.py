@@ -37,11 +37,13 @@ class Region:
     Attributes:
         known: objects that were there before it, by id.
         rows: whether it is the body of a loop over rows, which may append to lists.
+        code: what a body of the same statement has too: the code of its function.
         appended: per list, what a step appends.
     """
 
-    def __init__(self, cells: Cells, rows: bool) -> None:
+    def __init__(self, cells: Cells, rows: bool, code: Any) -> None:
         self.rows = rows
+        self.code = code
         self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
         self.known: dict[int, Any] = {}
         pending: list[Any] = []
@@ -71,14 +73,33 @@ _REGIONS: ContextVar[tuple[Region, ...]] = ContextVar("regions", default=())
 
 
 @contextmanager
-def region(cells: Cells, rows: bool = False) -> Generator[Region, None, None]:
+def region(cells: Cells, rows: bool = False, code: Any = None) -> Generator[Region, None, None]:
     """Trace a body that shares the variables of `cells`."""
-    made = Region(cells, rows)
+    made = Region(cells, rows, code)
     token = _REGIONS.set((*_REGIONS.get(), made))
     try:
         yield made
     finally:
         _REGIONS.reset(token)
+
+
+DEPTH: ContextVar[int] = ContextVar("depth", default=32)
+"""How many bodies of one statement may be inside each other, which only recursion does."""
+
+
+@contextmanager
+def recursion_limit(depth: int) -> Generator[None, None, None]:
+    """Trace with another bound of recursion on tensors."""
+    token = DEPTH.set(depth)
+    try:
+        yield
+    finally:
+        DEPTH.reset(token)
+
+
+def is_too_deep(code: Any) -> bool:
+    """Whether recursion has reached its bound at a body."""
+    return sum(one.code is code for one in _REGIONS.get()) >= DEPTH.get()
 
 
 def changed(obj: Any, what: str) -> None:
