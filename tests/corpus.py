@@ -317,6 +317,29 @@ def if_equal_python_values(x):
     return y * [1, 2, 3, 4][n]
 
 
+@on(2.0, -2.0)
+def if_equal_computed_values(x):
+    if x > 0:
+        n, y = len("ab") * 1000, x
+    else:
+        n, y = len("cd") * 1000, x * 2
+    return y * [1, 2, 3, 4][n // 1000]
+
+
+@on((2.0, 1.0), (2.0, -1.0), (-2.0, 1.0), (-2.0, -1.0))
+def if_kept_through_inner_branches(x, z):
+    y = x
+    if z > 0:
+        y = y * 10
+    if x > 0:
+        if z < 0:
+            y = x * 2
+    else:
+        if z < 0:
+            y = x * 3
+    return y
+
+
 @on((2.0, True), (2.0, False), (-2.0, True))
 def if_on_several_conditions(x, flag):
     if x > 0 and flag:
