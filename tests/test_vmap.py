@@ -300,7 +300,7 @@ V = hf.Variable(1.0, name="v")
     ("run", "error", "text"),
     [(lambda: hf.vmap(lambda x, y: x)(X, Y), ShapeError, r"\[0\] has size 5 along axis 0, argument\[1\] has size 4"),
      (lambda: hf.vmap(lambda x, y: x, (0, 1))(X, Y[:, :2]), ShapeError, r"argument\[1\] has size 2 along axis 1"),
-     (lambda: hf.vmap(lambda x: x, 2)(X), ShapeError, r"argument\[0\] has shape \(5, 3\), which has no axis 2"),
+     (lambda: hf.vmap(lambda x: x, 2)(X), IndexError, r"argument\[0\] has shape \(5, 3\), which has no axis 2"),
      (lambda: hf.vmap(lambda x: x)({"a": 1.0}), ArgumentTypeError, r"argument\[0\]\['a'\] is the float 1.0"),
      (lambda: hf.vmap(lambda x: x, (0, 0))(X), ArgumentError, "in_axes has 2 entries, the call has 1 positional"),
      (lambda: hf.vmap(lambda x: x, None)(X), ArgumentError, "nothing to slice"),
@@ -460,3 +460,42 @@ def test_outer_products_are_contracted_without_a_stack_of_them():
     text = run.lower(w, x).as_text("stablehlo")
     assert "50x40x30" not in text
     assert "dot_general" in text
+
+
+# -- with the other ways to make a graph --------------------------------------------------------------------------
+
+
+def test_backward_goes_through_every_transformation():
+    programs: list[Any] = [
+        lambda x: hf.vmap(lambda r: r**3)(x),
+        lambda x: hf.jvp(lambda z: z**3, (x,), (x * 0 + 1,))[1] * x,
+        lambda x: hf.jacobian(lambda z: z**3)(x) * x,
+    ]
+    for program in programs:
+        x = hf.tensor([1.0, 2.0], requires_grad=True)
+        hf.sum(program(x)).backward()
+        expected = hf.grad(lambda x: hf.sum(program(x)))(tensor(1, 2))  # noqa: B023
+        close(x.grad, expected)
+        close(x.grad, np.array([3.0, 12.0]) * (1 if program is programs[0] else 3))
+    w = hf.tensor(2.0, requires_grad=True)
+    hf.sum(hf.vmap(lambda r: r * w)(tensor(1, 2))).backward()
+    assert w.grad.item() == 3.0
+
+
+def test_a_recorded_vmap_is_a_vmap_in_its_graph():
+    v = hf.Variable([1.0, 2.0])
+    with hf.GradientTape() as tape:
+        y = hf.sum(hf.vmap(lambda r: r * r + hf.sum(v))(v))
+    text = str(tape.graph(y))
+    assert "= vmap(" in text
+    assert "mapped=(True, False)" in text
+
+
+def test_in_a_graph_made_by_hand():
+    graph = hf.Graph()
+    with graph:
+        p = hf.placeholder((3,), hf.float32)
+        fetches = [hf.jacobian(lambda z: z * z)(p), hf.vmap(lambda r: r * 2.0)(p), hf.hvp(hf.sum, (p,), (p,))[0]]
+    with hf.Session(graph) as session:
+        found = session.run(fetches, feed={p: np.float32([1, 2, 3])})
+    close(found, [np.diag([2.0, 4.0, 6.0]), np.array([2.0, 4.0, 6.0]), np.zeros(3)])

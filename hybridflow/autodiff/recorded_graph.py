@@ -11,6 +11,7 @@ from hybridflow.autodiff.backward import original
 from hybridflow.autodiff.graph_ops import CALL
 from hybridflow.core.errors import GradientError, message
 from hybridflow.core.node import Edge, Node, make_node
+from hybridflow.core.op import REGISTRY
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import VARIABLE, Variable
@@ -129,7 +130,8 @@ class _Maker:
                         hint="Leave custom gradients out of what is to become a graph.")
             )  # fmt: skip
         graph = attrs.get("graph")
-        if isinstance(graph, Graph) and op.has("nested"):  # a compiled call, with what only its rule reads
+        if isinstance(graph, Graph) and REGISTRY.get(op.name) is not op:
+            # A compiled call, with what only its rule reads.
             op, attrs, specs = CALL, {"graph": graph}, specs[: len(graph.outputs)]
         edges = tuple([
             self._value(node, position) if edge is None else self.moved[edge]

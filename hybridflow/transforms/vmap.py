@@ -14,6 +14,7 @@ from hybridflow.core.context import current
 from hybridflow.core.errors import (
     ArgumentError,
     ArgumentTypeError,
+    AxisError,
     HybridflowError,
     ShapeError,
     TraceError,
@@ -57,7 +58,8 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
         A function of the batched arguments, with the results stacked.
 
     Raises:
-        ShapeError: sizes that differ, or an axis that a tensor does not have.
+        ShapeError: sizes that differ.
+        AxisError: an axis that a tensor does not have.
         ArgumentError: axes that do not fit the arguments or the result; nothing to slice.
         ArgumentTypeError: an axis that is no integer, or something to slice or stack that is no tensor.
         TraceError: `fn` assigns or makes a Variable.
@@ -187,7 +189,7 @@ def _axis_first(leaf: Any, axis: int, name: str) -> Tensor:
         )  # fmt: skip
     tensor = as_tensor(leaf)
     if not -tensor.ndim <= axis < tensor.ndim:
-        raise ShapeError(
+        raise AxisError(
             message(f"vmap: {name} has shape {tensor.shape}, which has no axis {axis}", got=str(tensor.spec),
                     hint="Name an axis that it has, or give it in_axes=None.")
         )  # fmt: skip
@@ -214,7 +216,7 @@ def _placed(output: Tensor, axis: int | None, varies: bool, index: int) -> Tenso
             )  # fmt: skip
         return cast(Any, output)[0]
     if not -output.ndim <= axis < output.ndim:
-        raise ShapeError(
+        raise AxisError(
             message(f"vmap: result {index} has shape {output.shape} with its slices stacked, which has no axis {axis}",
                     got=f"out_axes={axis} for {output.spec}", hint="Name an axis that it has.")
         )  # fmt: skip
