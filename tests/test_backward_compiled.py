@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import hybridflow as hf
 
@@ -319,3 +321,67 @@ def test_compare_and_assert_same_leave_gradients_as_they_were():
     step(x)
     hf.testing.assert_same(step, x)
     assert w.grad.tolist() == [6.0, 16.0]
+
+
+STEP = st.tuples(
+    st.sampled_from(["multiply", "tanh", "read", "detach", "no_grad", "backward", "retain", "zero", "assign", "grad"]),
+    st.integers(0, 99),
+)
+
+
+def interpret(steps: list[tuple[str, int]], variables: list[Any], x: Any) -> list[Any]:
+    """Run a program of values, gradients and writes; return what it found."""
+    values: list[Any] = [variable * x for variable in variables]
+    found: list[Any] = []
+    for name, pick in steps:
+        value, variable = values[pick % len(values)], variables[pick % len(variables)]
+        if name == "multiply":
+            values.append(value * values[-1])
+        elif name == "tanh":
+            values.append(hf.tanh(value))
+        elif name == "read":
+            values.append(variable * 0.5 + x)
+        elif name == "detach":
+            values.append(value.detach())
+        elif name == "no_grad":
+            with hf.no_grad():
+                values.append(value * 2)
+        elif name in ("backward", "retain"):
+            value.sum().backward(retain_graph=name == "retain")
+        elif name == "zero":
+            variable.zero_grad()
+        elif name == "assign":
+            variable.assign(hf.tanh(value))
+        elif variable.grad is not None:
+            found.append(variable.grad + 0)
+            values.append(variable.grad * x)
+        found.append(hf.asarray(values[-1].requires_grad))
+    return found
+
+
+def outcome(run: Any, steps: list[tuple[str, int]]) -> list[Any]:
+    """Return everything that two calls leave behind, or the error of the one that failed."""
+    variables = [hf.Variable([0.5, -1.0], requires_grad=True), hf.Variable([1.5, 0.25], requires_grad=True)]
+    left: list[Any] = []
+    for x in ([1.0, 2.0], [0.5, -0.5]):
+        try:
+            left += [one.numpy() for one in run(steps, variables, hf.asarray(x))]
+        except RuntimeError as error:
+            left.append(str(error).split(":")[0])
+            break
+        left += [variable.numpy() for variable in variables]
+        left += [None if variable.grad is None else variable.grad.numpy() for variable in variables]
+    return left
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(STEP, min_size=1, max_size=8))
+def test_random_programs_leave_the_same_gradients_eager_and_compiled(steps):
+    eager = outcome(interpret, steps)
+    compiled = outcome(hf.compile(interpret, static_argnames="steps", autograph=False), tuple(steps))
+    assert [type(one) for one in eager] == [type(one) for one in compiled]
+    for a, b in zip(eager, compiled, strict=True):
+        if isinstance(a, np.ndarray):
+            np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
+        else:
+            assert a == b

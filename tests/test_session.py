@@ -179,6 +179,40 @@ def test_gradients_of_gradients_and_their_errors():
         g.gradients(y, x)
 
 
+def test_what_no_run_could_leave_behind_is_refused():
+    w = hf.Variable([1.0, 2.0], requires_grad=True, name="w")
+    with hf.Graph("g") as g:
+        x = hf.placeholder((2,), name="x")
+        loss = (w * x).sum()
+        for ask in (loss.backward, lambda: w.grad, w.zero_grad):
+            with pytest.raises(RuntimeError, match=r"w\.grad: asked for or written inside of graph\n.*test_session"):
+                ask()
+
+        def branch(v: Any) -> Any:
+            w.assign(v)
+            return v
+
+        with pytest.raises(RuntimeError, match="Variable 'w' is assigned in a branch or loop of graph 'g'"):
+            hf.cond(x.sum() > 0, branch, lambda v: v, x)
+        inner = (x * 2).detach().requires_grad_()
+        (inner * inner).sum().backward()  # a leaf of the graph's own is no state
+        slope = inner.grad
+    found, run = hf.Session(g).run([slope, loss], feed={x: [1.0, 3.0]})
+    assert found.tolist() == [4.0, 12.0]
+    assert not run.requires_grad
+    assert w.grad is None
+
+
+def test_random_numbers_in_branches_move_on():
+    with hf.Graph() as g:
+        x = hf.placeholder((), name="x")
+        drawn = hf.cond(x > 0, lambda v: v + hf.random.normal(()), lambda v: v, x)
+    s = hf.Session(g)
+    first, second = (s.run(drawn, feed={x: 1.0}).item() for _ in range(2))
+    assert first != second
+    assert s.run(drawn, feed={x: -1.0}).item() == -1.0
+
+
 def test_random_numbers_are_new_in_every_run_and_repeat_by_seed():
     with hf.Graph() as g:
         first = hf.random.normal((3,))

@@ -262,10 +262,17 @@ class GraphBuilder:
                     hint="Return the new value and assign it outside; draw random numbers outside and pass them in.",
                 )
             )
+        root = self
+        while root.outer is not None:
+            root = root.outer
+        root.before_assignment(self, variable)
         state = self._state(variable)
         state.edge = cast(Edge, self.bind(ASSIGN, (value,), {})._edge)
         state.assignments.append(state.edge[0])
         return None
+
+    def before_assignment(self, builder: GraphBuilder, variable: Variable) -> None:
+        """Take note that a Variable is assigned, here or in a branch or loop body."""
 
     def has_gradient(self, cell: Variable) -> bool:
         """Whether a Variable has a gradient at this point of the trace."""

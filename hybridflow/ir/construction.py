@@ -10,7 +10,7 @@ from hybridflow.core.context import CONTEXT, Context, context_of, current
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, float32
 from hybridflow.core.errors import LeakError, TraceError, message
-from hybridflow.core.node import Edge, Node, user_place
+from hybridflow.core.node import Edge, Node, format_where, user_place
 from hybridflow.core.op import Op
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
@@ -93,6 +93,37 @@ class Construction(GraphBuilder):
         made = cast(Tensor, self.bind(ASSIGN, (value,), {}))
         self.assignments[cast(Edge, made._edge)[0]] = variable
         return made
+
+    def before_assignment(self, builder: GraphBuilder, variable: Variable) -> None:
+        """Refuse what no run could fetch.
+
+        Raises:
+            TraceError: an assignment in a branch or loop body.
+        """
+        if builder is not self and not variable.moves_on:
+            raise TraceError(
+                message(f"assign: Variable {variable.name!r} is assigned in a branch or loop of graph {self.name!r}",
+                        got=f"{variable.spec} at {format_where(user_place(2))}",
+                        hint="Return the new value and assign it outside of it; then fetch that.")
+            )  # fmt: skip
+
+    def has_gradient(self, cell: Variable) -> bool:
+        """Refuse: see `set_gradient`."""
+        self.set_gradient(cell, True)
+        return True
+
+    def set_gradient(self, cell: Variable, present: bool) -> None:
+        """Refuse: no run would leave gradients in Variables.
+
+        Raises:
+            TraceError: always.
+        """
+        del present
+        raise TraceError(
+            message(f"{cell.name}: asked for or written inside of graph {self.name!r}",
+                    got=f"at {format_where(user_place(2))}",
+                    hint="In a graph gradients are tensors: use graph.gradients(y, xs).")
+        )  # fmt: skip
 
     def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Add a node, with what its gradient rule needs, and return its visible outputs."""

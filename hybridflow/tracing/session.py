@@ -9,7 +9,7 @@ import jax
 
 from hybridflow.autodiff.graph_gradients import gradients
 from hybridflow.autodiff.tape import flatten
-from hybridflow.core.context import current
+from hybridflow.core.context import context_of, current
 from hybridflow.core.dims import Dim, substitute
 from hybridflow.core.errors import (
     ArgumentError,
@@ -35,7 +35,7 @@ class Session:
 
     A run computes what is fetched and nothing else. It reads every Variable at its start and assigns those whose
     assignment is fetched at its end, all or none of them. What a set of fetches and fed tensors needs is compiled
-    once per shapes.
+    once per shapes. Nothing is recorded of a run, by tapes or for `.backward()`: gradients are part of the graph.
 
     Args:
         graph: the graph; it may go on growing.
@@ -113,7 +113,8 @@ class Session:
                 made.run, autograph=False, name=self._construction.name, dynamic=False
             )
         self._check_sizes(edges, values)
-        return jax.tree_util.tree_unflatten(tree, program(values))
+        with context_of(None, (), current().device, grad=False):
+            return jax.tree_util.tree_unflatten(tree, program(values))
 
     def graph(self, fetches: Any, feed: Sequence[Any] = ()) -> Graph:
         """Return what a run of these fetches computes, as a graph of its own.
