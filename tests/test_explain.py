@@ -167,6 +167,7 @@ def test_a_warning_after_many_traces_says_why_once():
     text = str(warning.message)
     assert text.startswith("train was traced 16 times; only 0 calls found a trace")
     assert "step: int 14 -> int 15" in text or "step: int 0 -> int 15" in text
+    assert f"for the call at {__file__}:{warning.lineno}; tracing has cost " in text
     assert "Pass what changes as a tensor" in text
 
 

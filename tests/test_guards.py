@@ -159,6 +159,21 @@ def test_the_trace_of_an_earlier_state_is_used_again():
     assert f.trace_count == 2
 
 
+def test_traces_of_other_states_go_the_short_way_too():
+    box = Box(training=True)
+    f = hf.compile(lambda x: x * 2 if box.training else x)
+    shapes = hf.compile(lambda x: x * 2)
+    for training in (True, False, True, True):
+        box.training = training
+        hits = f.cache_info().hits
+        for _ in range(3):
+            assert f(one()).item() == (2.0 if training else 1.0)
+        assert f.cache_info().hits - hits <= 1  # calls that go the short way count as neither
+        assert shapes(hf.ones((2 if training else 3,))).shape[0] == (2 if training else 3)
+    f.clear_cache()
+    assert f(one()).item() == 2.0
+
+
 def test_equal_values_made_anew_are_no_change():
     box = Box(rate=0.5, name="ab" * 3, big=10**9, items=[1, 2], pair=(1, "x"), frozen=Frozen(), data=np.ones(2))
 

@@ -38,6 +38,11 @@ class TraceCache:
         for traces in list(self._traces.values()):
             yield from traces
 
+    @property
+    def of_one_key(self) -> bool:
+        """Whether all traces have the same key."""
+        return len(self._traces) == 1
+
     def find(self, key: object) -> tuple[Trace, ...]:
         """Return the traces of a key, the newest first."""
         return self._traces.get(key, ())

@@ -116,6 +116,7 @@ class CompiledFunction(Generic[P, R]):
         self._traces = TraceCache(max_traces)
         self._needed: dict[Any, frozenset[int]] = {}
         self._sole: SoleTrace | None = None
+        self._last: Trace | None = None
         self._records: deque[TraceRecord] = deque(maxlen=_RECORDS)
         self._trace_count = 0
         self._hits = 0
@@ -224,7 +225,15 @@ class CompiledFunction(Generic[P, R]):
                 if found is None:
                     return self._add(self._shapes.to_trace(signature), args)
         self._hits += 1
+        if found[0] is not self._last:
+            self._shorten(*found)
         return found
+
+    def _shorten(self, trace: Trace, signature: Signature) -> None:
+        """Let the next call go the short way, if the traces differ only in what is outside of their arguments."""
+        self._last = trace
+        short = self._plain and SETTINGS.plain and self._traces.of_one_key
+        self._sole = SoleTrace.of(trace, signature) if short else None
 
     def _known(self, signature: Signature) -> tuple[Trace, Signature] | None:
         """Return the most specific trace that a call fits, and the signature by which it was found."""
@@ -262,8 +271,7 @@ class CompiledFunction(Generic[P, R]):
         self._traces.add(_cache_key(signature), kept)
         self._trace_count += 1
         self._records.append(kept.record)
-        alone = self._plain and SETTINGS.plain and len(self._traces) == 1
-        self._sole = SoleTrace.of(kept, signature) if alone else None
+        self._shorten(kept, signature)
         if self._misses == _MANY and self._hits < _MANY:
             self._warn(kept.record)
         # A draw for an initial value belongs to this call alone, in its place among the others.
@@ -273,11 +281,15 @@ class CompiledFunction(Generic[P, R]):
         """Say once that the function is traced anew at nearly every call, and why."""
         text = message(
             f"{self._name} was traced {self._misses} times; only {self._hits} calls found a trace since the second",
-            got=f"{record.reason} (at the last call)",
+            got=f"{record.reason}, for the call at {record.call_site}; tracing has cost {self._spent() / 1e3:.2f} s",
             hint="Pass what changes as a tensor, and tensors of one shape; .explain() tells what every trace was for.",
         )
         file, line = where_file_line(user_place(3)) or (__file__, 0)
         warnings.warn_explicit(text, RetraceWarning, file, line)
+
+    def _spent(self) -> float:
+        """Return what the remembered traces have cost, milliseconds."""
+        return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms for one in self._records)
 
     def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
         dropped = self._traces.was_dropped(_cache_key(signature))
@@ -427,7 +439,7 @@ class CompiledFunction(Generic[P, R]):
         with self._lock:
             self._traces.clear()
             self._shapes.clear()
-            self._sole = None
+            self._sole = self._last = None
 
     def explain(self) -> Explanation:
         """Return what was traced, why and at what cost: a printable sequence of records."""
