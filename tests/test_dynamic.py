@@ -3,6 +3,7 @@
 import contextlib
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -261,6 +262,27 @@ def test_sizes_are_numbers_to_the_code():
                 assert (a.dtype, a.shape) == (b.dtype, b.shape)
                 np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6)
     assert compiled.trace_count == 2
+
+
+def floats_of_sizes(x):
+    n = x.shape[0]
+    scale = 1.0 / n
+    wide = hf.asarray(n * 0.5 + 1, dtype=hf.float64)
+    powers = x * n**-0.5, x ** (1 / n)
+    return hf.mean(x) * scale, powers, n * 0.5, [n / 3, 1.0], wide, hf.full((2,), scale), -(n / 4) * x
+
+
+def test_floats_made_of_sizes_need_no_trace_of_their_own():
+    f = hf.compile(floats_of_sizes, input_signature=[hf.TensorSpec([None])])
+    for n in (4, 2, 7):
+        x = hf.arange(n, dtype=hf.float32) + 1
+        for a, b in zip(jax.tree.leaves(f(x)), jax.tree.leaves(floats_of_sizes(x)), strict=True):
+            expected = b if isinstance(b, hf.Tensor) else hf.asarray(b)
+            assert a.dtype == expected.dtype
+            np.testing.assert_allclose(a.numpy(), expected.numpy(), rtol=1e-6)
+    assert f.trace_count == 1
+    with pytest.raises(ZeroDivisionError):
+        hf.compile(lambda x: x * (1 / (x.shape[0] - 2)), input_signature=[hf.TensorSpec([None])])([1.0, 2.0])
 
 
 def test_a_size_that_leaks_raises():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
-from hybridflow.core.dims import Dim
+from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.spec import TensorSpec
 
 _PLAIN = frozenset({bool, int, str, type(None), type(...)})
@@ -31,6 +31,8 @@ def attr_key(value: Any) -> Any:
         return _float_key(value)
     if kind is complex:
         return complex, _float_key(value.real), _float_key(value.imag)
+    if kind is SizeFloat:
+        return "float of sizes", value.text()
     if kind is Dim:
         return "size", str(value)
     if kind is TensorSpec:

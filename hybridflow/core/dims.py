@@ -3,7 +3,7 @@
 A size is an `int` or a `Dim`. A `Dim` belongs to a `DimScope`, which knows the size each symbol had when the
 trace was made (its hint). Arithmetic builds new polynomials; a comparison answers with the hint and is recorded
 in the scope as a guard, so a later call with other sizes uses the trace only if every answer is still the same.
-Converting a `Dim` to an `int` guards on equality, and so does what is no polynomial: true division, large powers.
+Converting a `Dim` to an `int` guards on equality. Arithmetic with floats, and true division, give a `SizeFloat`.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ class Dim:
             return terms[()]
         return Dim(terms, self.scope)
 
-    def __add__(self, other: object) -> Size:
+    def __add__(self, other: object) -> Any:
         if not isinstance(other, int | Dim):
-            return NotImplemented
+            return size_float(operator.add, self, other)
         terms = dict(self.terms)
         for monomial, factor in _terms(other).items():
             terms[monomial] = terms.get(monomial, 0) + factor
@@ -131,9 +131,9 @@ class Dim:
 
     __radd__ = __add__
 
-    def __mul__(self, other: object) -> Size:
+    def __mul__(self, other: object) -> Any:
         if not isinstance(other, int | Dim):
-            return NotImplemented
+            return size_float(operator.mul, self, other)
         terms: dict[Monomial, int] = {}
         for left, factor_left in self.terms.items():
             for right, factor_right in _terms(other).items():
@@ -146,35 +146,39 @@ class Dim:
     def __neg__(self) -> Size:
         return self * -1
 
-    def __sub__(self, other: object) -> Size:
+    def __sub__(self, other: object) -> Any:
         if not isinstance(other, int | Dim):
-            return NotImplemented
+            return size_float(operator.sub, self, other)
         return self + other * -1
 
-    def __rsub__(self, other: Any) -> Size:
-        return NotImplemented if not isinstance(other, int) else self * -1 + other
+    def __rsub__(self, other: Any) -> Any:
+        return size_float(operator.sub, other, self) if not isinstance(other, int) else self * -1 + other
 
-    def __floordiv__(self, other: Any) -> Size:
+    def __floordiv__(self, other: Any) -> Any:
         if not isinstance(other, int | Dim):
-            return NotImplemented
+            return size_float(operator.floordiv, self, other)
         exact = self._divide(other)
         return exact if exact is not None else self._opaque("//", self, other)
 
-    def __rfloordiv__(self, other: Any) -> Size:
-        return NotImplemented if not isinstance(other, int) else self._opaque("//", other, self)
+    def __rfloordiv__(self, other: Any) -> Any:
+        if not isinstance(other, int):
+            return size_float(operator.floordiv, other, self)
+        return self._opaque("//", other, self)
 
-    def __mod__(self, other: Any) -> Size:
+    def __mod__(self, other: Any) -> Any:
         if not isinstance(other, int | Dim):
-            return NotImplemented
+            return size_float(operator.mod, self, other)
         return 0 if self._divide(other) is not None else self._opaque("%", self, other)
 
-    def __rmod__(self, other: Any) -> Size:
-        return NotImplemented if not isinstance(other, int) else self._opaque("%", other, self)
+    def __rmod__(self, other: Any) -> Any:
+        return size_float(operator.mod, other, self) if not isinstance(other, int) else self._opaque("%", other, self)
 
     def __divmod__(self, other: Size) -> tuple[Size, Size]:
         return self // other, self % other
 
-    def __pow__(self, other: Any) -> Size:
+    def __pow__(self, other: Any) -> Any:
+        if type(other) is float:
+            return size_float(operator.pow, self, other)
         if not isinstance(other, int) or not 0 <= other <= _UNROLLED_POWER:
             return int(self) ** other
         power: Size = 1
@@ -185,11 +189,14 @@ class Dim:
     def __rpow__(self, other: float) -> Any:
         return other ** int(self)
 
-    def __truediv__(self, other: float) -> Any:
-        return int(self) / other
+    def __truediv__(self, other: Any) -> Any:
+        return size_float(operator.truediv, self, other)
 
-    def __rtruediv__(self, other: float) -> Any:
-        return other / int(self)
+    def __rtruediv__(self, other: Any) -> Any:
+        return size_float(operator.truediv, other, self)
+
+    def __float__(self) -> float:
+        return float(self.__index__())
 
     def __abs__(self) -> Size:
         return self if self >= 0 else -self
@@ -227,6 +234,8 @@ class Dim:
 
     def _decided(self, compare: str, other: Size) -> bool:
         """Whether a comparison has one answer for all sizes of the symbols, which the hints then give."""
+        if type(other) not in (int, Dim):
+            return False
         least = self.scope.least
         difference = self - other
         if least is None or not isinstance(difference, Dim):
@@ -249,6 +258,8 @@ class Dim:
         return monomial[0] if factor == 1 and len(monomial) == 1 and isinstance(monomial[0], str) else None
 
     def __eq__(self, other: object) -> bool:
+        if type(other) is float:
+            return self._ask("==", cast(Any, other))
         if not isinstance(other, int | Dim):
             return NotImplemented
         return self.terms == _terms(other) or self._ask("==", other)
@@ -292,6 +303,90 @@ class Dim:
     __repr__ = __str__
 
 
+class SizeFloat:
+    """A Python float that is computed of sizes, such as ``1 / x.shape[0]``. To `isinstance` it is a float.
+
+    Arithmetic with numbers and sizes gives another one; what meets a tensor is computed for each call's sizes. Code
+    that asks for the number itself gets it, with a guard on the sizes.
+    """
+
+    __slots__ = ("function", "operands", "scope")
+
+    __array_ufunc__ = None
+
+    def __init__(self, function: Callable[..., Any], operands: tuple[Any, ...], scope: DimScope) -> None:
+        self.function = function
+        self.operands = operands
+        self.scope = scope
+        self.at(scope.hints)  # an error belongs to this line
+
+    @property
+    def __class__(self) -> type[float]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """`float`, for `isinstance`, since that is what eager code gets; `type` tells the truth."""
+        return float
+
+    def at(self, sizes: Mapping[str, int]) -> Any:
+        """Return the number for given sizes of the symbols."""
+        return self.function(*[substitute(operand, sizes) for operand in self.operands])
+
+    def text(self) -> str:
+        """Return the expression, which is the same for the same computation."""
+        parts = [operand.text() if type(operand) is SizeFloat else str(operand) for operand in self.operands]
+        return f"{self.function.__name__}({', '.join(parts)})"
+
+    def _number(self) -> Any:
+        """Return the number itself, with a guard on every size that it is computed of."""
+        return self.function(*[_as_number(operand) for operand in self.operands])
+
+    def __float__(self) -> float:
+        return float(self._number())
+
+    def __hash__(self) -> int:
+        return hash(self._number())
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(float, name):
+            return getattr(self._number(), name)
+        raise AttributeError(f"'float' object has no attribute {name!r}")
+
+
+def _as_number(operand: Any) -> Any:
+    if type(operand) is SizeFloat:
+        return operand._number()  # pyright: ignore[reportPrivateUsage]
+    return int(operand) if type(operand) is Dim else operand
+
+
+def size_float(function: Callable[..., Any], *operands: Any) -> Any:
+    """Return arithmetic of sizes and floats, or NotImplemented if there is something else among them."""
+    scopes = [operand.scope for operand in operands if type(operand) in (Dim, SizeFloat)]
+    if not all(type(operand) in (Dim, SizeFloat, int, float, bool) for operand in operands):
+        return NotImplemented
+    return SizeFloat(function, operands, scopes[0])
+
+
+def _add_float_methods() -> None:
+    def forward(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, other: size_float(function, self, other)
+
+    def backward(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, other: size_float(function, other, self)
+
+    def asked(name: str) -> Callable[..., Any]:
+        return lambda self, *args: getattr(self._number(), f"__{name}__")(*args)
+
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+        setattr(SizeFloat, f"__{name}__", forward(getattr(operator, name)))
+        setattr(SizeFloat, f"__r{name}__", backward(getattr(operator, name)))
+    for name in ("neg", "pos", "abs"):
+        function = getattr(operator, name)
+        setattr(SizeFloat, f"__{name}__", lambda self, function=function: size_float(function, self))
+    for name in ("bool", "int", "round", "trunc", "floor", "ceil", "eq", "ne", "lt", "le", "gt", "ge", "str", "repr",
+                 "format"):  # fmt: skip
+        setattr(SizeFloat, f"__{name}__", asked(name))
+
+
+_add_float_methods()
+
 Size = int | Dim
 
 
@@ -330,6 +425,8 @@ def substitute(value: Any, sizes: Mapping[str, int]) -> Any:
     """Return an attribute value with every `Dim` in it (tuples and slices included) replaced by its integer."""
     if isinstance(value, Dim):
         return evaluate(value, sizes)
+    if type(value) is SizeFloat:
+        return value.at(sizes)
     if isinstance(value, tuple):
         items = cast("tuple[Any, ...]", value)
         return tuple([substitute(item, sizes) for item in items])

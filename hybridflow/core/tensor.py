@@ -13,7 +13,7 @@ from hybridflow.core.context import CONTEXT, current
 from hybridflow.core.convert import NUMBERS, common_dtype, is_number
 from hybridflow.core.convert import to_numpy as to_numpy
 from hybridflow.core.device import device_of, device_string, find_device, place
-from hybridflow.core.dims import Dim
+from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dtypes import (
     DType,
     as_dtype,
@@ -419,8 +419,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
                 raise ArgumentError(message(text, hint="Leave copy=None."))
             tensor = cast(Tensor, cast(Any, tensor).astype(wanted))
         return tensor if device is None else tensor.to(device)
-    if type(obj) is Dim:
-        return _size_tensor(obj, wanted or int32)
+    if type(obj) is Dim or type(obj) is SizeFloat:
+        return _size_tensor(obj, wanted or (int32 if type(obj) is Dim else float32))
     if copy is False:
         raise ArgumentError(message("asarray: a user's value is always copied", hint="Leave copy=None."))
     if isinstance(obj, list | tuple) and tensors_in(obj):
@@ -435,16 +435,17 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     return make_tensor(place(array, None if context is None else context.device))
 
 
-def _size_tensor(size: Dim, dtype: DType) -> Tensor:
-    """Return a symbolic size as a tensor that holds what it is in each call.
+def _size_tensor(size: Dim | SizeFloat, dtype: DType) -> Tensor:
+    """Return a symbolic size, or a float made of some, as a tensor that holds what it is in each call.
 
     Raises:
         LeakError: outside of the trace, where it has no value.
     """
     context = CONTEXT.get()
     if context is None or context.tracer is None:
+        text = str(size) if isinstance(size, Dim) else size.text()
         raise LeakError(
-            message(f"the size {size} was kept while a compiled function was traced, and used outside of it",
+            message(f"the size {text} was kept while a compiled function was traced, and used outside of it",
                     hint="Return it from the function.")
         )  # fmt: skip
     check_fits(size, dtype)
@@ -454,7 +455,7 @@ def _size_tensor(size: Dim, dtype: DType) -> Tensor:
 def tensors_in(obj: Any) -> bool:
     """Whether a nested sequence has tensors or Variables in it."""
     if not isinstance(obj, list | tuple):
-        return isinstance(obj, TensorMethods) or type(obj) in (TracedFloat, Dim)
+        return isinstance(obj, TensorMethods) or type(obj) in (TracedFloat, Dim, SizeFloat)
     return not NUMBERS.issuperset(map(type, cast("list[Any]", obj))) and any(map(tensors_in, cast("list[Any]", obj)))
 
 

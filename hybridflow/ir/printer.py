@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hybridflow.core.dims import Dim, DimScope
+from hybridflow.core.dims import Dim, DimScope, SizeFloat
 from hybridflow.core.dtypes import DType, as_dtype, kind_of, short_name
 from hybridflow.core.errors import DTypeError
 from hybridflow.core.node import Edge, Node, where_file_line
@@ -198,6 +198,8 @@ def _output_specs(graph: Graph) -> Iterator[TensorSpec | str]:
 
 def _scalar(value: Any) -> str:
     """Return an attribute value that fits on a line and has no parts."""
+    if type(value) is SizeFloat:
+        return f"opaque({json.dumps(value.text())})"
     for kind, form in _FORMS:
         if isinstance(value, kind):
             return form(value)

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.device import device as on_device
-from hybridflow.core.dims import Dim
+from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import (
     as_dtype,
@@ -107,8 +107,9 @@ def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: str |
             return full(shape, fill_value, dtype=dtype)
     sizes = normalize_shape("full", shape)
     found = None if dtype is None else as_dtype(dtype)
-    if isinstance(fill_value, Dim):
-        return bind(full.op, (), {"shape": sizes, "fill_value": fill_value, "dtype": found or int32})
+    if isinstance(fill_value, Dim) or type(fill_value) is SizeFloat:
+        dtype = found or (int32 if isinstance(fill_value, Dim) else float32)
+        return bind(full.op, (), {"shape": sizes, "fill_value": fill_value, "dtype": dtype})
     if type(fill_value) is TracedFloat:
         fill_value = fill_value.tensor(found or float32)
     if not is_number(fill_value):

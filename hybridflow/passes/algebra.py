@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from ml_dtypes import finfo
 
-from hybridflow.core.dims import Dim, same_size
+from hybridflow.core.dims import Dim, SizeFloat, same_size
 from hybridflow.core.dtypes import DType, is_floating, is_integer, kind_of, promote_types
 from hybridflow.core.errors import DTypeError
 from hybridflow.core.node import Edge, Node
@@ -398,7 +398,7 @@ def repeated_value(edge: Edge) -> np.ndarray[Any, Any] | None:
             return None
         first = array.reshape(-1)[:1]
         return first.reshape(()) if array.tobytes() == first.tobytes() * array.size else None
-    if "uniform" in node.op.traits and not isinstance(node.attrs.get("fill_value"), Dim):
+    if "uniform" in node.op.traits and type(node.attrs.get("fill_value")) not in (Dim, SizeFloat):
         return np.asarray(cast(Any, node.op.kernel)(**{**node.attrs, "shape": ()}))
     return None
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hybridflow.core.dims import Dim
+from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dispatch import run_raw
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import HybridflowError
@@ -121,4 +121,4 @@ def _on_host(op: Op, node: Node) -> bool:
 def _symbolic(value: Any) -> bool:
     if isinstance(value, tuple):
         return any(map(_symbolic, cast("tuple[Any, ...]", value)))
-    return isinstance(value, Dim)
+    return type(value) in (Dim, SizeFloat)
