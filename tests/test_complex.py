@@ -131,6 +131,14 @@ def test_jacobians_are_derivatives_of_holomorphic_functions(mode: Any):
     np.testing.assert_allclose(several.numpy(), [1, -1j, 0.6 - 0.8j], atol=1e-6)
 
 
+def test_angles_are_numpys_and_their_gradients_jaxs():
+    for x in (Z, np.array([-1.0, 2.0, 0.0]), np.array([-3, 4])):
+        np.testing.assert_allclose(hf.angle(x).numpy(), np.angle(x), rtol=1e-6)
+    found = hf.grad(lambda z: hf.sum(hf.angle(z) ** 2))(Z).numpy()
+    np.testing.assert_allclose(found, np.conj(jax.grad(lambda z: jnp.sum(jnp.angle(z) ** 2))(Z)), rtol=1e-5)
+    hf.testing.assert_same(lambda z: hf.angle(z * z), hf.asarray(Z))
+
+
 def test_the_gradient_of_abs_at_zero_is_zero():
     assert hf.grad(lambda z: hf.abs(z))(hf.asarray(0j)).item() == 0
 

@@ -21,9 +21,11 @@ from hybridflow.ops.common import (
     no_flops,
     normals,
     pointwise,
+    promote_float,
     require_kind,
 )
 from hybridflow.ops.creation import zeros_like
+from hybridflow.ops.trigonometric import atan2
 
 _PART_OF = {complex64: float32, complex128: float64}
 
@@ -145,6 +147,31 @@ def imag(x: TensorLike, /) -> Tensor:
     tensor = as_tensor(x)
     require_kind("imag", NUMERIC, tensor.spec)
     return bind(imag.op, (tensor,)) if kind_of(tensor.dtype) == "complex" else zeros_like(tensor)
+
+
+def angle(x: TensorLike, /) -> Tensor:
+    """Compute the angle of every element with the positive real axis, in radians from -pi to pi.
+
+    Its gradient at 0, where every angle is as good, is NaN.
+
+    Args:
+        x: any shape; numeric. A real number has the angle 0, or pi if it is negative.
+
+    Returns:
+        The same shape; floats of the width of the complex numbers; integers give float32.
+
+    Raises:
+        DTypeError: bool elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.angle([3.0, 2j, -1.0])
+        Tensor([0.       , 1.5707964, 3.1415927], dtype=float32)
+    """
+    tensor = as_tensor(x)
+    require_kind("angle", NUMERIC, tensor.spec)
+    (tensor,) = promote_float(tensor)
+    return atan2(imag(tensor), real(tensor))
 
 
 add_method("real", real, as_property=True)
