@@ -248,9 +248,32 @@ def _subnormals() -> Iterator[EdgeCase]:
     yield EdgeCase(topic, rule, "x == 0", (x,), b1([False, False]), flushed=b1([True, True]))
 
 
+def _matrices() -> Iterator[EdgeCase]:
+    topic = "matrices that cannot be factored"
+    singular, nan = f32([[1, 2], [2, 4]]), f32(np.full((2, 2), NAN))
+    one = f32(np.eye(2))
+    yield EdgeCase(topic, "an exactly singular matrix has no inverse: NaN", "hf.linalg.inv(x)", (singular,), nan)
+    rule = "only that matrix of a stack"
+    yield EdgeCase(topic, rule, "hf.linalg.inv(x)", (np.stack([singular, one]),), np.stack([nan, one]))
+    rule = "no solution"
+    yield EdgeCase(topic, rule, "hf.linalg.solve(x, y)", (singular, f32([1, 2])), f32([NAN, NAN]))
+    yield EdgeCase(topic, "its determinant is 0", "hf.linalg.det(x)", (singular,), f32(0))
+    rule = "of sign 0, the logarithm -inf"
+    yield EdgeCase(topic, rule, "hf.linalg.slogdet(x).sign", (singular,), f32(0))
+    yield EdgeCase(topic, rule, "hf.linalg.slogdet(x).logabsdet", (singular,), f32(-INF))
+    rule = "not positive definite: NaN in the triangle"
+    yield EdgeCase(topic, rule, "hf.linalg.cholesky(x)", (f32([[1, 2], [2, 1]]),), f32([[NAN, 0], [NAN, NAN]]))
+    rule = "a NaN anywhere is NaN everywhere"
+    some = f32([[NAN, 1], [1, 2]])
+    for call in ("hf.linalg.eigvalsh(x)", "hf.linalg.svdvals(x)"):
+        yield EdgeCase(topic, rule, call, (some,), f32([NAN, NAN]))
+    yield EdgeCase(topic, rule, "hf.linalg.pinv(x)", (some,), nan)
+    yield EdgeCase(topic, "an empty matrix has determinant 1", "hf.linalg.det(x)", (f32(np.ones((0, 0))),), f32(1))
+
+
 EDGE_CASES: tuple[EdgeCase, ...] = (
     *_division(), *_overflow(), *_shifts(), *_casts(), *_zeros(), *_nans(), *_reductions(), *_accumulation(),
-    *_subnormals(),
+    *_subnormals(), *_matrices(),
 )  # fmt: skip
 """Every edge case."""
 

@@ -10,7 +10,6 @@ The vectors of repeated eigenvalues or singular values are not determined by tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -39,6 +38,7 @@ from hybridflow.ops.linalg.common import (
     factorable,
     gaussian,
     hermitian_part,
+    nan_of,
     phases,
     real_dtype,
     relative_tolerance,
@@ -71,8 +71,10 @@ class EighResult(NamedTuple):
 def _eigh_lower(x: Any) -> Any:
     if not x.size:
         return jnp.zeros(x.shape[:-1], x.real.dtype), x
+    finite = jnp.isfinite(x).all((-1, -2))
     vectors, values = lax.linalg.eigh(hermitian_part(x), symmetrize_input=False, sort_eigenvalues=True)
-    return values, turned(vectors)
+    values = jnp.where(finite[..., None], values, nan_of(values.dtype))
+    return values, jnp.where(finite[..., None, None], turned(vectors), nan_of(x.dtype))
 
 
 def _eigh_infer(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
@@ -139,6 +141,21 @@ def eigh(x: TensorLike, /) -> EighResult:
     return EighResult(*bind(eigh.op, factorable("eigh", x)))
 
 
+def _eigvalsh_kernel(x: Any) -> Any:
+    finite = np.isfinite(x).all((-1, -2))
+    if finite.all():
+        return np.linalg.eigvalsh(hermitian_part(x))
+    found = np.linalg.eigvalsh(hermitian_part(np.where(finite[..., None, None], x, x.dtype.type(0))))
+    return np.where(finite[..., None], found, nan_of(found.dtype))
+
+
+def _eigvalsh_lower(x: Any) -> Any:
+    if not x.size:
+        return jnp.zeros(x.shape[:-1], x.real.dtype)
+    found = lax.linalg.eigh(hermitian_part(x), symmetrize_input=False)[1]
+    return jnp.where(jnp.isfinite(x).all((-1, -2))[..., None], found, nan_of(found.dtype))
+
+
 def _eigvalsh_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     del y
     _, vectors = F.eigh(x)
@@ -146,8 +163,8 @@ def _eigvalsh_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
 
 
 @op(
-    kernel=lambda x: np.linalg.eigvalsh(hermitian_part(x)),
-    lower=lambda x: _values_lower(x, lambda x: lax.linalg.eigh(hermitian_part(x), symmetrize_input=False)[1]),
+    kernel=_eigvalsh_kernel,
+    lower=_eigvalsh_lower,
     infer=lambda x: _eigh_infer(x)[0],
     vjp=_eigvalsh_vjp,
     saves=Saves(x=(0,)),
@@ -165,7 +182,7 @@ def eigvalsh(x: TensorLike, /) -> Tensor:
         x: ``(..., n, n)``, real or complex floats.
 
     Returns:
-        ``(..., n)``, real and ascending.
+        ``(..., n)``, real and ascending; NaN for a matrix with elements that are not finite.
 
     Raises:
         ShapeError: a matrix that is not square.
@@ -181,12 +198,6 @@ def eigvalsh(x: TensorLike, /) -> Tensor:
         Computations, section 8.3.
     """
     return bind(eigvalsh.op, factorable("eigvalsh", x))
-
-
-def _values_lower(x: Any, values: Callable[[Any], Any]) -> Any:
-    if not x.size:
-        return jnp.zeros((*x.shape[:-2], min(x.shape[-2:])), x.real.dtype)
-    return values(x)
 
 
 # -- singular values ----------------------------------------------------------------------------------------------
@@ -319,6 +330,13 @@ def _svdvals_infer(x: TensorSpec) -> TensorSpec:
     return make_spec((*x.shape[:-2], _short(*x.shape[-2:])), real_dtype(x.dtype))
 
 
+def _svdvals_lower(x: Any) -> Any:
+    if not x.size:
+        return jnp.zeros((*x.shape[:-2], min(x.shape[-2:])), x.real.dtype)
+    found = lax.linalg.svd(x, full_matrices=False, compute_uv=False)
+    return jnp.where(jnp.isfinite(x).all((-1, -2))[..., None], found, nan_of(found.dtype))
+
+
 def _svdvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     del y
     u, _, vh = F.svd(x, full_matrices=False)
@@ -335,7 +353,7 @@ def _svdvals_samples(rng: np.random.Generator) -> Any:
 
 @op(
     kernel=_ONE_IMPLEMENTATION,
-    lower=lambda x: _values_lower(x, lambda x: lax.linalg.svd(x, full_matrices=False, compute_uv=False)),
+    lower=_svdvals_lower,
     infer=_svdvals_infer,
     vjp=_svdvals_vjp,
     saves=Saves(x=(0,)),

@@ -246,15 +246,15 @@ def adjugate(x: TensorLike, /) -> Tensor:
     return bind(adjugate.op, factorable("adjugate", x))
 
 
-def _lower_parity(pivots: Any, dtype: Any) -> Any:
-    """Return 1 for an even number of row exchanges, -1 for an odd one."""
+def _lower_times_parity(x: Any, pivots: Any) -> Any:
+    """Negate where the number of row exchanges is odd; zeros stay positive."""
     swaps = jnp.sum(pivots != np.arange(pivots.shape[-1], dtype=pivots.dtype), axis=-1, dtype=np.int32)
-    return (1 - 2 * (swaps % 2)).astype(dtype)
+    return jnp.where(x == 0, np.zeros((), x.dtype), x * (1 - 2 * (swaps % 2)).astype(x.dtype))
 
 
 def _det_lower(x: Any) -> Any:
     lu, pivots, _ = lax.linalg.lu(x)
-    return jnp.prod(jnp.diagonal(lu, axis1=-2, axis2=-1), axis=-1) * _lower_parity(pivots, x.dtype)
+    return _lower_times_parity(jnp.prod(jnp.diagonal(lu, axis1=-2, axis2=-1), axis=-1), pivots)
 
 
 def _det_infer(x: TensorSpec) -> TensorSpec:
@@ -273,7 +273,7 @@ def _det_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=np.linalg.det,
+    kernel=lambda x: np.linalg.det(x) + x.dtype.type(0),  # makes 0.0 of -0.0
     lower=_det_lower,
     infer=_det_infer,
     vjp=lambda F, g, y, x: (with_axes(F, g, 2) * transposed(F, F.adjugate(x)),),
@@ -324,7 +324,7 @@ class SlogdetResult(NamedTuple):
 
 def _slogdet_kernel(x: Any) -> Any:
     sign, logabsdet = np.linalg.slogdet(x)
-    return np.where(np.isnan(logabsdet), nan_of(x.dtype), sign), np.asarray(logabsdet)
+    return np.where(np.isnan(logabsdet), nan_of(x.dtype), sign + x.dtype.type(0)), np.asarray(logabsdet)
 
 
 def _slogdet_lower(x: Any) -> Any:
@@ -336,7 +336,7 @@ def _slogdet_lower(x: Any) -> Any:
         units = jnp.where(zero, np.zeros((), x.dtype), diagonal / jnp.where(zero, np.ones((), size.dtype), size))
     else:
         units = jnp.sign(diagonal)
-    sign = jnp.prod(units, axis=-1) * _lower_parity(pivots, x.dtype)
+    sign = _lower_times_parity(jnp.prod(units, axis=-1), pivots)
     return sign, jnp.sum(jnp.log(size), axis=-1)
 
 

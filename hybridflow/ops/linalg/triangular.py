@@ -147,9 +147,8 @@ def _cholesky_lower(x: Any, *, upper: bool) -> Any:
     if not x.size:
         return x
     factor = lax.linalg.cholesky(hermitian_part(x), symmetrize_input=False)
-    if x.dtype.kind == "c":
-        failed = jnp.isnan(jnp.diagonal(factor, axis1=-2, axis2=-1)).any(-1)[..., None, None]
-        factor = jnp.where(failed, np.tril(np.full(x.shape[-2:], nan_of(x.dtype))), factor)
+    failed = jnp.isnan(jnp.diagonal(factor, axis1=-2, axis2=-1)).any(-1)[..., None, None]
+    factor = jnp.where(failed, np.tril(np.full(x.shape[-2:], nan_of(x.dtype))), factor)
     return jnp.conj(factor.swapaxes(-1, -2)) if upper else factor
 
 
