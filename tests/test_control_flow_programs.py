@@ -1,4 +1,7 @@
-"""Random programs of nested branches and loops: eager, compiled inside and outside a tape give the same gradients."""
+"""Random programs of nested branches and loops: eager, compiled inside and outside a tape give the same gradients.
+
+Some assign a Variable and draw random numbers on the way, at any depth.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ Step = Callable[[hf.Tensor, dict[str, hf.Tensor]], hf.Tensor]
 """Takes a state of two elements and what is around it, and returns the next state."""
 
 V = hf.Variable(np.array([0.6, -0.5]), name="v")
+S = hf.Variable(np.array([0.3, 0.8]), name="s")
 ARRAYS = [
     np.array([0.4, -0.6]),
     np.array([[0.5, -0.4], [0.3, 0.6]]),
@@ -28,8 +32,9 @@ FUNCTIONS = [hf.tanh, hf.sin, lambda h: h * h * 0.5, lambda h: hf.exp(-hf.abs(h)
 class Maker:
     """Draws programs."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, state: bool = False) -> None:
         self.rng = random.Random(seed)
+        self.state = state
 
     def block(self, depth: int) -> Step:
         steps = [self.step(depth) for _ in range(self.rng.randint(1, 3))]
@@ -43,6 +48,7 @@ class Maker:
 
     def step(self, depth: int) -> Step:
         kinds = [self.pointwise, self.pointwise, self.product, self.surroundings, self.variable]
+        kinds += [self.assignment, self.reading, self.draw] if self.state else []
         nested = [self.branch, self.branch_of_operands, self.scan, self.scan_of_structures, self.loop]
         kind = self.rng.choice(kinds + nested * 2 if depth else kinds)
         return kind(depth) if kind in nested else kind()
@@ -60,6 +66,21 @@ class Maker:
 
     def variable(self) -> Step:
         return lambda h, env: h * V * 0.3 + V
+
+    def assignment(self) -> Step:
+        c = self.rng.uniform(-0.9, 0.9)
+
+        def run(h: hf.Tensor, env: dict[str, hf.Tensor]) -> hf.Tensor:
+            S.assign(hf.tanh(S * c + h))
+            return h * 0.8
+
+        return run
+
+    def reading(self) -> Step:
+        return lambda h, env: h * 0.6 + S * 0.5
+
+    def draw(self) -> Step:
+        return lambda h, env: h + hf.random.uniform((2,), dtype=hf.float64) * 0.1
 
     def branch(self, depth: int) -> Step:
         a, b, limit = self.block(depth - 1), self.block(depth - 1), self.rng.uniform(-0.5, 0.5)
@@ -115,8 +136,8 @@ class Maker:
         return run
 
 
-def loss_of(seed: int) -> Callable[..., hf.Tensor]:
-    program = Maker(seed).block(2)
+def loss_of(seed: int, state: bool = False) -> Callable[..., hf.Tensor]:
+    program = Maker(seed, state).block(2)
 
     def loss(h: hf.Tensor, w: hf.Tensor, b: hf.Tensor, xs: hf.Tensor) -> hf.Tensor:
         return hf.sum(hf.sin(program(h, {"w": w, "b": b, "xs": xs, "x": b * 2.0})))
@@ -128,7 +149,7 @@ def gradients(loss: Any, tensors: tuple[hf.Tensor, ...]) -> Any:
     with hf.GradientTape() as tape:
         tape.watch(tensors)
         y = loss(*tensors)
-    return y, tape.gradient(y, [*tensors, V], unconnected_gradients="zero")
+    return y, tape.gradient(y, [*tensors, V, S], unconnected_gradients="zero")
 
 
 def second_gradients(loss: Any, tensors: tuple[hf.Tensor, ...]) -> Any:
@@ -156,3 +177,20 @@ def test_second_gradients(seed: int):
     tensors = tuple(map(hf.asarray, ARRAYS))
     eager = second_gradients(loss, tensors)
     same(eager, hf.compile(lambda *tensors: second_gradients(loss, tensors))(*tensors), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(200, 206))
+def test_gradients_of_programs_with_state(seed: int):
+    loss = loss_of(seed, state=True)
+    tensors = tuple(map(hf.asarray, ARRAYS))
+    compiled = hf.compile(loss)
+    results: list[Any] = []
+    for run in (
+        lambda: gradients(loss, tensors), lambda: hf.compile(lambda *tensors: gradients(loss, tensors))(*tensors),
+        lambda: gradients(compiled, tensors),
+    ):  # fmt: skip
+        S.assign(np.array([0.3, 0.8]))
+        hf.random.seed(seed)
+        results.append((run(), S.read(), hf.random.uniform((2,))))
+    same(results[0], results[1], rtol=1e-8, atol=1e-10)
+    same(results[0], results[2], rtol=1e-8, atol=1e-10)
