@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import jax
 import numpy as np
 
-from hybridflow.autodiff.control_flow.counters import check_counters
 from hybridflow.autodiff.control_flow.tensor_array import is_array
 from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current
 from hybridflow.core.convert import common_dtype, is_number
-from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message, structure_text
@@ -305,9 +303,6 @@ class Carry:
     def _begin(self, state: Any) -> None:
         values, self.tree = jax.tree_util.tree_flatten(state)
         self.numbers = [value if self.adapts and is_number(value) else None for value in values]
-        self.counters = [
-            index for index, value in enumerate(values) if isinstance(value, int) and not isinstance(value, bool | Dim)
-        ]
         self.leaves = [as_tensor(value) for value in values]
 
     def build(self, tensors: Sequence[Tensor]) -> Any:
@@ -344,19 +339,6 @@ class Carry:
             for index, (a, b) in enumerate(zip(before, after, strict=True))
             if is_array(a) and is_array(b) and a.shape is None and b.shape is not None
         }
-
-    def check_counters(self, steps: Collection[int] = ()) -> None:
-        """Check in a step that is being traced that the variables that began as Python integers do not overflow.
-
-        Only named variables are a function's own; what is passed to `hf.while_loop` and `hf.scan` becomes tensors,
-        which wrap around in both modes.
-
-        Args:
-            steps: the variables to which 1 can be added safely.
-        """
-        if self.names is not None and self.counters:
-            names = value_names(self.tree, self.names, "carried value")
-            check_counters(tracer_now(), names, self.counters, steps)
 
     def after(self, result: Any) -> list[Tensor]:
         """Return what a step returns as tensors; Python numbers take the dtype of what was there before.

@@ -24,7 +24,6 @@ from hybridflow.autodiff.control_flow.bodies import (
     predicate,
     tracer_now,
 )
-from hybridflow.autodiff.control_flow.counters import counted_up
 from hybridflow.autodiff.control_flow.scans import backward_scan, bind_scan, run_rows, split_body
 from hybridflow.autodiff.control_flow.trips import known_trips
 from hybridflow.autodiff.functional import fresh
@@ -120,14 +119,7 @@ def iterate(
     def trace() -> tuple[Traced, Traced]:
         specs = [leaf.spec for leaf in carry.leaves]
         test = trace_with_variables(condition, specs, "while_condition")
-        below = counted_up(test.graph, carry.counters)
-
-        def step(*tensors: Tensor) -> list[Tensor]:
-            after = body(*tensors)
-            carry.check_counters(below)
-            return after
-
-        return test, trace_with_variables(step, specs, "while_body")
+        return test, trace_with_variables(body, specs, "while_body")
 
     test, step = carry.traced(trace)
     return carry.build(_bind(test, step, carry.leaves, max_iterations))
