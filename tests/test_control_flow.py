@@ -12,9 +12,7 @@ import pytest
 from modes import both, close, same, tensor
 
 import hybridflow as hf
-from hybridflow.autodiff.control_flow.branches import choose
 from hybridflow.autodiff.control_flow.loops import iterate
-from hybridflow.autodiff.control_flow.scans import scan_over
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, ShapeError
 
 State = namedtuple("State", "position velocity")
@@ -655,22 +653,6 @@ def test_a_number_that_a_step_returns_takes_the_carried_dtype(loop: str):
     both(f, hf.asarray(np.float16(1.5)))
 
 
-@pytest.mark.parametrize("bound", [None, 6])
-def test_numbers_that_begin_with_the_dtype_that_the_body_gives_them(bound: int | None):
-    def f(x: hf.Tensor):
-        return iterate(
-            lambda i, s, flag: i < hf.sum(x).astype(hf.int32), lambda i, s, flag: (i + 1, s + x[0] * flag, x[0] > s),
-            (0, 0, False), bound, ["i", "s", "flag"], adapts=True,
-        )  # fmt: skip
-
-    i, s, flag = hf.compile(f)(tensor(1.5, 1.5, dtype=np.float64))
-    assert (i.item(), s.item(), flag.item()) == (3, 3.0, False)
-    assert [str(one.dtype) for one in (i, s, flag)] == ["int32", "float64", "bool"]
-    total, _ = hf.compile(lambda x: scan_over(lambda c, t: ((c[0] + t, None), None), (1, None), x, ["c", "d"],
-                                              adapts=True))(tensor(1, 2))  # fmt: skip
-    assert (total[0].item(), str(total[0].dtype), total[1]) == (4.0, "float32", None)
-
-
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [(lambda x: x.astype(hf.float64), DTypeError, "variable 'b' is float32 before and float64 after a step"),
@@ -682,23 +664,8 @@ def test_messages_name_the_loop_variable(change: Any, error: Any, text: str):
     def loop(x: hf.Tensor):
         return iterate(lambda a, b: a < 3.0, lambda a, b: (a + 1.0, change(b)), (x, x), None, ["a", "b"])
 
-    def over(x: hf.Tensor):
-        return scan_over(lambda c, t: ((c[0], change(c[1])), t), (x, x), tensor(1, 2), ["a", "b"])
-
-    for f in (loop, over):
-        with pytest.raises(error, match=text):
-            hf.compile(f)(hf.asarray(1.0))
-
-
-def test_messages_name_what_the_branches_set():
-    x = hf.asarray(1.0)
-    for other, error, text in (
-        (x.astype(hf.int32), DTypeError, r"variable 'b' is float32 if true and int32 if false"),
-        (hf.stack([x, x]), ShapeError, r"variable 'b' has shape \(\) if true and \(2,\) if false"),
-        ((x, x), ArgumentError, r"give variable 'b' different structures\s+got: \* if true, \(\*, \*\) if false"),
-    ):
-        with pytest.raises(error, match=text):
-            hf.compile(lambda p, other=other: choose(p, lambda: (x, x), lambda: (x, other), (), ["a", "b"]))(True)
+    with pytest.raises(error, match=text):
+        hf.compile(loop)(hf.asarray(1.0))
 
 
 def test_a_dtype_error_names_the_lines_that_made_the_results():

@@ -8,14 +8,13 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.autodiff.control_flow.tensor_array import is_array
+from hybridflow.autodiff.control_flow.tensor_array import begun_with, shapes_to_begin_with
 from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current
 from hybridflow.core.convert import common_dtype, is_number
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message, structure_text
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import No, Op
@@ -270,17 +269,14 @@ def value_names(tree: Any, names: Sequence[str] | None, noun: str) -> list[str]:
 
 
 class BeginsOtherwise(Exception):
-    """What a loop began with adapts to its steps: no error, it is traced again.
+    """A step is the first to write to arrays that a loop began with: no error, it is traced again.
 
     Attributes:
-        dtypes: per position among the carried values, the dtype that a Python number begins with.
-        shapes: per position among the carried values and arrays, the shape of the elements of an array that was
-            never written.
+        shapes: what `shapes_to_begin_with` returns.
     """
 
-    def __init__(self, dtypes: dict[int, DType], shapes: dict[int, Any]) -> None:
-        super().__init__(dtypes, shapes)
-        self.dtypes = dtypes
+    def __init__(self, shapes: dict[int, Any]) -> None:
+        super().__init__(shapes)
         self.shapes = shapes
 
 
@@ -291,18 +287,15 @@ class Carry:
         op: the loop's name, for messages.
         state: the values to begin with, in a structure.
         names: those of the loop variables, for messages, if the structure is a tuple of them.
-        adapts: whether a Python number among the values begins with the dtype that the steps give it.
     """
 
-    def __init__(self, op: str, state: Any, names: Sequence[str] | None = None, *, adapts: bool = False) -> None:
+    def __init__(self, op: str, state: Any, names: Sequence[str] | None = None) -> None:
         self.op = op
         self.names = names
-        self.adapts = adapts
         self._begin(state)
 
     def _begin(self, state: Any) -> None:
         values, self.tree = jax.tree_util.tree_flatten(state)
-        self.numbers = [value if self.adapts and is_number(value) else None for value in values]
         self.leaves = [as_tensor(value) for value in values]
 
     def build(self, tensors: Sequence[Tensor]) -> Any:
@@ -310,62 +303,30 @@ class Carry:
         return jax.tree_util.tree_unflatten(self.tree, tensors)
 
     def traced(self, trace: Callable[[], Any]) -> Any:
-        """Trace, again where what the loop begins with adapts to its steps."""
+        """Trace, again where an array that was never written begins with a shape that the steps tell."""
         while True:
             try:
                 return trace()
             except BeginsOtherwise as found:
-                for index, dtype in found.dtypes.items():
-                    self.leaves[index] = asarray(self.numbers[index], dtype=dtype)
-                if found.shapes:
-                    self._shape_arrays(found.shapes)
-
-    def _shape_arrays(self, shapes: dict[int, Any]) -> None:
-        """Begin with arrays of zeros where there were arrays that nothing was written to."""
-        numbers = [(leaf if number is None else number) for leaf, number in zip(self.leaves, self.numbers, strict=True)]
-        items, tree = jax.tree_util.tree_flatten(self.build(numbers), is_leaf=is_array)
-        self._begin(tree.unflatten([
-            item.with_shape(shapes[index]) if index in shapes else item for index, item in enumerate(items)
-        ]))  # fmt: skip
-
-    def _shapes_of_arrays(self, result: Any) -> dict[int, Any]:
-        """Return the elements' shape, by position, of the arrays that a step was the first to write to."""
-        before, tree = jax.tree_util.tree_flatten(self.build(self.leaves), is_leaf=is_array)
-        after, other = jax.tree_util.tree_flatten(result, is_leaf=is_array)
-        if tree != other:
-            return {}
-        return {
-            index: b.shape
-            for index, (a, b) in enumerate(zip(before, after, strict=True))
-            if is_array(a) and is_array(b) and a.shape is None and b.shape is not None
-        }
+                self._begin(begun_with(self.build(self.leaves), found.shapes))
 
     def after(self, result: Any) -> list[Tensor]:
         """Return what a step returns as tensors; Python numbers take the dtype of what was there before.
 
         Raises:
             ArgumentError, DTypeError, ShapeError: another structure, dtype or shape than before.
-            BeginsOtherwise: a number that the loop began with has become a tensor of another dtype, or an array that
-                the loop began with has been written to for the first time.
+            BeginsOtherwise: an array that the loop began with has been written to for the first time.
         """
         values, tree = jax.tree_util.tree_flatten(result)
         if tree != self.tree:
-            shapes = self._shapes_of_arrays(result)
+            before = self.build(self.leaves)
+            shapes = shapes_to_begin_with(before, result)
             if shapes and current().tracer is not None:
-                raise BeginsOtherwise({}, shapes)
-            if shapes:
-                self._shape_arrays(shapes)
+                raise BeginsOtherwise(shapes)
+            self._begin(begun_with(before, shapes))
         if tree != self.tree:
             raise ArgumentError(_structure_text(self.op, self.tree, tree, self.names))
         after = [self._like(value, leaf) for value, leaf in zip(values, self.leaves, strict=True)]
-        if current().tracer is not None:
-            adapting = {
-                index: one.dtype
-                for index, (number, one, leaf) in enumerate(zip(self.numbers, after, self.leaves, strict=True))
-                if number is not None and one.dtype != leaf.dtype and common_dtype([number, one]) == one.dtype
-            }
-            if adapting:
-                raise BeginsOtherwise(adapting, {})
         self._require_same(after)
         return after
 

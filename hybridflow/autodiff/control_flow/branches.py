@@ -22,7 +22,6 @@ from hybridflow.autodiff.control_flow.bodies import (
     predicate,
     trace_function,
     tracer_now,
-    value_names,
     zeros,
 )
 from hybridflow.autodiff.graph_ops import inline
@@ -65,17 +64,6 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
         >>> hf.cond(hf.asarray(True), lambda x: x + 1, lambda x: x - 1, hf.asarray(1.0))
         Tensor(2., dtype=float32)
     """
-    return choose(pred, true_fn, false_fn, operands)
-
-
-def choose(
-    pred: Any,
-    true_fn: Callable[..., Any],
-    false_fn: Callable[..., Any],
-    operands: tuple[Any, ...] = (),
-    names: Sequence[str] | None = None,
-) -> Any:
-    """As `cond`; `names` are those of the results, if they are a tuple of a function's variables."""
     chosen = predicate("cond", pred)
     if current().tracer is None:
         leaves, tree = own_leaves(operands)
@@ -90,9 +78,12 @@ def choose(
     when_true, true_tree, true_leaves = trace_function("cond_true", true_fn, specs, build)
     when_false, false_tree, false_leaves = trace_function("cond_false", false_fn, specs, build)
     if true_tree != false_tree:
-        raise ArgumentError(_structures(true_tree, false_tree, names))
-    count = len(true_leaves)
-    named = value_names(true_tree, names, "result") if names else [f"result {i}" for i in range(count)]
+        raise ArgumentError(
+            message("cond: the branches return different structures",
+                    got=f"{structure_text(true_tree)} if true, {structure_text(false_tree)} if false",
+                    hint="Return the same structure from both.")
+        )  # fmt: skip
+    named = [f"result {index}" for index in range(len(true_leaves))]
     made = join(chosen, named, (when_true, true_leaves), (when_false, false_leaves), leaves)
     return jax.tree_util.tree_unflatten(true_tree, made)
 
@@ -169,23 +160,6 @@ def _branch(
 
 
 # -- what the branches return -------------------------------------------------------------------------------------
-
-
-def _structures(true: Any, false: Any, names: Sequence[str] | None) -> str:
-    a, b = true.children(), false.children()
-    if names is not None and len(a) == len(b) == len(names):
-        for name, one, other in zip(names, a, b, strict=True):
-            if one != other:
-                return message(
-                    f"cond: the branches give variable {name!r} different structures",
-                    got=f"{structure_text(one)} if true, {structure_text(other)} if false",
-                    hint="Give it the same structure in both.",
-                )
-    return message(
-        "cond: the branches return different structures",
-        got=f"{structure_text(true)} if true, {structure_text(false)} if false",
-        hint="Return the same structure from both.",
-    )
 
 
 def _of_one_dtype(

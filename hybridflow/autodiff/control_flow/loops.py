@@ -88,18 +88,9 @@ def iterate(
     loop_vars: tuple[Any, ...],
     max_iterations: int | None = None,
     names: Sequence[str] | None = None,
-    *,
-    adapts: bool = False,
 ) -> tuple[Any, ...]:
-    """As `while_loop`.
-
-    Args:
-        cond_fn, body_fn, loop_vars, max_iterations: as `while_loop` takes them.
-        names: those of the loop variables, for messages.
-        adapts: whether, in a trace, a Python number among the loop variables begins with the dtype that the body
-            gives it; the body is then traced again.
-    """
-    carry = Carry("while_loop", loop_vars, names, adapts=adapts)
+    """As `while_loop`; `names` are those of the loop variables, for messages."""
+    carry = Carry("while_loop", loop_vars, names)
 
     def condition(*tensors: Tensor) -> list[Tensor]:
         return [predicate("while_loop", cond_fn(*carry.build(tensors)))]

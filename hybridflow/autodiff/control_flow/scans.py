@@ -61,21 +61,7 @@ def scan(fn: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:
         >>> sums
         Tensor([1., 3., 6.], dtype=float32)
     """
-    return scan_over(fn, init, xs)
-
-
-def scan_over(
-    fn: Callable[..., Any], init: Any, xs: Any, names: Sequence[str] | None = None, *, adapts: bool = False
-) -> tuple[Any, Any]:
-    """As `scan`.
-
-    Args:
-        fn, init, xs: as `scan` takes them.
-        names: those of the carried variables, for messages, if `init` is a tuple of them.
-        adapts: whether, in a trace, a Python number in `init` begins with the dtype that `fn` gives it; the function
-            is then traced again.
-    """
-    carry = Carry("scan", init, names, adapts=adapts)
+    carry = Carry("scan", init)
     sequences, xs_tree = leaves_of(xs)
     length = _common_length(sequences)
     if current().tracer is None and length != 0:

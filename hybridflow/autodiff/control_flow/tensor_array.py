@@ -255,6 +255,33 @@ def is_array(value: Any) -> TypeGuard[TensorArray]:
     return isinstance(value, TensorArray)
 
 
+def shapes_to_begin_with(before: Any, after: Any) -> dict[int, Any]:
+    """Return the shapes of the elements of the arrays that a step of a loop was the first to write to.
+
+    Args:
+        before: a structure of what the loop began with.
+        after: what the step left.
+
+    Returns:
+        The shapes by position among the leaves, arrays being leaves; none if the structures differ otherwise.
+    """
+    a, tree = jax.tree_util.tree_flatten(before, is_leaf=is_array)
+    b, other = jax.tree_util.tree_flatten(after, is_leaf=is_array)
+    if tree != other:
+        return {}
+    return {
+        index: two.shape
+        for index, (one, two) in enumerate(zip(a, b, strict=True))
+        if is_array(one) and is_array(two) and one.shape is None and two.shape is not None
+    }
+
+
+def begun_with(before: Any, shapes: dict[int, Any]) -> Any:
+    """Return a structure with arrays of zeros of the given shapes; see `shapes_to_begin_with`."""
+    leaves, tree = jax.tree_util.tree_flatten(before, is_leaf=is_array)
+    return tree.unflatten([leaf.with_shape(shapes[i]) if i in shapes else leaf for i, leaf in enumerate(leaves)])
+
+
 def _scope() -> Scope | None:
     tracer = current().tracer
     return cast(GraphBuilder, tracer).scope if tracer is not None else None
