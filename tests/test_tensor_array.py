@@ -20,6 +20,7 @@ from hybridflow.core.errors import (
     IndexRangeError,
     MutationError,
     ShapeError,
+    TraceError,
 )
 
 NUMBERS = st.lists(st.tuples(st.integers(-4, 3), st.floats(-2, 2, width=32)), max_size=8)
@@ -252,3 +253,55 @@ def test_an_open_size():
         xs = hf.asarray(np.stack([np.arange(n)[::-1], np.arange(n) * 2.0], 1).astype(np.float32))
         same(f(xs), fast(xs))
     assert fast.trace_count == 1
+
+
+# -- in converted loops -------------------------------------------------------------------------------------------
+
+
+def while_and_if(xs: hf.Tensor):
+    array = hf.TensorArray(hf.float32, 6)
+    i = 0
+    while i < hf.sum(xs).astype(hf.int32):
+        array = array.write(i, xs * i) if i > 1 else array.write(5 - i, xs)
+        i = i + 1
+    return array.stack()
+
+
+def for_and_break(xs: hf.Tensor):
+    array, count = hf.TensorArray(hf.float32, 3, ()), 0
+    for x in xs:
+        if x > 2.0:
+            break
+        array = array.write(count, x * 2.0)
+        count += 1
+    return array.stack(), hf.asarray(count)
+
+
+@pytest.mark.parametrize("program", [while_and_if, for_and_break])
+def test_python_loops(program: Any):
+    both(program, tensor(1, 2, 3))
+    both(program, tensor(0.5, 1.0, 0.5))
+
+
+def test_a_write_dropped_in_a_python_loop():
+    def f(xs: hf.Tensor):
+        array = hf.TensorArray(hf.float32, 3, ())
+        for i, x in enumerate(xs):
+            array.write(i, x)
+        return array.stack()
+
+    for run in (f, hf.compile(f)):
+        with pytest.raises(MutationError, match="the result of that was dropped"):
+            run(tensor(1, 2, 3))
+
+
+def test_the_first_write_in_one_branch():
+    def f(x: hf.Tensor):
+        array = hf.TensorArray(hf.float32, 3)
+        if x > 0:
+            array = array.write(0, x)
+        return array.read(0)
+
+    assert f(hf.asarray(1.0)).item() == 1.0
+    with pytest.raises(TraceError, match=r"structure if the condition[^!]*TensorArray\(float32, size=3"):
+        hf.compile(f)(hf.asarray(1.0))

@@ -9,6 +9,7 @@ import jax
 
 from hybridflow.autodiff.control_flow import scan
 from hybridflow.autodiff.control_flow.loops import iterate
+from hybridflow.autodiff.control_flow.tensor_array import begun_with, shapes_to_begin_with
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.convert import common_dtype
 from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
@@ -35,6 +36,15 @@ class LoopNames(NamedTuple):
     bound: tuple[str, ...]
     head: tuple[str, ...]
     live: tuple[str, ...]
+
+
+class _FirstWrite(Exception):
+    """A step is the first to write to TensorArrays of a variable."""
+
+    def __init__(self, name: str, shapes: dict[int, Any]) -> None:
+        super().__init__(name, shapes)
+        self.name = name
+        self.shapes = shapes
 
 
 class _Adapt(Exception):
@@ -188,6 +198,9 @@ class _Loop:
             raise TraceError(message(f"{what} is deleted in the loop at {self.place}", hint="Keep it, or set it."))
         after = Value.of(value)
         if after.tree != before.tree:
+            shapes = shapes_to_begin_with(jax.tree_util.tree_unflatten(before.tree, before.leaves), value)
+            if shapes:
+                raise _FirstWrite(name, shapes)
             raise TraceError(
                 message(f"{what} changes its structure in the loop at {self.place}",
                         got=f"{self.shown(before)} before, {self.shown(after)} after a step",
@@ -260,6 +273,10 @@ class _Loop:
             except (DTypeError, TraceError):
                 if not self.adapted_by_first_step():
                     raise
+            except _FirstWrite as found:
+                value = self.values[found.name]
+                whole = jax.tree_util.tree_unflatten(value.tree, value.leaves)
+                self.values[found.name] = Value.of(begun_with(whole, found.shapes))
             except _Adapt as adapt:
                 self.adapted = self.adapted | adapt.leaves.keys()
                 for (name, index), dtype in adapt.leaves.items():
