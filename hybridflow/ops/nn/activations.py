@@ -92,7 +92,7 @@ def _leaky_vjp(F: Any, g: Any, y: Any, x: Any, *, slope: float) -> Any:
     ulp=1,
 )
 def leaky_relu(x: TensorLike, /, slope: float = 0.01) -> Tensor:
-    """Compute ``x`` where it is positive and ``slope * x`` elsewhere.
+    """Compute ``x`` where it is positive and ``slope * x`` elsewhere; its slope at 0 is that from the left.
 
     Args:
         x: floating-point; integers become float32.
@@ -188,7 +188,7 @@ def _hard_swish_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     traits=("pointwise",),
 )
 def hard_swish(x: TensorLike, /) -> Tensor:
-    """Compute ``x * clip(x + 3, 0, 6) / 6``.
+    """Compute ``x * clip(x + 3, 0, 6) / 6``; its slope at -3 is 0, and at 3 it is 1.
 
     Args:
         x: floating-point; integers become float32.

@@ -1,0 +1,48 @@
+"""The generated page of operations is current, and says what the records say."""
+
+from __future__ import annotations
+
+import hybridflow as hf
+from hybridflow.core.op import REGISTRY, No, Op
+from hybridflow.ops import page
+
+
+def test_page_is_current(capsys):
+    assert page.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_every_operation_is_on_it():
+    text = page.PATH.read_text(encoding="utf-8")
+    paths = page.public_paths()
+    public = {id(function.op) for _, function in paths.values() if isinstance(getattr(function, "op", None), Op)}
+    for path in paths:
+        assert f"| `{path}(" in text, path
+    for name, op in REGISTRY.items():
+        assert id(op) in public or f"| `{name}` |" in text, name
+    assert {"hf.add", "hf.sum", "hf.nn.softmax", "hf.linalg.svd", "hf.fft.fft", "hf.random.normal"} <= paths.keys()
+
+
+def test_rows_say_what_records_say():
+    def row(path):
+        (found,) = [line for line in page.PATH.read_text(encoding="utf-8").splitlines() if f"| `{path}(" in line]
+        return found
+
+    assert "2*a*b*c for (a, b), (b, c)" in row("hf.matmul")
+    assert "its slope at 0 is 0." in row("hf.nn.relu")
+    assert '| Krizhevsky, "Convolutional deep belief networks on CIFAR-10", 2010. |' in row("hf.nn.relu6")
+    assert "| bool, int, uint | none: integers and bools have no gradient |" in row("hf.bitwise_and")
+    assert "| rule; keeps result |" in row("hf.exp")
+    assert "shape=(), dtype=hf.float32, mean=0.0, std=1.0" in row("hf.random.normal")
+    silent = [name for name, op in REGISTRY.items() if isinstance(op.vjp, No) and not op.vjp.why]
+    assert not silent
+    assert hf.nn.relu.op.name == "relu"
+
+
+def test_a_stale_page_fails_the_check(tmp_path, monkeypatch, capsys):
+    stale = tmp_path / "README.md"
+    monkeypatch.setattr(page, "PATH", stale)
+    monkeypatch.setattr(page, "page_text", lambda: "text")
+    assert page.main(["--check"]) == 1
+    assert "run python -m hybridflow.ops.page" in capsys.readouterr().err
+    assert not stale.exists()
+    assert page.main([]) == page.main(["--check"]) == 0
