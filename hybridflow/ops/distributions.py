@@ -1,7 +1,4 @@
-"""The operations behind the further distributions of `hf.random`; each takes a generator's state, as in `draws`.
-
-The binomial distribution runs JAX's sampler, with a key made from the state.
-"""
+"""The operations behind the further distributions of `hf.random`; each takes a generator's state, as in `draws`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -40,18 +36,11 @@ from hybridflow.ops.draws import (
     working_dtype,
 )
 from hybridflow.ops.jax_rule import rule_from_lowering
-from hybridflow.ops.rejection import log_gamma_draw, poisson_draw, unfolded
+from hybridflow.ops.rejection import binomial_draw, log_gamma_draw, poisson_draw, unfolded
 from hybridflow.ops.sizes import Shape
-from hybridflow.ops.threefry import STATE_WORDS, random_bits, threefry
+from hybridflow.ops.threefry import random_bits
 
 _NO_KERNEL = No("a draw runs as XLA runs it, so that its bits are the compiled ones")
-
-
-def _key(state: Any) -> Any:
-    """Return a generator's state as a key of JAX."""
-    words = [lax.index_in_dim(state, index, keepdims=False) for index in range(STATE_WORDS)]
-    first, second = threefry((words[0], words[1]), (words[3], words[2]))
-    return jax.random.wrap_key_data(jnp.stack([first, second]), impl="threefry2x32")
 
 
 def _infer(name: str, ends: int = 0) -> Callable[..., TensorSpec]:
@@ -361,8 +350,8 @@ def random_poisson(state: TensorLike, rate: TensorLike, shape: Shape, dtype: Any
 
 def _binomial_lower(state: Any, trials: Any, p: Any, *, shape: Shape, dtype: Any) -> Any:
     working = working_dtype(p.dtype)
-    n, q = (broadcast_lowered(unfolded(state, lax.convert_element_type(one, working)), shape) for one in (trials, p))
-    return lax.convert_element_type(jax.random.binomial(_key(state), n, q, shape, working), dtype)
+    n, q = (broadcast_lowered(lax.convert_element_type(one, working), shape) for one in (trials, p))
+    return lax.convert_element_type(binomial_draw(state, n, q), dtype)
 
 
 def _binomial_samples(rng: np.random.Generator) -> Any:

@@ -390,7 +390,8 @@ def gamma(concentration: TensorLike, shape: Any = None, scale: TensorLike = 1.0,
     """Draw from the gamma distribution of mean ``concentration * scale`` from the default generator.
 
     Args:
-        concentration: the shape parameter, positive; a tensor's (implicit, first-order) gradient flows.
+        concentration: the shape parameter, positive (NaN otherwise); a tensor's (implicit, first-order) gradient
+            flows.
         shape: the shape, in which the parameters broadcast; their shape if not given.
         scale: the scale; a tensor's gradient flows.
         dtype: a floating-point dtype.
@@ -496,7 +497,7 @@ def poisson(rate: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
         dtype: an integer dtype.
 
     Returns:
-        The counts, in the dtype.
+        The counts, in the dtype; 0 where a tensor's parameters are none.
 
     Raises:
         DTypeError: a dtype that is no integer.
@@ -524,7 +525,7 @@ def binomial(trials: TensorLike, p: TensorLike, shape: Any = None, dtype: Any = 
         dtype: an integer dtype.
 
     Returns:
-        The counts, in the dtype.
+        The counts, in the dtype; 0 where a tensor's parameters are none.
 
     Raises:
         DTypeError: a dtype that is no integer.
@@ -535,6 +536,9 @@ def binomial(trials: TensorLike, p: TensorLike, shape: Any = None, dtype: Any = 
         >>> import hybridflow as hf
         >>> hf.random.binomial([3, 5], 1.0)
         Tensor([3, 5], dtype=int32)
+
+    Reference:
+        Hormann, "The generation of binomial random variates", 1993.
     """
     return default_generator().binomial(trials, p, shape, dtype)
 

@@ -132,13 +132,13 @@ def poisson_draw(state: Any, rate: Any) -> Any:
     valid = (rate >= 0) & (rate < np.inf)
     small = rate < _LARGE_RATE
     u = open_unit(tries(jnp.zeros((), uint32))[0], working)
-    counts = jnp.where(valid & small, _by_inversion(u, jnp.where(valid & small, rate, 0)), np.nan)
+    inverted = jnp.where(valid & small, rate, 0)
+    counts = jnp.where(valid & small, _by_inversion(u, lax.exp(-inverted), lambda k: inverted / (k + 1)), np.nan)
     mu = jnp.where(valid & ~small, rate, _LARGE_RATE)
     b = 0.931 + 2.53 * lax.sqrt(mu)
     a = -0.059 + 0.02483 * b
     log_inverse = lax.log(1.1239 + 1.1328 / (b - 3.4))
     squeeze = 0.9277 - 3.6224 / (b - 2)
-    log_mu = lax.log(mu)
 
     def propose(number: Any) -> tuple[Any, Any]:
         first, second = tries(number + np.uint32(1))
@@ -147,25 +147,106 @@ def poisson_draw(state: Any, rate: Any) -> Any:
         k = lax.floor((2 * a / us + b) * centred + mu + 0.43)
         quick = (us >= 0.07) & (v <= squeeze)
         hopeless = (k < 0) | ((us < 0.013) & (v > us))
-        bound = k * log_mu - mu - lax.lgamma(jnp.maximum(k, 0) + 1)
-        exact = lax.log(v) + log_inverse - lax.log(a / (us * us) + b) <= bound
+        exact = lax.log(v) + log_inverse - lax.log(a / (us * us) + b) <= _log_poisson(k, mu)
         return k, quick | (~hopeless & exact)
 
     return _until_accepted(counts, valid & ~small, propose)
 
 
-def _by_inversion(u: Any, rate: Any) -> Any:
-    """Return the least counts whose distribution function reaches `u`."""
+def binomial_draw(state: Any, trials: Any, p: Any) -> Any:
+    """Draw binomially distributed counts, as floats: by inversion of small means, by transformed rejection of others.
+
+    Args:
+        state: a generator's state.
+        trials: integers, as float32 or float64; NaN where they are not from 0 on and finite.
+        p: probabilities, of the same shape and dtype; NaN where they are not from 0 to 1.
+
+    Reference:
+        Hormann, "The generation of binomial random variates", 1993.
+    """
+    working, shape = p.dtype, p.shape
+    tries = _tries(state, shape, working)
+    n, p = unfolded(state, trials), unfolded(state, p)
+    valid = (n >= 0) & (n < np.inf) & (p >= 0) & (p <= 1)
+    rare = jnp.where(valid, jnp.minimum(p, 1 - p), 0)
+    small = n * rare < _LARGE_RATE
+    u = open_unit(tries(jnp.zeros((), uint32))[0], working)
+    few = jnp.where(valid & small, n, 0)
+    odds = rare / (1 - rare)
+    inverted = _by_inversion(u, lax.exp(few * lax.log1p(-rare)), lambda k: (few - k) / (k + 1) * odds)
+    counts = jnp.where(valid & small, inverted, np.nan)
+    n_, q = jnp.where(valid & ~small, n, 40), jnp.where(valid & ~small, rare, 0.5)
+    spread = lax.sqrt(n_ * q * (1 - q))
+    b = 1.15 + 2.53 * spread
+    a = -0.0873 + 0.0248 * b + 0.01 * q
+    log_alpha = lax.log((2.83 + 5.1 / b) * spread)
+    squeeze = 0.92 - 4.2 / b
+    at_mode = _log_binomial(lax.floor((n_ + 1) * q), n_, q)
+
+    def propose(number: Any) -> tuple[Any, Any]:
+        first, second = tries(number + np.uint32(1))
+        centred, v = open_unit(first, working) - 0.5, open_unit(second, working)
+        us = 0.5 - lax.abs(centred)
+        k = lax.floor((2 * a / us + b) * centred + n_ * q + 0.5)
+        inside = (k >= 0) & (k <= n_)
+        quick = (us >= 0.07) & (v <= squeeze)
+        height = _log_binomial(lax.clamp(jnp.zeros_like(k), k, n_), n_, q) - at_mode
+        exact = lax.log(v) + log_alpha - lax.log(a / (us * us) + b) <= height
+        return k, inside & (quick | exact)
+
+    drawn = _until_accepted(counts, valid & ~small, propose)
+    return jnp.where(p > 0.5, n - drawn, drawn)
+
+
+def _deviance(k: Any, mean: Any) -> Any:
+    """Return ``k log(mean / k) + k - mean`` for positive `k`, without the cancellation of its terms."""
+    delta = (mean - k) / k
+    return k * (lax.log1p(delta) - delta)
+
+
+def _stirling(k: Any) -> Any:
+    """Return what Stirling's formula lacks of ``log(k!)``, for `k` from 1 on."""
+    square = 1 / (k * k)
+    return (1 / 12 - (1 / 360 - square / 1260) * square) / k
+
+
+def _log_poisson(k: Any, mean: Any) -> Any:
+    """Return the logarithm of the Poisson probability of `k`.
+
+    Reference:
+        Loader, "Fast and accurate computation of binomial probabilities", 2000.
+    """
+    some = jnp.maximum(k, 1)
+    found = _deviance(some, mean) - 0.5 * lax.log(2 * math.pi * some) - _stirling(some)
+    return jnp.where(k < 1, -mean, found)
+
+
+def _log_binomial(k: Any, n: Any, p: Any) -> Any:
+    """Return the logarithm of the binomial probability of `k`; see `_log_poisson`."""
+    some = lax.clamp(jnp.ones_like(k), k, n - 1)
+    rest = n - some
+    found = _deviance(some, n * p) + _deviance(rest, n * (1 - p)) + 0.5 * lax.log(n / (2 * math.pi * some * rest))
+    found += _stirling(n) - _stirling(some) - _stirling(rest)
+    return jnp.where(k < 1, n * lax.log1p(-p), jnp.where(k > n - 1, n * lax.log(p), found))
+
+
+def _by_inversion(u: Any, first: Any, ratio: Callable[[Any], Any]) -> Any:
+    """Return the least counts whose distribution function reaches `u`.
+
+    Args:
+        u: uniform numbers.
+        first: the probability of 0.
+        ratio: from k to the probability of k + 1 over that of k.
+    """
     most = 10 * math.ceil(_LARGE_RATE)  # far beyond what one uniform number can ask for
 
     def step(carry: Any) -> Any:
         k, term, total = carry
         going = u > total
-        term = jnp.where(going, term * rate / (k + 1), term)
+        term = jnp.where(going, term * ratio(k), term)
         return jnp.where(going, k + 1, k), term, jnp.where(going, total + term, total)
 
     def unfinished(carry: Any) -> Any:
-        return jnp.any((u > carry[2]) & (carry[0] < most))
+        return jnp.any((u > carry[2]) & (carry[0] < most) & (carry[1] > 0))
 
-    first = lax.exp(-rate)
     return lax.while_loop(unfinished, step, (jnp.zeros_like(u), first, first))[0]
