@@ -119,11 +119,8 @@ def test_split_gives_independent_repeatable_streams():
 
 
 PARITY: dict[str, Callable[[], hf.Tensor]] = {
-    "standard": lambda: hf.random.gumbel((33,)) + hf.random.laplace((33,), 0.3, 1.7) + hf.random.logistic((33,)),
-    "exponential": lambda: hf.random.exponential((33,)) + 1,
-    "cauchy float64": lambda: hf.random.cauchy((33,), 0.1, dtype="float64"),
+    "standard": lambda: hf.random.gumbel((33,)) + hf.random.laplace((33,), 0.3, 1.7) + hf.random.exponential((33,)),
     "gamma": lambda: hf.random.gamma([0.1, 0.9, 40.0], (11, 3), scale=0.7),
-    "beta": lambda: hf.random.beta([0.1, 0.9], 3.0, (11, 2)),
     "dirichlet": lambda: hf.random.dirichlet([0.1, 0.9], (11,)),
     "lognormal": lambda: hf.random.lognormal((33,), 0.1, 0.3),
     "vectors": lambda: hf.random.multivariate_normal([0.1, 0.7], [[2.0, 0.5], [0.5, 1.0]], (11,)),

@@ -17,7 +17,7 @@ from hybridflow.autodiff.transform import differentiate
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.dims import DimScope
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.op import REGISTRY, No, Sample, Stops
+from hybridflow.core.op import REGISTRY, No, Sample
 from hybridflow.core.spec import make_spec
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ops.jax_functions import JaxFunction, jax_function
@@ -339,14 +339,14 @@ def _with_rule() -> list[str]:
     special = [name for name in names if REGISTRY[name].saves.hidden or REGISTRY[name].has("own_rule")]
     ordinary = sorted(
         name for name in names
-        if name not in special and (REGISTRY[name].vjp or isinstance(REGISTRY[name].vjp, Stops))
+        if name not in special and not isinstance(REGISTRY[name].vjp, No)
     )  # fmt: skip
-    return sorted({*special, *ordinary[::15]})
+    return sorted({*sorted(special)[::2], *ordinary[::25]})
 
 
 def _work(traced):
     sizes = [x.size for x in traced.arrays]
-    return min(sizes) == 0, sum(sizes)
+    return min(sizes, default=0) == 0, sum(sizes)
 
 
 @pytest.mark.parametrize("name", _with_rule())
