@@ -10,8 +10,8 @@ operators and methods stay eager (see `tests.compiled_namespace`).
 Printed are the number of tests passed, failed and skipped, and every failure, with its reason if it is a known one
 (`KNOWN`). The exit status is 1 if a failure is not known.
 
-Examples are drawn without randomness, so two runs give the same result; ``--max-examples 5`` takes about two minutes
-eagerly and twenty compiled. ``-k WORDS`` and further arguments go to pytest, as do names like
+Examples are drawn without randomness, so two runs give the same result; with the five examples per test that
+are the default they take a few minutes. ``-k WORDS`` and further arguments go to pytest, as do names like
 ``array_api_tests/test_fft.py``.
 
 Example::
