@@ -139,7 +139,7 @@ def test_directions_are_checked(name: str, primals: Any, tangents: Any, error: A
 
 
 @pytest.mark.parametrize("mode", ["auto", "forward", "reverse"])
-@pytest.mark.parametrize("argnums", [0, 1, (1, 0), -1])
+@pytest.mark.parametrize("argnums", [-1, (1, 0)])
 def test_jacobian_is_jax_s(mode: str, argnums: Any):
     p = Pair(W, V[:2])
     run = hf.jacobian(lambda p, x: several(hf, p, x), argnums, mode)
@@ -262,7 +262,7 @@ def test_jacobians_of_jacobians(modes: tuple[str, ...]):
 
     found: Any = functools.reduce(lambda g, mode: hf.jacobian(g, mode=mode), modes, lambda x: f(hf, x))
     expected: Any = functools.reduce(lambda g, _: jax.jacobian(g), modes, lambda x: f(jnp, x))
-    close(both(found, f64(X[:2]), rtol=1e-9, atol=1e-9), in_x64(expected, X[:2]), rtol=1e-8, atol=1e-9)
+    close(found(f64(X[:2])), in_x64(expected, X[:2]), rtol=1e-8, atol=1e-9)
 
 
 # -- every transformation inside every other ----------------------------------------------------------------------
@@ -311,7 +311,7 @@ OURS, JAXS = of(hf, hf), of(jax, jnp)
 MAIN = ["grad", "jvp", "jacobian", "vmap", "compile", "tape.jacobian"]
 PAIRS = [*itertools.product(MAIN, MAIN), ("scan", "jvp"), ("vmap", "scan"), ("vmap in", "vjp"), ("tape", "vmap in"),
          ("jvp", "scan"), ("hessian", "vmap"), ("vmap", "hessian"), ("compile", "hessian")]  # fmt: skip
-TRIPLES = [tuple(np.random.default_rng(i).choice([name for name in OURS if name != "hessian"], 3)) for i in range(8)]
+TRIPLES = [tuple(np.random.default_rng(i).choice([name for name in OURS if name != "hessian"], 3)) for i in range(6)]
 
 
 @pytest.mark.parametrize("names", [*PAIRS, *TRIPLES], ids="-".join)
