@@ -1392,6 +1392,33 @@ def generator_with_branch(x):
 
 
 @on(2.0, -2.0)
+def generator_with_exits(x):
+    def some(n):
+        for i in range(5):
+            if i == n:
+                return
+            if i == 1:
+                continue
+            while True:
+                if i >= 0:
+                    break
+            yield x * i if x > 0 else x
+
+    return list(some(4))
+
+
+@on(2.0, -2.0)
+def exits_in_finally(x, n=2):
+    for i in range(4):
+        try:
+            x = x * i if x > 0 else x - i
+        finally:
+            if i == n:
+                return x  # noqa: B012
+    return -x
+
+
+@on(2.0, -2.0)
 def generator_from(x):
     def inner(v):
         yield v * 2 if v > 0 else v

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hybridflow as hf
-from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TraceError
+from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TracedValueError, TraceError
 
 X = hf.asarray(2.0)
 
@@ -257,6 +257,18 @@ def test_an_endless_iterator():
             hf.compile(f)(X)
     finally:
         runtime._ENDLESS = before
+
+
+def test_conditions_that_stay_python():
+    def several(x):
+        for i in range(3):
+            if x > i:
+                return
+            yield i
+
+    for f in (lambda x: [i for i in range(3) if x > i], lambda x: list(several(x)), lambda x: x > 0 and (y := x) > y):
+        with pytest.raises(TracedValueError, match=r"Conditions of comprehensions, those with := .* stay Python's"):
+            hf.compile(f)(X)
 
 
 def test_a_range_up_to_a_tensor_is_for_loops_only():

@@ -69,7 +69,7 @@ FAULTS: dict[str, tuple[Any, str, Any, list[str]]] = {
     "a raise in a branch raises at once": (branches, "RAISED", "__no_such__", ["raise_in_branch"]),
     "a raise in a branch is lost": (branches, "add_raise", lambda error: None, ["raise_in_branch", "raise_in_loop"]),
     "cells are not read": (cells.Cells, "read", lambda self: dict.fromkeys(self.names, 0.0), ["if_else"]),
-    "no exit is lowered": (control, "lower_exits", lambda node: None, ["if_return", "for_break"]),
+    "no exit is lowered": (control, "lower_exits", lambda node: True, ["if_return", "for_break"]),
     "every block exits": (exits._Lowering, "always", lambda self, block: True, ["if_return_many", "mixed_exits"]),
     "exits of loops are not known": (
         exits._Lowering, "exits_of", lambda self, node: set(), ["for_return", "for_break"]),

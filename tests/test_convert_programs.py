@@ -8,6 +8,7 @@ from __future__ import annotations
 import linecache
 import random
 import sys
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,9 @@ class Writer:
 
     def statement(self, indent: str, depth: int, loops: int) -> None:
         choice = self.rng.random()
+        if depth and choice > 0.93:
+            self.construct(indent, depth, loops)
+            return
         if depth == 0 or choice < 0.3:
             self.simple(indent)
         elif choice < 0.65:
@@ -67,6 +71,29 @@ class Writer:
             if self.rng.random() < 0.4:
                 self.simple(indent + "    ")
             self.lines.append(f"{indent}    {self.rng.choice(kinds)}")
+
+    def construct(self, indent: str, depth: int, loops: int) -> None:
+        """Write a block of another kind."""
+        kind, inner = self.rng.randint(0, 3), indent + "    "
+        if kind == 0:
+            self.lines.append(f"{indent}try:")
+            self.block(inner, depth - 1, loops)
+            self.lines.append(f"{indent}finally:")
+            self.simple(inner)
+        elif kind == 1:
+            self.lines.append(f"{indent}with suppress(KeyError):")
+            self.block(inner, depth - 1, loops)
+        elif kind == 2:
+            self.lines.append(f"{indent}match k:")
+            for pattern in ("0", "1 | 2", f"m if {self.condition()}"):
+                self.lines.append(f"{inner}case {pattern}:")
+                self.block(inner + "    ", depth - 1, loops)
+        else:
+            self.names += 1
+            name = f"f{self.names}"
+            self.lines += [f"{indent}def {name}(x, y, k, t):", f"{inner}c = 0"]
+            self.block(inner, depth - 1, 0)
+            self.lines += [f"{inner}return x, y, k + c, t", f"{indent}x, y, k, t = {name}(y, x, k, t * 0.5)"]
 
     def simple(self, indent: str) -> None:
         kind = self.rng.randint(0, 5)
@@ -119,7 +146,7 @@ def arguments(seed: int) -> list[hf.Tensor]:
 
 def check(seed: int, depth: int = 3, calls: int = 2) -> None:
     text = "\n".join(Writer(seed, depth).lines) + "\n"
-    names: dict[str, Any] = {"hf": hf}
+    names: dict[str, Any] = {"hf": hf, "suppress": suppress}
     name = f"<program {seed}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     exec(compile(text, name, "exec"), names)
@@ -153,4 +180,6 @@ if __name__ == "__main__":
         except Exception as problem:
             wrong.append(number)
             print(number, type(problem).__name__, str(problem)[:300].replace("\n", " | "), flush=True)
+        if number % 100 == 99:
+            print(f"{number + 1 - int(sys.argv[1])} programs, {len(wrong)} differ", flush=True)
     print(f"{len(wrong)} of {int(sys.argv[2]) - int(sys.argv[1])} differ: {wrong[:50]}")

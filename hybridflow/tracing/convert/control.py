@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hybridflow.tracing.convert.exits import (
+    has_exit,
     inside_body,
     is_converted_branch,
     is_converted_loop,
@@ -35,8 +36,9 @@ class _Counter:
 class Control:
     """Rewrites the blocks of one function."""
 
-    def __init__(self, node: ast.FunctionDef, counter: _Counter) -> None:
+    def __init__(self, node: ast.FunctionDef, counter: _Counter, exits_stay: bool) -> None:
         self.counter = counter
+        self.exits_stay = exits_stay
         self.uses = Uses()
         statements = list(inside_body(node))
         self.globals = {name for one in statements if isinstance(one, ast.Global) for name in one.names}
@@ -76,10 +78,13 @@ class Control:
 
     def statement(self, node: Any, live: frozenset[str]) -> list[Any]:
         """Rewrite a statement."""
+        stays = self.exits_stay and has_exit(node)
         if isinstance(node, ast.If):
-            return self.branch(node, live) if is_converted_branch(node) else self.inside(node, live, ("body", "orelse"))
+            if is_converted_branch(node) and not stays:
+                return self.branch(node, live)
+            return self.inside(node, live, ("body", "orelse"))
         if isinstance(node, ast.While | ast.For):
-            if is_converted_loop(node):
+            if is_converted_loop(node) and not stays:
                 return self.loop(node, live)
             return self.inside(node, live | self.uses.of(node).read, ("body", "orelse"))
         if isinstance(node, ast.With):
@@ -211,8 +216,8 @@ class Control:
 def convert_function(node: ast.FunctionDef, counter: _Counter) -> None:
     """Rewrite the control flow of a function and of those inside it."""
     lower_matches(node)
-    lower_exits(node)
-    Control(node, counter).run(node)
+    exits_stay = lower_exits(node)
+    Control(node, counter, exits_stay).run(node)
 
 
 def convert_control_flow(node: Any) -> None:

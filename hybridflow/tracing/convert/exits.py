@@ -226,14 +226,21 @@ def inside_body(node: Any) -> Iterator[Any]:
         yield from inside(statement)
 
 
-def lower_exits(node: ast.FunctionDef) -> None:
-    """Lower the exits of a function, if any stands inside of what is converted.
+def has_exit(node: Any) -> bool:
+    """Whether a statement returns, breaks or continues somewhere."""
+    return any(isinstance(one, ast.Return | ast.Break | ast.Continue) for one in inside(node))
+
+
+def lower_exits(node: ast.FunctionDef) -> bool:
+    """Lower the exits of a function, if any stands inside of what is converted; return whether they stay there.
 
     A generator's exits stay, and so do those of a function with an exit in a ``finally``.
     """
     generator = any(isinstance(one, ast.Yield | ast.YieldFrom) for one in inside_body(node))
-    if generator or not _needs_lowering(node) or _exits_in_finally(node):
-        return
+    if not _needs_lowering(node):
+        return False
+    if generator or _exits_in_finally(node):
+        return True
     lowering = _Lowering()
     place = one_line(node.body[-1])
     returns = any(isinstance(one, ast.Return) for one in inside_body(node))
@@ -246,3 +253,4 @@ def lower_exits(node: ast.FunctionDef) -> None:
         body = [assign(first, store(first, ".returned"), constant(first, False)), *body]
         body.append(at(place, ast.Return(load(place, RESULT))))
     node.body = [*start, *body]
+    return False
