@@ -63,12 +63,12 @@ def _reads(found: Observations, function: FunctionType, instance: Any) -> Iterat
         own = code.co_varnames[0] if code is function.__code__ and instance is not None and code.co_argcount else None
         value: Any = MISSING
         for step in dis.get_instructions(code):
-            name: Any = step.argval
+            name: Any = step.argval[-1] if isinstance(step.argval, tuple) else step.argval  # of two loads in one step
             if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 value = _global(found, function.__globals__, name)
             elif step.opname in _FREE and name in cells:
                 value = _cell(found, cells[name], name)
-            elif step.opname.startswith("LOAD_FAST") and name == own:
+            elif "LOAD_FAST" in step.opname and name == own:
                 value = instance
             elif step.opname in _ATTRIBUTE and value is not MISSING:
                 value = _attribute(found, value, name)
