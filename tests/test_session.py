@@ -185,7 +185,7 @@ def test_what_no_run_could_leave_behind_is_refused():
         x = hf.placeholder((2,), name="x")
         loss = (w * x).sum()
         for ask in (loss.backward, lambda: w.grad, w.zero_grad):
-            with pytest.raises(RuntimeError, match=r"w\.grad: asked for or written inside of graph\n.*test_session"):
+            with pytest.raises(RuntimeError, match=r"w\.grad: asked for or written .* 'g'\n.*test_session"):
                 ask()
 
         def branch(v: Any) -> Any:
