@@ -94,12 +94,9 @@ def _followed(inputs: tuple[Tensor, ...], start: int) -> tuple[Edge | None, ...]
     return tuple([t._edge if t._edge is not None and t._edge[0].stamp >= start else None for t in inputs])
 
 
-def _lasts(op: Op, edges: tuple[Edge | None, ...], outputs: tuple[Any, ...]) -> bool:
-    """Whether what an op computes from these values requires a gradient, as they do."""
-    for edge in edges:
-        if edge is not None and edge[0].stamp == FOREVER:
-            return type(op.vjp) is not Stops and any(is_differentiable(dtype) for _, dtype in outputs)
-    return False
+def _passes(op: Op, outputs: tuple[Any, ...]) -> bool:
+    """Whether what an op computes from values that require a gradient requires one too."""
+    return type(op.vjp) is not Stops and any(is_differentiable(dtype) for _, dtype in outputs)
 
 
 def record(
@@ -131,8 +128,11 @@ def record(
     node.backend = backend
     node.scope = None
     node.sequence = node.stamp = next_sequence()
-    if _lasts(op, edges, node.outputs):
-        node.stamp = FOREVER
+    for edge in edges:
+        if edge is not None and edge[0].stamp == FOREVER:
+            if _passes(op, node.outputs):
+                node.stamp = FOREVER
+            break
     if not many:
         result = _new(Tensor)
         result._value = outputs

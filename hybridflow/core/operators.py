@@ -84,11 +84,11 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
         result = _new(Tensor)
         result._value = y
         result._alt = None
-        edge_a = self._edge
-        edge_b = other._edge
-        if edge_a is None and edge_b is None:
+        if self._edge is None and other._edge is None:
             result._edge = None
             return result
+        edge_a = self._edge
+        edge_b = other._edge
         start = FOREVER if context is None else context.start
         lasting = False
         if edge_a is not None:
@@ -103,7 +103,7 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
                 edge_b = None
             elif stamp == FOREVER:
                 lasting = passes
-        if (edge_a is None and edge_b is None) or (start == FOREVER and not passes):
+        if (edge_a is None and edge_b is None) or (context is None and not passes):
             result._edge = None
             return result
         node = _new(Node)
@@ -120,8 +120,10 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
             if not is_internal(frame):
                 user_file = code.co_filename
         node.saved = (y if save_y else None, a if save_a else None, b if save_b else None)
-        if (edge_a is None and not save_a) or (edge_b is None and not save_b):
-            node.input_specs = ((a.shape, a.dtype, None if a.ndim else a), (b.shape, b.dtype, None if b.ndim else b))
+        if edge_b is None and not save_b:  # then the other one has a producer
+            node.input_specs = None, (b.shape, b.dtype, None if b.ndim else b)
+        elif edge_a is None and not save_a:
+            node.input_specs = (a.shape, a.dtype, None if a.ndim else a), None
         else:
             node.input_specs = None
         node.backend = "host"
@@ -171,7 +173,7 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
             return result
         stamp = edge[0].stamp
         start = FOREVER if context is None else context.start
-        if stamp < start or (start == FOREVER and not passes):
+        if stamp < start or (context is None and not passes):
             result._edge = None
             return result
         node = _new(Node)
