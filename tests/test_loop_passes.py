@@ -279,3 +279,17 @@ def test_invariants_of_a_parsed_graph_belong_to_the_graph_around():
     graph = PASSES["loop_invariants"](ir.parse("\n".join(line.removeprefix("        ") for line in lines)))
     ir.verify(graph)
     assert {node.scope for node in graph.nodes} == {graph.inputs[0].scope}
+
+
+def test_the_backward_pass_of_a_branch_recomputes_nothing():
+    def f(x: hf.Tensor):
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = hf.cond(hf.sum(x) > 0, lambda: hf.tanh(hf.exp(x)) * x, lambda: hf.sin(x * 3.0) * x)
+        return tape.gradient(y, x)
+
+    forward, backward = loops(compiled_graph(f, tensor(1, 2)))
+    made = [node.op.name for body in bodies(forward) for node in body.nodes]
+    again = [node.op.name for body in bodies(backward) for node in body.nodes]
+    assert {"tanh", "exp", "sin"} <= set(made)
+    assert not {"tanh", "exp", "sin"} & set(again)
