@@ -130,6 +130,37 @@ def test_other_losses():
     close(both(lambda a, b: nn.cosine_similarity(a, b, 0), a, b[:, :1]), cosine(a.T, b[:, :1].T))
 
 
+# -- one and three spatial axes -----------------------------------------------------------------------------------
+
+
+def _is_torchs(ours: Callable[..., Any], theirs: Callable[..., Any], *arrays: np.ndarray, **options: Any) -> None:
+    torch = pytest.importorskip("torch")
+    expected = [torch.tensor(x, requires_grad=True) for x in arrays]
+    result = theirs(*expected, **options)
+    result.pow(2).sum().backward()
+    tensors = [hf.asarray(x) for x in arrays]
+    with hf.GradientTape() as tape:
+        tape.watch(tensors)
+        y = ours(*tensors, **options)
+        loss = hf.sum(y * y)
+    close(y, result.detach().numpy(), atol=1e-4)
+    for one, other in zip(tape.gradient(loss, tensors), expected, strict=True):
+        close(one, other.grad.numpy(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("spatial", [1, 3])
+def test_convolutions_and_pooling_of_other_spatial_axes_are_torchs(spatial: int):
+    functional = pytest.importorskip("torch").nn.functional
+    x = draw(2, 4, *[5] * spatial)
+    options = {"stride": 2, "padding": 2, "dilation": 2, "groups": 2}
+    _is_torchs(nn.conv, getattr(functional, f"conv{spatial}d"), x, draw(6, 2, *[2] * spatial), **options)
+    _is_torchs(nn.conv_transpose, getattr(functional, f"conv_transpose{spatial}d"), x, draw(4, 3, *[3] * spatial),
+               **options)  # fmt: skip
+    for kind in ("max", "avg"):
+        ours, theirs = getattr(nn, f"{kind}_pool"), getattr(functional, f"{kind}_pool{spatial}d")
+        _is_torchs(lambda x, ours=ours: ours(x, 3, 2), lambda x, theirs=theirs: theirs(x, 3, 2), x)
+
+
 # -- guarded branches ---------------------------------------------------------------------------------------------
 
 ZERO = np.zeros(3, np.float32)

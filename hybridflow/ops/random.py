@@ -4,6 +4,11 @@ A `Generator` holds a key and a counter in a Variable. Every draw uses the count
 draws of a generator repeat each other, a seed repeats a whole run, and a compiled function advances the same counter.
 If a call fails, the counter stays where it was. The functions of this module use one default generator, which starts
 from the operating system's entropy unless `seed` is called.
+
+The bits are Threefry-2x32 of the key and the counter (20 rounds, with the published answers), on every machine and in
+every version. What a distribution makes of them is the same eager and compiled and from run to run, but may change
+with the version of hybridflow or of jax, and with the kind of device. `split` gives parallel workers streams of their
+own; each worker's draws then do not depend on what the others do.
 """
 
 from __future__ import annotations
