@@ -616,6 +616,20 @@ def for_range_three(x, a, b, c):
     return x
 
 
+@on((2.0, 10, 1), (2.0, 10, 0), grad=False)
+def for_range_without_step(x, n, step):
+    for i in range(0, n, step * 2):
+        x = x + i
+    return x
+
+
+@on((2.0, 10), grad=False)
+def for_range_zero_step(x, n):
+    for i in range(0, n, 0):
+        x = x + i
+    return x
+
+
 @on((2.0, 10), grad=False)
 def for_range_break(x, n):
     for i in range(n):

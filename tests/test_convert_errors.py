@@ -17,10 +17,12 @@ def line(function, offset):
 def test_a_variable_set_in_one_branch_only():
     def f(x):
         if x > 0:
-            y = x
+            _ = None
+            y = x * 2
         return y
 
-    with pytest.raises(TraceError, match=rf"'y' has a value if the condition at {__file__}:{line(f, 1)} is true"):
+    places = rf"{__file__}:{line(f, 1)} is true(?s:.*):{line(f, 3)} if true"
+    with pytest.raises(TraceError, match=rf"'y' has a value if the condition at {places}"):
         hf.compile(f)(X)
 
 
@@ -34,6 +36,26 @@ def test_a_variable_set_in_the_other_branch_only():
 
     with pytest.raises(TraceError, match=r"'y' has a value if the condition at .* is false, and none if it is true"):
         hf.compile(f)(X)
+
+
+def test_a_variable_without_a_value_may_stay_unread_through_other_branches():
+    def f(x):
+        if x > 0:
+            if x > 1:
+                y = x
+        elif x > -1:
+            pass
+        if x < 5:
+            x = x + 1
+            if x < 0:
+                y = x * 2
+        try:
+            return x
+        finally:
+            if x is None:
+                print(y)
+
+    assert hf.compile(f)(X).item() == 3.0
 
 
 def test_shapes_that_do_not_meet():

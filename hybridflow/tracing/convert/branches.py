@@ -17,7 +17,7 @@ from hybridflow.ir.builder import Traced, add_check, trace_body
 from hybridflow.tracing.convert.cells import Cells
 from hybridflow.tracing.convert.poison import UNSET, Late, Poison, set_in_one, spoken
 from hybridflow.tracing.convert.regions import DEPTH, is_too_deep, region
-from hybridflow.tracing.convert.values import Value, difference, is_number, same_python, truth, zeros_like
+from hybridflow.tracing.convert.values import Value, difference, is_number, same_python, shown, truth, zeros_like
 
 Block = Callable[[], Any]
 RAISED = "__hybridflow_raised__"
@@ -138,8 +138,10 @@ class _Branches:
             has = one or two
             assert has is not None
             poison = next((leaf for leaf in has.leaves if type(leaf) is Poison), None)
-            if poison is not None or not (self.exits or name.startswith(".") or name in true.ran or name in false.ran):
-                return (poison or set_in_one(name, "true" if two is None else "false", self.place),)
+            if poison is not None:
+                return (poison,)
+            if not (self.exits or name.startswith(".") or name in true.ran or name in false.ran):
+                return (set_in_one(name, "true" if two is None else "false", self.place, shown(has)),)
             return self.joined(name, true, false, plan, has, has)
         found = difference(name, one, two, self.place)
         return (found,) if found is not None else self.joined(name, true, false, plan, one, two)

@@ -72,11 +72,12 @@ def spoken(name: str) -> str:
     return "the function's result" if name == ".result" else f"variable {name!r}"
 
 
-def set_in_one(name: str, when: str, place: str) -> Poison:
+def set_in_one(name: str, when: str, place: str, value: str) -> Poison:
     """Return what a variable holds that only one branch sets."""
     other = "false" if when == "true" else "true"
     return Poison(
         TraceError,
         message(f"{spoken(name)} has a value if the condition at {place} is {when}, and none if it is {other}",
+                got=f"{value} if {when}",
                 hint="Give it a value before the branch, or in both."),
     )  # fmt: skip

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from hybridflow.autodiff.namespaces import PUBLIC
-from hybridflow.core.errors import ArgumentTypeError, TraceError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
 from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.ir.builder import add_check
 from hybridflow.tracing.convert.values import is_tensor
 
 
@@ -123,6 +124,11 @@ def ranged(*args: Any) -> Any:
             raise ArgumentTypeError(
                 message("range: only an integer tensor of shape () is an index", got=str(as_tensor(tensor).spec))
             )
+    step = args[2] if len(args) == 3 else 1
+    if is_tensor(step):
+        add_check(PUBLIC.not_equal(step, 0), ArgumentError, "range() arg 3 must not be zero")
+    elif step == 0:
+        return range(0, 0, step)  # raises Python's error
     if len(args) == 1:
         return TensorRange(0, args[0], 1)
-    return TensorRange(args[0], args[1], args[2] if len(args) == 3 else 1)
+    return TensorRange(args[0], args[1], step)

@@ -105,7 +105,7 @@ def difference(name: str, a: Value, b: Value, place: str) -> Poison | None:
         return Poison(
             TraceError,
             message(f"{what} has another structure if the condition at {place} is true than if it is false",
-                    got=f"{_shown(a)} if true, {_shown(b)} if false", hint="Give it one structure in both branches."),
+                    got=f"{shown(a)} if true, {shown(b)} if false", hint="Give it one structure in both branches."),
         )  # fmt: skip
     for one, other in zip(a.leaves, b.leaves, strict=True):
         found = _leaf_difference(what, one, other, place)
@@ -153,7 +153,8 @@ def _shapes(what: str, a: Any, b: Any, place: str) -> Poison:
     )  # fmt: skip
 
 
-def _shown(value: Value) -> str:
+def shown(value: Value) -> str:
+    """Describe a value: its leaves and the lines that made them."""
     leaves = [made_at(leaf) for leaf in value.leaves]
     return str(jax.tree_util.tree_unflatten(value.tree, [_Text(leaf) for leaf in leaves]))[:120]
 
