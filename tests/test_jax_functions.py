@@ -102,8 +102,13 @@ def test_closed_over_arrays_are_seen_when_they_change():
     weights = jnp.ones(3)
     f = hf.from_jax(lambda x: x * weights)
     close(f(tensor(*X)), X)
+    compiled = hf.compile(lambda x: f(x))
+    close(compiled(tensor(*X)), X)
     weights = jnp.full(3, 2.0)
     close(f(tensor(*X)), 2 * X)
+    close(compiled(tensor(*X)), 2 * X)
+    assert compiled.trace_count == 2
+    assert "weights" in str(compiled.explain())
 
 
 def test_python_values_and_static_arguments():

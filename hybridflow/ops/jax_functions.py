@@ -15,6 +15,7 @@ import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64, jaxpr_as_function, x64_enabled
 from hybridflow.core.attrs import attr_key
+from hybridflow.core.context import CONTEXT
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import WIDE, as_dtype, is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
@@ -261,6 +262,10 @@ class _Caller:
             )  # fmt: skip
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        context = CONTEXT.get()
+        observations = None if context is None else getattr(context.tracer, "observations", None)
+        if observations is not None:
+            observations.function(self.function)  # a trace that calls it is made anew as well
         if self.static:
             args, kwargs = self._with_static(args, kwargs)
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))

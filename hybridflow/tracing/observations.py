@@ -72,6 +72,12 @@ class Observations:
         if not _is_leaf(value) and id(value) not in self._outside:
             self._outside[id(value)] = (value, self.root(value, label))
 
+    def function(self, function: Callable[..., Any]) -> None:
+        """Guard what a function that is called as it is may read."""
+        from hybridflow.tracing.scan import scan
+
+        scan(self, function)
+
     def argument(self, value: Any, label: str) -> None:
         """Take the containers of an argument as those that a call must not change."""
         if isinstance(value, CONTAINERS) and id(value) not in self._inputs:
