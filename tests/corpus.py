@@ -1318,6 +1318,34 @@ def try_except_python(x):
 
 
 @on(2.0, -2.0)
+def try_augments_after_a_branch(x):
+    c = 0
+    if x > 0:
+        c += 1
+    try:
+        c += 2
+        if x > 1:
+            c += 4
+    finally:
+        x = x * 2
+    return x
+
+
+@on([1.0, -2.0])
+def try_with_a_function_in_a_loop(x):
+    total = 0.0
+    for v in x:
+        try:
+            def f(u):
+                return u * 2 if u > 0 else u
+
+            total = total + f(v)
+        finally:
+            total = total * 0.5
+    return total
+
+
+@on(2.0, -2.0)
 def try_in_branch(x):
     if x > 0:
         try:

@@ -43,7 +43,10 @@ class Uses:
         while pending:
             node = pending.pop()
             if isinstance(node, ast.Name):
-                (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+                if not isinstance(node.ctx, ast.Store):
+                    read.add(node.id)
+                if not isinstance(node.ctx, ast.Load):
+                    bound.add(node.id)
             elif isinstance(node, _FUNCTIONS):
                 self._capture(node)
                 if not isinstance(node, ast.Lambda):
@@ -56,6 +59,8 @@ class Uses:
                 bound.add(node.name)
                 read |= self.loads(*node.body, *node.bases, *node.keywords, *node.decorator_list)[0]
             else:
+                if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                    read.add(node.target.id)
                 if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.MatchMapping):
                     bound.update(_pattern_names(node))
                 elif isinstance(node, ast.alias):
@@ -106,11 +111,22 @@ class Uses:
             read, bound = self.loads(*node.items)
             a = self.block(node.body)
             return Names(a.read | read, frozenset(), a.bound | bound)
+        if isinstance(node, ast.Try):
+            return self._of_try(node)
         read, bound = self.loads(node)
-        if isinstance(node, ast.AugAssign):
-            read |= bound
         certain = isinstance(node, ast.Assign | ast.FunctionDef | ast.Import | ast.ImportFrom) and not read & bound
         return Names(frozenset(read), frozenset(bound if certain else ()), frozenset(bound))
+
+    def _of_try(self, node: ast.Try) -> Names:
+        """Return what a ``try`` does: its body may end anywhere."""
+        body, orelse, final = self.block(node.body), self.block(node.orelse), self.block(node.finalbody)
+        read = body.read | (orelse.read - body.killed) | final.read
+        bound = body.bound | orelse.bound | final.bound
+        for handler in node.handlers:
+            inner = self.block(handler.body)
+            read |= inner.read | self.loads(handler.type)[0]
+            bound |= inner.bound | ({handler.name} if handler.name is not None else set[str]())
+        return Names(read, frozenset(), bound)
 
     def block(self, statements: Iterable[Any]) -> Names:
         """Return what a block does to names."""
