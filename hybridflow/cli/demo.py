@@ -51,7 +51,8 @@ def load_digits(seed: int) -> Digits:
         raise MissingPackageError(
             message("demo: needs scikit-learn for its digits", hint="Run pip install 'hybridflow[examples]'.")
         ) from None
-    images, labels = datasets.load_digits(return_X_y=True)
+    loaded: Any = datasets.load_digits(return_X_y=True)
+    images, labels = loaded
     order = np.random.default_rng(seed).permutation(len(labels))
     images = (images[order] / 16).astype(np.float32)
     labels = labels[order].astype(np.int32)

@@ -10,7 +10,7 @@ import dis
 import functools
 from collections.abc import Iterator
 from types import CellType, CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
 from hybridflow.tracing.guards import ATTRIBUTE, CELL, CONTAINERS, GLOBAL, METHOD, MISSING, Place
 from hybridflow.tracing.observations import Observations
@@ -63,7 +63,9 @@ def _reads(found: Observations, function: FunctionType, instance: Any) -> Iterat
         own = code.co_varnames[0] if code is function.__code__ and instance is not None and code.co_argcount else None
         value: Any = MISSING
         for step in dis.get_instructions(code):
-            name: Any = step.argval[-1] if isinstance(step.argval, tuple) else step.argval  # of two loads in one step
+            name: Any = step.argval
+            if "LOAD_FAST" in step.opname and isinstance(name, tuple):
+                name = cast("tuple[str, ...]", name)[-1]  # newer Pythons load two in one step
             if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 value = _global(found, function.__globals__, name)
             elif step.opname in _FREE and name in cells:
