@@ -200,6 +200,19 @@ def test_values_that_look_alike(a, b):
     assert f.trace_count == 2
 
 
+def test_an_array_that_nobody_can_write_to_is_known_by_identity():
+    data = np.ones(3, np.float32)
+    data.flags.writeable = False
+    box = Box(data=data)
+    f = hf.compile(lambda x: x * hf.asarray(box.data))
+    assert same(f, one()).tolist() == [1.0] * 3
+    box.data = data.copy()
+    assert same(f, one()).tolist() == [1.0] * 3
+    assert f.trace_count == 2
+    box.data[0] = 5.0  # this one can be written to
+    assert same(f, one()).tolist() == [5.0, 1.0, 1.0]
+
+
 def test_nan_is_itself():
     box = Box(value=float("nan"))
     f = hf.compile(lambda x: x * box.value)

@@ -22,7 +22,7 @@ import numpy as np
 
 from hybridflow.core.node import Where, format_where
 from hybridflow.core.tensor import Tensor
-from hybridflow.tracing.signature import static_key
+from hybridflow.tracing.signature import Identity, static_key
 
 SEQUENCES = (list, tuple, deque)
 CONTAINERS = (*SEQUENCES, dict)
@@ -97,7 +97,12 @@ def key_of(value: Any) -> Any:
         return type(items), tuple(map(static_key, items)), tuple(map(_key_in_container, items.values()))
     if isinstance(value, SEQUENCES):
         return type(value), tuple(map(_key_in_container, cast("list[Any]", value)))
-    return static_key(value)
+    return Identity(value) if _is_fixed(value) else static_key(value)
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether a value is an array that nobody can write to: which one it is tells what is in it."""
+    return type(value) is np.ndarray and not value.flags.writeable and value.base is None
 
 
 def _key_in_container(value: Any) -> Any:
@@ -121,7 +126,7 @@ def seen_of(value: Any) -> Any:
     if isinstance(value, SEQUENCES):
         sequence = cast("list[Any]", value)
         return Seen(type(sequence), list(map(id, sequence)), [one for one in sequence if type(one) in PLAIN])
-    if isinstance(value, CHANGING) or value is MISSING or type(value) in PLAIN:
+    if (isinstance(value, CHANGING) and not _is_fixed(value)) or value is MISSING or type(value) in PLAIN:
         return None
     return weak(value)
 
@@ -347,7 +352,7 @@ def _differs(place: Place, number: int, space: dict[str, Any]) -> str:
         return f"type({v}) is not {seen}[0] or ids_of_dict({v}) != {seen}[1]"
     if issubclass(kind, SEQUENCES):
         return f"type({v}) is not {seen}[0] or [*map(id, {v})] != {seen}[1]"
-    if issubclass(kind, CHANGING):
+    if issubclass(kind, CHANGING) and place.seen is None:
         space[f"k{number}"] = place.key
         return f"key_of({v}) != k{number}"
     return f"{v} is not {seen}()"
