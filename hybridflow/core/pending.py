@@ -2,7 +2,7 @@
 
 A compiled call returns before XLA has run it. Whether its checks held is one more output, which is looked at when a
 result is read in the thread that made the call, when one of the call's own results is read anywhere, or when the same
-trace is called again, whichever comes first.
+trace is called again and the outcome is known by then, at most `MOST` calls later; whichever comes first.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+MOST = 16
+"""How many calls of a trace may be unsettled."""
 
 
 class PendingChecks:
@@ -64,12 +67,25 @@ class _Local(threading.local):
 LOCAL = _Local()
 
 
-def settle_calls(owner: object = None) -> None:
-    """Settle the calls of this thread, or those of one trace.
+def settle_calls() -> None:
+    """Settle the calls of this thread.
 
     Raises:
         HybridflowError: a check failed.
     """
     for call in tuple(LOCAL.calls):
-        if owner is None or call.owner is owner:
+        call.settle()
+
+
+def settle_known(owner: object) -> None:
+    """Settle those calls of one trace whose outcome is known; wait only for the oldest of many.
+
+    Waiting for each call before the next one would cost a training step its overlap with Python.
+
+    Raises:
+        HybridflowError: a check failed.
+    """
+    calls = [call for call in LOCAL.calls if call.owner is owner]
+    for number, call in enumerate(calls):
+        if call.flags.is_ready() or number < len(calls) - MOST:
             call.settle()

@@ -23,7 +23,7 @@ from hybridflow.core.node import Edge, format_where, user_place, where_file_line
 from hybridflow.core.notes import requires
 from hybridflow.core.op import Op
 from hybridflow.core.pending import LOCAL as PENDING
-from hybridflow.core.pending import PendingChecks, settle_calls
+from hybridflow.core.pending import PendingChecks, settle_known
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.traced_float import NeedsNumber
@@ -277,7 +277,7 @@ class Trace:
         """
         self.last_used = next_use()
         if PENDING.calls:
-            settle_calls(self)
+            settle_known(self)
         arrays += [raw_value(tensor) for tensor in self.captures]
         if self.assigned:
             outputs = self._call_assigning(arrays, variables, device)
@@ -407,7 +407,7 @@ class Trace:
     ) -> Any:
         self.last_used = next_use()
         if PENDING.calls:
-            settle_calls(self)
+            settle_known(self)
         values = [raw_value(tensor) for tensor in inputs]
         sizes = {name: values[i].shape[axis] for i, axis, name in self.symbols}
         gradient = self._gradient_op(tuple([edge is not None for edge in edges]), device, sizes)
