@@ -138,8 +138,8 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
 
 
 def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Make a function of one operand."""
-    kernel = cast(Callable[..., Any], op.kernel)
+    """Make a function of one operand; a kernel may name another, `of_reals`, that does the same for real numbers."""
+    kernel = cast(Callable[..., Any], getattr(op.kernel, "of_reals", op.kernel))
     save_x, save_y = op.saves.keeps(0), op.saves.y
     passes = type(op.vjp) is not Stops
     fast: frozenset[int] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jax import lax
@@ -170,6 +170,9 @@ def _log1p_kernel(x: Any) -> Any:
     real, imag = wide.real, wide.imag
     near = _host_complex(0.5 * np.log1p(real * (2 + real) + imag * imag), np.arctan2(imag, 1 + real))
     return np.where((np.abs(real) < 0.4) & (np.abs(imag) < 0.4), near, np.log1p(wide)).astype(x.dtype)
+
+
+cast(Any, _log1p_kernel).of_reals = np.log1p
 
 
 def _lower_log1p(x: Any) -> Any:
