@@ -512,10 +512,14 @@ def test_a_trace_that_starts_again_takes_its_effects_back():
         box.a += 1
         box.new = 1
         table["k"] += 1
+        setattr(box, "set", getattr(box, "set", 0) + 1)  # noqa: B010 (the builtin is what is tested)
+        delattr(box, "gone")
         return x * (2.0 if s > 1 else 1.0)
 
+    box.gone = True
     f(one(), 2.0)
-    assert (log, box.a, table, box.new) == ([1], 2, {"k": 2}, 1)
+    assert (log, box.a, table, box.new, box.set) == ([1], 2, {"k": 2}, 1, 1)
+    assert not hasattr(box, "gone")
 
 
 def lines_of(fn, marker):

@@ -10,6 +10,7 @@ from jax import lax
 
 from hybridflow.backend.host import run_quietly
 from hybridflow.core.context import CONTEXT
+from hybridflow.core.convert import is_number
 from hybridflow.core.device import default_is_host
 from hybridflow.core.dims import Size, same_shape, same_size
 from hybridflow.core.dtypes import (
@@ -34,11 +35,6 @@ Shape = tuple[Any, ...]
 
 
 # -- arguments ----------------------------------------------------------------------------------------------------
-
-
-def is_number(value: object) -> bool:
-    """Whether a value is a Python number (NumPy's scalars are arrays)."""
-    return isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic)
 
 
 _NUMBERS = (float, int, bool)

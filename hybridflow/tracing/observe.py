@@ -113,15 +113,20 @@ def unconverted(function: Any, instance: Any = None) -> None:
 # -- writes -------------------------------------------------------------------------------------------------------
 
 
+def _writes_attr(obj: Any, name: Any, value: Any) -> None:
+    """Take note that an attribute is about to be stored or deleted, and of how to take that back."""
+    found, nested = _observations()
+    place = None if found is None else found.place_of(obj)
+    if found is None or place is None or type(name) is not str:
+        return
+    before = getattr(obj, name, MISSING)
+    found.write(place, ATTRIBUTE, name, before, value, nested=nested)
+    found.on_restart(lambda: delattr(obj, name) if before is MISSING else setattr(obj, name, before))
+
+
 def write_attr(obj: Any, name: str, value: Any, *, augmented: bool = False) -> None:
     """Do ``obj.name = value``."""
-    found, nested = _observations()
-    if found is not None:
-        place = found.place_of(obj)
-        if place is not None:
-            before = getattr(obj, name, MISSING)
-            found.write(place, ATTRIBUTE, name, before, value, nested=nested)
-            found.on_restart(lambda: delattr(obj, name) if before is MISSING else setattr(obj, name, before))
+    _writes_attr(obj, name, value)
     setattr(obj, name, value)
 
 
@@ -135,13 +140,7 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
 
 def delete_attr(obj: Any, name: str) -> None:
     """Do ``del obj.name``."""
-    found, nested = _observations()
-    if found is not None:
-        place = found.place_of(obj)
-        if place is not None:
-            before = getattr(obj, name, MISSING)
-            found.write(place, ATTRIBUTE, name, before, None, nested=nested)
-            found.on_restart(lambda: setattr(obj, name, before))
+    _writes_attr(obj, name, None)
     delattr(obj, name)
 
 
@@ -223,9 +222,9 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         if place is not None and type(args[1]) is str:
             found.read(place, ATTRIBUTE, args[1], getattr(args[0], args[1], MISSING))
     elif function is setattr and len(args) == 3:
-        place = found.place_of(args[0])
-        if place is not None and type(args[1]) is str:
-            found.write(place, ATTRIBUTE, args[1], getattr(args[0], args[1], MISSING), args[2], nested=nested)
+        _writes_attr(*args)
+    elif function is delattr and len(args) == 2:
+        _writes_attr(*args, None)
     else:
         found.warn_of_baked(function, args)
 

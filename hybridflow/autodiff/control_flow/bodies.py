@@ -27,7 +27,6 @@ from hybridflow.ir.invariants import hoist
 from hybridflow.ir.variables import VariableState
 
 TESTED = No("made by control flow; tested in tests/test_control_flow.py")
-BOOL = make_spec((), np.dtype(np.bool_))
 INT32 = make_spec((), np.dtype(np.int32))
 
 
