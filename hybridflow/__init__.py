@@ -37,6 +37,7 @@ from hybridflow.core.dtypes import uint32 as uint32
 from hybridflow.core.dtypes import uint64 as uint64
 from hybridflow.core.errors import EffectWarning as EffectWarning
 from hybridflow.core.errors import RetraceWarning as RetraceWarning
+from hybridflow.core.node import name_scope as name_scope
 from hybridflow.core.spec import TensorSpec as TensorSpec
 from hybridflow.core.tensor import Tensor as Tensor
 from hybridflow.core.tensor import asarray as asarray

@@ -24,7 +24,7 @@ from hybridflow.core.device import place
 from hybridflow.core.dispatch import as_arrays, quick_to_compile, run_raw
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import GradientError, message
-from hybridflow.core.node import Edge, Node
+from hybridflow.core.node import Edge, Node, in_gradient
 from hybridflow.core.op import REGISTRY, Each, Joint, No, Op, Stops
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
@@ -413,8 +413,15 @@ class BoundEngine:
     """Computes on tensors through `bind`."""
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
-        """Add two contributions."""
-        return PUBLIC.add(a, b)
+        """Add two contributions; in a graph the sum is where one of them is."""
+        tracer = current().tracer
+        if not isinstance(tracer, GraphBuilder) or b._edge is None:
+            return PUBLIC.add(a, b)
+        outer, tracer.place = tracer.place, b._edge[0].where
+        try:
+            return PUBLIC.add(a, b)
+        finally:
+            tracer.place = outer
 
     def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
         """Run the loop as it is."""
@@ -426,7 +433,7 @@ class BoundEngine:
         tracer = current().tracer
         if not isinstance(tracer, GraphBuilder):
             return self._apply(node, g, wanted)
-        outer, tracer.place = tracer.place, node.where
+        outer, tracer.place = tracer.place, in_gradient(node.where)
         first = len(tracer.nodes)
         try:
             return self._apply(node, g, wanted)

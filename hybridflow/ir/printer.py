@@ -14,7 +14,7 @@ import numpy as np
 from hybridflow.core.dims import Dim, DimScope, SizeFloat
 from hybridflow.core.dtypes import DType, as_dtype, kind_of, short_name
 from hybridflow.core.errors import DTypeError
-from hybridflow.core.node import Edge, Node, where_file_line
+from hybridflow.core.node import GRADIENT, Edge, Node, where_file_line
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ir.graph import Constant, Graph
 
@@ -34,7 +34,7 @@ def print_graph(graph: Graph, *, elide: int | None = 16, lines: bool = True) -> 
         graph: the graph.
         elide: constants with more elements than this are shortened for reading. With None the text is exact:
             `parse` makes a graph of it that prints the same and computes the same bits.
-        lines: whether each node ends with the user's line, as in ``# model.py:31``.
+        lines: whether each node ends with the user's line, as in ``# model.py:31``, and its name scope if it has one.
 
     Example:
         >>> import hybridflow as hf
@@ -131,7 +131,8 @@ class _Printer:
             lines[-1] += f" : {', '.join(map(str, node.specs))}"
         place = where_file_line(node.where) if self.lines else None
         if place is not None:
-            lines[-1] += f"  # {os.path.basename(place[0])}:{place[1]}"
+            scope = "" if node.scope_name in ("", GRADIENT) else f" {node.scope_name}"
+            lines[-1] += f"  # {os.path.basename(place[0])}:{place[1]}{scope}"
         return lines
 
     def _operands(self, node: Node, names: Names | None) -> Iterator[str]:
