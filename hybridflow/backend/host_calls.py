@@ -65,6 +65,11 @@ def goes_on() -> Any:
     return ordered_callback(lambda number: np.asarray(_failures.get(int(number)) is None), result, session)
 
 
+def session_argument() -> Any:
+    """Return the program's input that holds the session's number; None if it has none."""
+    return _SESSION.get()
+
+
 def with_session(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function to lower whose last argument is the session's number."""
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import jax
 from jax.core import Tracer as Tracer
 from jax.experimental import io_callback
+from jax.experimental.xla_metadata import set_xla_metadata as set_xla_metadata
 from jax.extend.core import jaxpr_as_fun
 
 JAX_VERSION: tuple[int, ...] = tuple(int(part) for part in jax.__version__.split(".")[:3] if part.isdigit())

@@ -124,6 +124,7 @@ TRAITS = {
     "effect": "must run even if nothing reads its result",
     "nested": "carries graphs among its attributes",
     "source": "has no inputs to compute from: placeholders and constants",
+    "reads_never": "its lowering reads the program's hidden input that is always False",
     "tensor_rule": "its gradient rule is the user's and works on tensors",
     "conversion": "changes nothing but its input's shape or dtype, as its attributes say",
     "reshape": "gives its input's elements, in row-major order, the shape that shape= says",

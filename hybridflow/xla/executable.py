@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from hybridflow.backend.fusion import NEVER_SPEC, call_with_false, needs_never, with_never
 from hybridflow.backend.host_calls import SESSION_SPEC, run_session, with_session
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
@@ -18,6 +19,7 @@ from hybridflow.core.dtypes import WIDE
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import lower_graph
+from hybridflow.ir.fusion import reads_never
 from hybridflow.ir.graph import Graph
 
 
@@ -63,12 +65,17 @@ def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, 
         sizes: the size of each symbol.
         device: the jax device to run on; jax's default one if None.
     """
-    backend = None if device is None else device.platform
+    backend = jax.default_backend() if device is None else device.platform
     sharding = None if device is None else jax.sharding.SingleDeviceSharding(device)
     lowering = lower_graph(graph, sizes)
     calls_host = has_effects(graph)
+    if calls_host:
+        lowering = with_session(lowering)
+    takes_false = needs_never(backend) and reads_never(graph)
+    if takes_false:
+        lowering = with_never(lowering)
     function = jax.jit(
-        with_session(lowering) if calls_host else lowering,
+        lowering,
         donate_argnums=() if calls_host else tuple(donate),
         compiler_options=compiler_options(backend=backend),
     )
@@ -81,11 +88,15 @@ def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, 
         ]
         if calls_host:
             arguments.append(SESSION_SPEC)
+        if takes_false:
+            arguments.append(NEVER_SPEC)
         lowered = function.lower(*arguments)
         middle = time.perf_counter()
         compiled = lowered.compile()
         end = time.perf_counter()
-    call = _wide_call(compiled) if wide else compiled
+    call: Callable[..., Any] = call_with_false(compiled, device) if takes_false else compiled
+    if wide:
+        call = _wide_call(call)
     if calls_host:
         call = _session_call(call)
     return Executable(call, compiled, lowered, (middle - start) * 1e3, (end - middle) * 1e3)
@@ -98,7 +109,7 @@ def _session_call(compiled: Any) -> Callable[..., Any]:
     return call
 
 
-def _wide_call(compiled: Any) -> Callable[..., Any]:
+def _wide_call(compiled: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arrays: Any) -> Any:
         with enable_x64():
             return compiled(*arrays)

@@ -1,0 +1,97 @@
+"""What keeps XLA from fusing and from inlining: breaks, and functions that stay functions.
+
+XLA:CPU copies a chain of cheap operations into everything that reads its end, so that a deep network as a plain loop
+computes its first layers once more in every later one. It looks through `optimization_barrier`, which it removes
+before it fuses, but not into a conditional whose condition it does not know. So a program with breaks in it has one
+more input, which is always False: `never`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hybridflow.backend.host_calls import session_argument, with_session
+from hybridflow.backend.jax_shim import set_xla_metadata
+
+_NEVER: ContextVar[Any] = ContextVar("hybridflow never", default=None)
+"""While a program is lowered: its input that is always False."""
+
+NEVER_SPEC = jax.ShapeDtypeStruct((), np.bool_)
+
+
+def needs_never(backend: str) -> bool:
+    """Whether breaks on a backend need the input: others remove `optimization_barrier` only after they fused."""
+    return backend == "cpu"
+
+
+def never() -> Any:
+    """Return the program's input that is always False, which XLA does not know; None if the program has none."""
+    return _NEVER.get()
+
+
+def with_never(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function to lower whose last argument is the bool that is always False."""
+
+    def lowered(*arguments: Any) -> Any:
+        token = _NEVER.set(arguments[-1])
+        try:
+            return function(*arguments[:-1])
+        finally:
+            _NEVER.reset(token)
+
+    lowered.__name__ = function.__name__
+    return lowered
+
+
+def call_with_false(call: Callable[..., Any], device: Any) -> Callable[..., Any]:
+    """Return a compiled program as a function without its last argument, which is False."""
+    false = jax.device_put(np.False_, device)
+
+    def with_false(*arrays: Any) -> Any:
+        return call(*arrays, false)
+
+    return with_false
+
+
+def fusion_break(x: Any) -> Any:
+    """Lower a value that is computed once, whatever reads it."""
+    condition = never()
+    if condition is None:
+        return lax.optimization_barrier(x)
+    return lax.cond(condition, jnp.zeros_like, _same, x)
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def outlined(function: Callable[..., Sequence[Any]]) -> Callable[..., tuple[Any, ...]]:
+    """Return a function of arrays as one that programs call, however often, and that XLA does not inline.
+
+    Keep what is returned: calls of one and the same object, with equal shapes, are compiled as one function. XLA fuses
+    nothing across its border and computes nothing of it anew elsewhere.
+
+    Args:
+        function: arrays to a sequence of arrays. It may have breaks and Python functions in it.
+    """
+
+    def body(false: Any, session: Any, *arrays: Any) -> tuple[Any, ...]:
+        # The tag is meant for this function alone, not for the small ones of jax's that it calls.
+        with set_xla_metadata(inlineable=None):
+            return tuple(with_session(with_never(function))(*arrays, false, session))
+
+    body.__name__ = function.__name__
+    jitted = jax.jit(body)
+
+    def call(*arrays: Any) -> tuple[Any, ...]:
+        with set_xla_metadata(inlineable="false"):
+            return jitted(never(), session_argument(), *arrays)
+
+    return call

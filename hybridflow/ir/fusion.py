@@ -1,0 +1,86 @@
+"""What passes put into a final graph to steer XLA: breaks between fusions, and outlined graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybridflow.backend.fusion import fusion_break, outlined
+from hybridflow.core.dims import SIZES
+from hybridflow.core.dispatch import run_raw
+from hybridflow.core.node import Node
+from hybridflow.core.op import No, Op, register
+from hybridflow.ir.evaluate import evaluate, lower_graph
+from hybridflow.ir.graph import Graph, graph_flops
+
+_FINAL = "put into graphs that nobody differentiates any more"
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+BREAK = register(
+    Op(
+        "fusion_break",
+        _same,
+        fusion_break,
+        _same,
+        No(_FINAL),
+        samples=No("made by passes; tested with them"),
+        traits=frozenset({"identity", "layout", "reads_never"}),
+        ulp=0,
+    )
+)
+"""A value that XLA computes once, however many fusions read it."""
+
+
+def _eagerly(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
+    return run_raw(node.op, inputs, attrs)
+
+
+def _one_or_all(outputs: tuple[Any, ...]) -> Any:
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _outlined_kernel(*xs: Any, graph: Graph) -> Any:
+    return _one_or_all(evaluate(graph, xs, _eagerly))
+
+
+def _outlined_lower(*xs: Any, graph: Graph) -> Any:
+    around = SIZES.get()
+    sizes = None if around is None or not graph.dims.hints else around[1]
+    key = ("outlined", *(() if sizes is None else sizes.items()))
+    found = graph.executables.get(key)
+    if found is None:
+        found = graph.executables[key] = outlined(lower_graph(graph, sizes))
+    return _one_or_all(found(*xs))
+
+
+def _outlined_infer(*specs: Any, graph: Graph) -> Any:
+    del specs
+    return _one_or_all(graph.output_specs)
+
+
+def _outlined_flops(outputs: Any, *specs: Any, graph: Graph) -> Any:
+    del outputs, specs
+    return graph_flops(graph)
+
+
+OUTLINED = register(
+    Op(
+        "outlined",
+        _outlined_kernel,
+        _outlined_lower,
+        _outlined_infer,
+        No(_FINAL),
+        flops=_outlined_flops,
+        samples=No("made by passes; tested with them"),
+        traits=frozenset({"nested"}),
+    )
+)
+"""A graph that XLA compiles once and calls wherever it stands, and into which it fuses nothing."""
+
+
+def reads_never(graph: Graph) -> bool:
+    """Whether lowering a graph asks for the hidden input that is always False."""
+    return any("reads_never" in node.op.traits for node in graph.walk())

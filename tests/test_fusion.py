@@ -1,0 +1,103 @@
+"""Breaks between fusions and outlined graphs: what a graph that has them computes, and what XLA makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow.core.node import make_node
+from hybridflow.core.op import No, Op
+from hybridflow.ir.evaluate import evaluate
+from hybridflow.ir.fusion import BREAK, OUTLINED, reads_never
+from hybridflow.ir.graph import Graph, clone_node
+from hybridflow.passes.check import run_eagerly
+from hybridflow.xla.executable import compile_graph
+
+BROKEN = """
+graph f(%x: f32[64,64]) -> (f32[64,64], f32[64,64]) {
+  %0 = tanh(%x) : f32[64,64]
+  %1 = fusion_break(%0) : f32[64,64]
+  %2 = exp(%1) : f32[64,64]
+  %3 = matmul(%2, %1) : f32[64,64]
+  return %2, %3
+}
+"""
+
+CALLED_TWICE = """
+graph f(%x: f32[8,8], %w: f32[8,8]) -> (f32[8,8], f32[8,8]) {
+  %0, %1 = outlined(%x, %w) {
+    graph=graph block(%a: f32[8,8], %b: f32[8,8]) -> (f32[8,8], f32[8,8]) {
+      %0 = matmul(%a, %b) : f32[8,8]
+      %1 = tanh(%0) : f32[8,8]
+      %2 = fusion_break(%1) : f32[8,8]
+      %3 = add(%2, %a) : f32[8,8]
+      return %3, %2
+    }
+  } : f32[8,8], f32[8,8]
+  return %0, %1
+}
+"""
+
+
+def run(graph: Graph, *values: Any) -> list[np.ndarray[Any, Any]]:
+    """Compile a graph as it is, and run it."""
+    return [np.asarray(value) for value in compile_graph(graph, sizes={}).call(*values)]
+
+
+def test_a_break_is_the_identity_and_xla_does_not_look_through_it():
+    graph = hf.ir.parse(BROKEN)
+    hf.ir.verify(graph)
+    assert reads_never(graph)
+    x = np.linspace(-2, 2, 64 * 64, dtype=np.float32).reshape(64, 64)
+    exp, product = run(graph, x)
+    np.testing.assert_allclose(exp, np.exp(np.tanh(x)), rtol=1e-6)
+    np.testing.assert_allclose(product, np.exp(np.tanh(x)) @ np.tanh(x), rtol=1e-4, atol=1e-4)
+    text = compile_graph(graph, sizes={}).compiled.as_text()
+    assert text.count(" conditional(") == 1
+    assert text.count(" tanh(") == 1
+
+
+def test_an_outlined_graph_is_one_function_however_often_it_is_called():
+    outer = hf.ir.parse(CALLED_TWICE)
+    first = outer.nodes[0]
+    second = clone_node(first, ((first, 0), (outer.inputs[1], 0)))
+    outputs = ((first, 1), (second, 0), (second, 1))
+    twice = Graph("twice", outer.inputs, (first, second), outputs, outer.dims)
+    hf.ir.verify(twice)
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 8, 8)).astype(np.float32)
+    made = compile_graph(twice, sizes={})
+    one = np.tanh(x @ w) + x
+    expected = [np.tanh(x @ w), np.tanh(one @ w) + one, np.tanh(one @ w)]
+    for result, wanted in zip(made.call(x, w), expected, strict=True):
+        np.testing.assert_allclose(np.asarray(result), wanted, rtol=1e-5, atol=1e-5)
+    for result, wanted in zip(evaluate(twice, [x, w], run_eagerly), expected, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+    assert made.lowered.as_text().count("func.func private @block") == 1
+    assert made.compiled.as_text().count(" call(") == 2
+
+
+@pytest.mark.parametrize("op", [BREAK, OUTLINED])
+def test_nobody_differentiates_them(op: Op):
+    assert isinstance(op.vjp, No)
+    assert "nobody" in op.vjp.why
+
+
+def test_breaks_and_python_functions_and_64_bits_in_one_program(capsys: pytest.CaptureFixture[str]):
+    @hf.compile
+    def shown(x: Any) -> Any:
+        hf.print(x)
+        return x * 2
+
+    x = hf.asarray(np.ones(2, np.float64))
+    traced = shown.graph(x)
+    broken = make_node(BREAK, (traced.outputs[0],), {}, (x.spec,))
+    outer = Graph("f", traced.inputs, (*traced.nodes, broken), ((broken, 0),), traced.dims)
+    capsys.readouterr()
+    (result,) = run(outer, np.asarray([0.5, 1.0]))
+    assert capsys.readouterr().out.strip() == "Tensor([0.5, 1. ], dtype=float64)"
+    assert result.dtype == np.float64
+    np.testing.assert_array_equal(result, [1.0, 2.0])
