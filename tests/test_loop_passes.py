@@ -12,7 +12,8 @@ from modes import both, close, tensor
 import hybridflow as hf
 from hybridflow import ir
 from hybridflow.core.node import Node
-from hybridflow.ir.graph import Graph, graph_flops
+from hybridflow.ir.costs import graph_flops
+from hybridflow.ir.graph import Graph
 from hybridflow.passes import PASSES
 
 

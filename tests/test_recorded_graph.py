@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridflow as hf
-from hybridflow.ir.graph import graph_flops
+from hybridflow.ir.costs import graph_flops
 
 
 def ops(graph: Any) -> list[str]:

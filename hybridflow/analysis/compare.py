@@ -22,7 +22,8 @@ from hybridflow.analysis.parity import Parity, check_gradients_parity, check_par
 from hybridflow.analysis.timing import Timing, format_seconds, interleave, seconds_of, wait_for
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.node import Node
-from hybridflow.ir.graph import Graph, graph_flops
+from hybridflow.ir.costs import graph_flops
+from hybridflow.ir.graph import Graph
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction
 

@@ -12,8 +12,9 @@ from hybridflow.core.node import Node
 from hybridflow.core.op import Joint, No, Op, Saves, register
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.evaluate import evaluate, lower_graph
-from hybridflow.ir.graph import Graph, graph_flops
+from hybridflow.ir.graph import Graph
 
 
 def _call_lower(*xs: Any, graph: Graph) -> Any:
@@ -60,9 +61,8 @@ def inline(graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
     return list(evaluate(graph, tensors, rebind, keep_dims=True))
 
 
-def _call_flops(outputs: Any, *specs: Any, graph: Graph) -> Any:
-    del outputs, specs
-    return graph_flops(graph)
+def _call_bodies(graph: Graph) -> tuple[Body, ...]:
+    return (Body(graph),)
 
 
 def call(*xs: Any, graph: Graph) -> Any:
@@ -85,7 +85,7 @@ CALL = register(
         _call_lower,
         _call_infer,
         Joint(_call_vjp),
-        flops=_call_flops,
+        flops=Bodies(_call_bodies),
         saves=Saves(x="all"),
         samples=No("made by compiled functions; tested with them"),
         traits=frozenset({"nested"}),

@@ -20,6 +20,7 @@ from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder, Traced
+from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph, input_node
 from hybridflow.ir.variables import VariableState
@@ -93,6 +94,10 @@ def _vjp(
     return [next(several) if has else None for has in gradient.present]
 
 
+def _bodies(graph: Graph, size: Any, **_: Any) -> tuple[Body, ...]:
+    return (Body(graph, size),)
+
+
 VMAP = register(
     Op(
         "vmap",
@@ -101,6 +106,7 @@ VMAP = register(
         _infer,
         Joint(_vjp),
         saves=Saves(x="all"),
+        flops=Bodies(_bodies),
         samples=No("made by hf.vmap and jacobians; tested with them"),
         traits=frozenset({"nested"}),
         public=vmap_graph,

@@ -64,6 +64,26 @@ class Joint:
         return self.rule(F, g, y, *xs, wanted=(True,) * len(xs), **attrs)
 
 
+class MultiplyAdds:
+    """A ``flops`` column of products that are summed: a multiplication and an addition each.
+
+    Args:
+        macs: ``(outputs, *inputs, **attrs)`` (specs) to the number of those pairs.
+        others: likewise to the number of operations that are no such pairs.
+    """
+
+    __slots__ = ("macs", "others")
+
+    def __init__(self, macs: Callable[..., Any], others: Callable[..., Any] | None = None) -> None:
+        self.macs = macs
+        self.others = others
+
+    def __call__(self, outputs: Any, *inputs: Any, **attrs: Any) -> Any:
+        """Return the number of floating-point operations."""
+        pairs = 2 * self.macs(outputs, *inputs, **attrs)
+        return pairs if self.others is None else pairs + self.others(outputs, *inputs, **attrs)
+
+
 @dataclass(frozen=True)
 class Saves:
     """What a gradient rule reads, and so what the recording keeps alive.

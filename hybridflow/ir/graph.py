@@ -170,20 +170,6 @@ def graphs_in(value: Any) -> Iterator[Graph]:
             yield from graphs_in(item)
 
 
-def graph_flops(graph: Graph) -> Any:
-    """Return the floating-point operations of one run of a graph.
-
-    A loop's body counts once per step: as many as there are, or may be at most, or one where no bound is known. Of
-    two branches the one that costs more counts. A symbolic size makes the count symbolic.
-    """
-    total: Any = 0
-    for node in graph.nodes:
-        outputs = node.specs
-        inputs = [edge[0].spec(edge[1]) for edge in node.inputs if edge is not None]
-        total = total + node.op.flops(outputs if len(outputs) != 1 else outputs[0], *inputs, **node.attrs)
-    return total
-
-
 def reading_from(graph: Graph, moved: dict[Edge, Edge]) -> Graph:
     """Return a graph that reads other values in the places of some."""
     nodes: list[Node] = []

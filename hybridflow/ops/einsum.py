@@ -14,7 +14,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     NUMERIC,
     Tensor,
@@ -80,9 +80,19 @@ def _infer(*specs: TensorSpec, subscripts: str) -> TensorSpec:
     return make_spec(tuple([sizes[label] for label in result]), specs[0].dtype)
 
 
-def _flops(output: TensorSpec, *specs: TensorSpec, subscripts: str) -> Any:
-    """Count a multiplication and an addition per point of every pairwise contraction's space of labels."""
+def _macs(output: TensorSpec, *specs: TensorSpec, subscripts: str) -> Any:
+    """Count one per point of the labels' space of every step that multiplies two operands and sums."""
     del output
+    return _count(subscripts, specs, summing_pairs=True)
+
+
+def _other_flops(output: TensorSpec, *specs: TensorSpec, subscripts: str) -> Any:
+    """Count one per point of the other steps, which multiply or sum, but for those that only move."""
+    del output
+    return _count(subscripts, specs, summing_pairs=False)
+
+
+def _count(subscripts: str, specs: tuple[TensorSpec, ...], *, summing_pairs: bool) -> Any:
     inputs, result = subscripts.split("->")
     sizes = _sizes(subscripts, [spec.shape for spec in specs]) or {}
     terms = inputs.split(",")
@@ -94,11 +104,14 @@ def _flops(output: TensorSpec, *specs: TensorSpec, subscripts: str) -> Any:
         chosen = [terms[position] for position in step]
         terms = [term for position, term in enumerate(terms) if position not in step]
         space = set("".join(chosen))
+        kept = space & set(result + "".join(terms))
         points: Any = 1
-        for label in space:
+        for label in sorted(space):
             points = points * sizes[label]
-        total = total + points * (2 if len(chosen) > 1 else 1)
-        terms.append("".join(sorted(space & set(result + "".join(terms)))))
+        pairs = len(chosen) > 1 and kept != space
+        if pairs is summing_pairs and (len(chosen) > 1 or kept != space):
+            total = total + points
+        terms.append("".join(sorted(kept)))
     return total
 
 
@@ -167,7 +180,7 @@ def _samples(rng: np.random.Generator) -> Any:
     infer=_infer,
     vjp=_vjp,
     saves=Saves(x="all"),
-    flops=_flops,
+    flops=MultiplyAdds(_macs, _other_flops),
     samples=_samples,
     ulp=16,
 )

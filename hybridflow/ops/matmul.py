@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     NUMERIC,
     Tensor,
@@ -169,7 +169,7 @@ def _samples(rng: np.random.Generator) -> Any:
     infer=_infer,
     vjp=_vjp,
     saves=Saves(x=(0, 1)),
-    flops=lambda y, a, b: 2 * y.size * a.shape[-1],
+    flops=MultiplyAdds(lambda y, a, b: y.size * a.shape[-1]),
     samples=_samples,
     traits=("matrix_product",),
     method="__matmul__ __rmatmul__ matmul",

@@ -35,9 +35,10 @@ from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, asarray
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import Traced, trace_body
+from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import lower_graph
-from hybridflow.ir.graph import Graph, constant_node, graph_flops
+from hybridflow.ir.graph import Graph, constant_node
 
 
 def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any) -> Any:
@@ -281,11 +282,9 @@ def _exposed(attrs: dict[str, Any]) -> dict[str, Any]:
     return {"true": true, "false": false}
 
 
-def _flops(outputs: Any, *specs: Any, true: Graph, false: Graph, residuals: bool = False) -> Any:
-    """Count the branch that costs more, since only one runs (both, where symbolic sizes do not say which)."""
-    del outputs, specs
-    a, b = map(graph_flops, _graphs(true, false, residuals))
-    return max(a, b) if type(a) is int and type(b) is int else a + b
+def _bodies(true: Graph, false: Graph, residuals: bool = False) -> tuple[Body, ...]:
+    """Return the branches, of which only one runs."""
+    return tuple([Body(graph, alternative=True) for graph in _graphs(true, false, residuals)])
 
 
 def _vjp(F: Any, g: Any, y: Any, pred: Any, *xs: Any, true: Graph, false: Graph) -> list[Any]:
@@ -323,7 +322,7 @@ def _vjp(F: Any, g: Any, y: Any, pred: Any, *xs: Any, true: Graph, false: Graph)
 
 COND = register(
     Op(
-        "cond", No("Python chooses in eager mode"), _lower, _infer, _vjp, flops=_flops,
+        "cond", No("Python chooses in eager mode"), _lower, _infer, _vjp, flops=Bodies(_bodies),
         saves=Saves(x="all", hidden=_hidden, expose=_exposed), samples=TESTED, traits=frozenset({"nested"}),
     )
 )  # fmt: skip

@@ -36,9 +36,10 @@ from hybridflow.core.op import No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ir.builder import Traced, trace_body, trace_with_variables
+from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import lower_graph
-from hybridflow.ir.graph import Graph, graph_flops, input_node
+from hybridflow.ir.graph import Graph, input_node
 from hybridflow.ir.invariants import rearranged, unchanged
 
 
@@ -265,10 +266,12 @@ def _exposed(attrs: dict[str, Any]) -> dict[str, Any]:
     return {**attrs, "body": split_body(attrs["body"], attrs["carry"]).forward}
 
 
-def _flops(outputs: Any, *specs: Any, cond: Graph, body: Graph, bound: int | None, **_: Any) -> Any:
-    """Count condition and body once per step that there may be, and once if there is no bound."""
-    del outputs, specs
-    return (1 if bound is None else bound) * (graph_flops(cond) + graph_flops(body))
+def _bodies(
+    cond: Graph, body: Graph, carry: int, bound: int | None, residuals: bool = False
+) -> tuple[Body, ...]:
+    """Return condition and body, once per step that there may be."""
+    run = split_body(body, carry).forward if residuals else body
+    return Body(cond, bound, exact=False), Body(run, bound, exact=False)
 
 
 def _vjp(
@@ -287,7 +290,7 @@ def _vjp(
 
 WHILE = register(
     Op(
-        "while", No("Python loops in eager mode"), _lower, _infer, _vjp, flops=_flops,
+        "while", No("Python loops in eager mode"), _lower, _infer, _vjp, flops=Bodies(_bodies),
         saves=Saves(x="all", y=True, hidden=_hidden, expose=_exposed), samples=TESTED, traits=frozenset({"nested"}),
     )
 )  # fmt: skip

@@ -33,9 +33,10 @@ from hybridflow.core.op import No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import Traced, trace_body, trace_with_variables
+from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import lower_graph
-from hybridflow.ir.graph import Graph, graph_flops
+from hybridflow.ir.graph import Graph
 from hybridflow.ir.invariants import rearranged, unchanged
 
 
@@ -289,10 +290,11 @@ def _exposed(attrs: dict[str, Any]) -> dict[str, Any]:
     return {**attrs, "body": split_body(attrs["body"], attrs["carry"]).forward}
 
 
-def _flops(outputs: Any, *specs: Any, body: Graph, carry: int, length: Any, residuals: bool = False, **_: Any) -> Any:
-    """Count the body once per step (of a counted scan, as many as there may be)."""
-    del outputs, specs
-    return length * graph_flops(split_body(body, carry).forward if residuals else body)
+def _bodies(
+    body: Graph, carry: int, length: Any, counted: bool = False, residuals: bool = False, **_: Any
+) -> tuple[Body, ...]:
+    """Return the body, once per step (of a counted scan, as many as there may be)."""
+    return (Body(split_body(body, carry).forward if residuals else body, length, exact=not counted),)
 
 
 def _vjp(
@@ -380,7 +382,7 @@ def backward_scan(
 
 SCAN = register(
     Op(
-        "scan", No("Python loops in eager mode"), _lower, _infer, _vjp, flops=_flops,
+        "scan", No("Python loops in eager mode"), _lower, _infer, _vjp, flops=Bodies(_bodies),
         saves=Saves(x="all", hidden=_hidden, expose=_exposed), samples=TESTED, traits=frozenset({"nested"}),
     )
 )  # fmt: skip

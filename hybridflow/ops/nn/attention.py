@@ -11,7 +11,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import bool_, kind_of
 from hybridflow.core.errors import DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, op
+from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -184,10 +184,18 @@ def _vjp(
     )
 
 
-def _flops(y: Any, query: TensorSpec, key: TensorSpec, value: TensorSpec, *mask: TensorSpec, **attrs: Any) -> Any:
+def _scores(query: TensorSpec, key: TensorSpec) -> Any:
+    return query.size // query.shape[-1] * key.shape[-2]
+
+
+def _macs(y: Any, query: TensorSpec, key: TensorSpec, value: TensorSpec, *mask: TensorSpec, **attrs: Any) -> Any:
     del y, mask, attrs
-    scores = query.size // query.shape[-1] * key.shape[-2]
-    return 2 * scores * (query.shape[-1] + value.shape[-1]) + 5 * scores
+    return _scores(query, key) * (query.shape[-1] + value.shape[-1])
+
+
+def _softmax_flops(y: Any, query: TensorSpec, key: TensorSpec, *rest: TensorSpec, **attrs: Any) -> Any:
+    del y, rest, attrs
+    return 5 * _scores(query, key)
 
 
 def _samples(rng: np.random.Generator) -> Any:
@@ -219,7 +227,7 @@ def _samples(rng: np.random.Generator) -> Any:
     infer=_infer,
     vjp=_vjp,
     saves=Saves(x="all", hidden=1),
-    flops=_flops,
+    flops=MultiplyAdds(_macs, _softmax_flops),
     samples=_samples,
     ulp=64,
 )

@@ -10,7 +10,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, No, Sample, Saves, op
+from hybridflow.core.op import Bad, MultiplyAdds, No, Sample, Saves, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -126,9 +126,9 @@ def _vjp(F: Any, g: Any, y: Any, x: Any, kernel: Any, **attrs: Any) -> Any:
     )
 
 
-def _flops(y: TensorSpec, x: TensorSpec, kernel: TensorSpec, **attrs: Any) -> Any:
+def _macs(y: TensorSpec, x: TensorSpec, kernel: TensorSpec, **attrs: Any) -> Any:
     _, out, _ = _channel_axes(x.ndim, attrs["channels_last"])
-    return 2 * y.size * (kernel.size // kernel.shape[out])
+    return y.size * (kernel.size // kernel.shape[out])
 
 
 def _samples(rng: np.random.Generator) -> Any:
@@ -156,7 +156,7 @@ def _samples(rng: np.random.Generator) -> Any:
     infer=_infer,
     vjp=_vjp,
     saves=Saves(x=(0, 1)),
-    flops=_flops,
+    flops=MultiplyAdds(_macs),
     samples=_samples,
     ulp=64,
 )
@@ -269,7 +269,7 @@ def _of_shape(name: str) -> Any:
     infer=_of_shape("conv_input_gradient"),
     vjp=_input_gradient_vjp,
     saves=Saves(x=(0, 1)),
-    flops=lambda y, g, kernel, *, shape, **attrs: _flops(g, y, kernel, **attrs),
+    flops=MultiplyAdds(lambda y, g, kernel, *, shape, **attrs: _macs(g, y, kernel, **attrs)),
     samples=_input_gradient_samples,
     ulp=64,
 )
@@ -284,7 +284,7 @@ def conv_input_gradient(g: TensorLike, kernel: TensorLike, *, shape: Sizes, **at
     infer=_of_shape("conv_kernel_gradient"),
     vjp=_kernel_gradient_vjp,
     saves=Saves(x=(0, 1)),
-    flops=lambda y, x, g, *, shape, **attrs: _flops(g, x, y, **attrs),
+    flops=MultiplyAdds(lambda y, x, g, *, shape, **attrs: _macs(g, x, y, **attrs)),
     samples=_kernel_gradient_samples,
     ulp=64,
 )
