@@ -16,7 +16,8 @@ def zeros(*shape: int) -> hf.Tensor:
 
 
 def graph_of(fn: Any, *args: Any, **options: Any) -> hf.Graph:
-    return hf.compile(fn, **options).graph(*args)
+    compiled: hf.CompiledFunction[..., Any] = hf.compile(**options)(fn)
+    return compiled.graph(*args)
 
 
 def test_a_matrix_product_counts_pairs():

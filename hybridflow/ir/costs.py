@@ -177,7 +177,7 @@ def own_cost(node: Node, sizes: Sizes | None = None) -> Cost:
     attrs = node.attrs if sizes is None else {name: substitute(value, sizes) for name, value in node.attrs.items()}
     count, made = node.op.flops, outputs if len(outputs) != 1 else outputs[0]
     flops = count(made, *inputs, **attrs)
-    macs = count.macs(made, *inputs, **attrs) if type(count) is MultiplyAdds else 0
+    macs = count.macs(made, *inputs, **attrs) if isinstance(count, MultiplyAdds) else 0
     distinct = dict.fromkeys([edge for edge in node.inputs if edge is not None])
     read: Any = 0
     for edge in distinct:

@@ -9,8 +9,9 @@ from hybridflow.core.dims import SIZES
 from hybridflow.core.dispatch import run_raw
 from hybridflow.core.node import Node
 from hybridflow.core.op import No, Op, register
+from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.evaluate import evaluate, lower_graph
-from hybridflow.ir.graph import Graph, graph_flops
+from hybridflow.ir.graph import Graph
 
 _FINAL = "put into graphs that nobody differentiates any more"
 
@@ -61,9 +62,8 @@ def _outlined_infer(*specs: Any, graph: Graph) -> Any:
     return _one_or_all(graph.output_specs)
 
 
-def _outlined_flops(outputs: Any, *specs: Any, graph: Graph) -> Any:
-    del outputs, specs
-    return graph_flops(graph)
+def _outlined_bodies(graph: Graph) -> tuple[Body, ...]:
+    return (Body(graph),)
 
 
 OUTLINED = register(
@@ -73,7 +73,7 @@ OUTLINED = register(
         _outlined_lower,
         _outlined_infer,
         No(_FINAL),
-        flops=_outlined_flops,
+        flops=Bodies(_outlined_bodies),
         samples=No("made by passes; tested with them"),
         traits=frozenset({"nested"}),
     )
