@@ -17,6 +17,7 @@ from hybridflow.autodiff.requires_grad import is_grad_enabled as is_grad_enabled
 from hybridflow.autodiff.requires_grad import no_grad as no_grad
 from hybridflow.autodiff.requires_grad import tensor as tensor
 from hybridflow.autodiff.tape import GradientTape as GradientTape
+from hybridflow.core.autocast import autocast as autocast
 from hybridflow.core.context import init_scope as init_scope
 from hybridflow.core.context import is_tracing as is_tracing
 from hybridflow.core.device import device as device

@@ -19,6 +19,7 @@ from hybridflow.backend.host import LOCAL
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
 from hybridflow.core.attrs import attrs_key
+from hybridflow.core.autocast import without_autocast
 from hybridflow.core.context import current
 from hybridflow.core.device import place
 from hybridflow.core.dispatch import as_arrays, quick_to_compile, run_raw
@@ -125,7 +126,8 @@ def backprop(
     for edge, cotangent in targets:
         if edge[0] in walk.needed:
             walk.contribute(edge, cotangent)
-    engine.walk(walk.loop, nodes)
+    with without_autocast():  # a gradient is computed in the dtypes of what it is the gradient of
+        engine.walk(walk.loop, nodes)
     return walk.finish()
 
 

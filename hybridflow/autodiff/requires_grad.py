@@ -355,7 +355,7 @@ class _Switch:
         tapes = () if self._flag else context.tapes
         for tape in () if self._flag else context.tapes:
             tape.pause()
-        changed = Context(context.tracer, tapes, context.device, self._flag)
+        changed = Context(context.tracer, tapes, context.device, self._flag, context.autocast)
         self._entered.append((CONTEXT.set(None if changed.plain() else changed), context.tapes))
         return self
 

@@ -255,7 +255,7 @@ def trace_inner(
     """Trace a function of tensors; the outputs of the graph are the function's and then those of its checks."""
     arguments = [builder.argument(spec, names[i] if names else f"x{i}") for i, spec in enumerate(specs)]
     try:
-        with context_of(builder, (), builder.context.device):
+        with context_of(builder, (), builder.context.device, autocast=builder.context.autocast):
             graph = builder.finish([as_tensor(output) for output in function(*arguments)])
     finally:
         builder.scope.alive = False

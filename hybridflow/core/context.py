@@ -59,6 +59,19 @@ class TracerProtocol(Protocol):
         """Return a traced tensor with the value that it has in the call that is being traced."""
 
 
+class AutocastProtocol(Protocol):
+    """What `hf.autocast` offers to the core."""
+
+    dtype: Any
+
+    def __call__(self, op: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return an operation's operands in the dtypes in which it is to run."""
+        ...
+
+    def variable_read(self, tensor: Any) -> None:
+        """Take note that a tensor is what a Variable holds."""
+
+
 class Context:
     """What surrounds the code that runs now.
 
@@ -68,10 +81,12 @@ class Context:
         grad: whether what requires a gradient is recorded; a tape records what it watches in any case.
         start: recordings older than this are followed by no active tape, nor forever.
         device: the jax device chosen by `hf.device`, or None for the default.
+        autocast: what casts the operands of operations, or None.
+        indirect: whether an operation is more than its kernel: it is traced, or its operands are cast.
         epoch: a number of its own; a Variable read in another epoch is watched by other tapes.
     """
 
-    __slots__ = ("device", "epoch", "grad", "start", "tapes", "tracer")
+    __slots__ = ("autocast", "device", "epoch", "grad", "indirect", "start", "tapes", "tracer")
 
     def __init__(
         self,
@@ -79,17 +94,20 @@ class Context:
         tapes: tuple[Recorder, ...] = (),
         device: Any = None,
         grad: bool = True,
+        autocast: AutocastProtocol | None = None,
     ) -> None:
         self.tracer = tracer
         self.tapes = tapes
         self.grad = grad
         self.start = min([tape.first_sequence for tape in tapes]) if tapes else FOREVER if grad else NEVER
         self.device = device
+        self.autocast = autocast
+        self.indirect = tracer is not None or autocast is not None
         self.epoch = next_sequence()
 
     def plain(self) -> bool:
         """Whether this says nothing that None would not."""
-        return self.tracer is None and not self.tapes and self.device is None and self.grad
+        return not self.indirect and not self.tapes and self.device is None and self.grad
 
 
 CONTEXT: ContextVar[Context | None] = ContextVar("hybridflow", default=None)
@@ -106,16 +124,20 @@ def current() -> Context:
 def set_tapes(tapes: tuple[Recorder, ...]) -> None:
     """Replace the active tapes, keeping the rest."""
     context = current()
-    changed = Context(context.tracer, tapes, context.device, context.grad)
+    changed = Context(context.tracer, tapes, context.device, context.grad, context.autocast)
     CONTEXT.set(None if changed.plain() else changed)
 
 
 @contextmanager
 def context_of(
-    tracer: TracerProtocol | None, tapes: tuple[Recorder, ...] = (), device: Any = None, grad: bool = True
+    tracer: TracerProtocol | None,
+    tapes: tuple[Recorder, ...] = (),
+    device: Any = None,
+    grad: bool = True,
+    autocast: AutocastProtocol | None = None,
 ) -> Generator[None, None, None]:
     """Run a block in a context of its own."""
-    changed = Context(tracer, tapes, device, grad)
+    changed = Context(tracer, tapes, device, grad, autocast)
     token = CONTEXT.set(None if changed.plain() else changed)
     try:
         yield
@@ -126,6 +148,8 @@ def context_of(
 @contextmanager
 def init_scope() -> Generator[None, None, None]:
     """Run a block eagerly, also while a compiled function is traced: once, when it is traced, and on no tape.
+
+    `hf.autocast` does not reach into it.
 
     Example:
         >>> import hybridflow as hf

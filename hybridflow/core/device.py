@@ -81,5 +81,5 @@ def device(name: str) -> Generator[None, None, None]:
     """
     found = find_device(name)
     context = current()
-    with context_of(context.tracer, context.tapes, found, context.grad):
+    with context_of(context.tracer, context.tapes, found, context.grad, context.autocast):
         yield

@@ -39,8 +39,11 @@ def bind(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) 
         The output tensor, or a tuple of them if the op has several visible outputs.
     """
     context = CONTEXT.get()
-    if context is not None and context.tracer is not None:
-        return context.tracer.bind(op, inputs, attrs)
+    if context is not None and context.indirect:
+        if context.autocast is not None:
+            inputs = context.autocast(op, inputs)
+        if context.tracer is not None:
+            return context.tracer.bind(op, inputs, attrs)
     kernel = op.fast_kernel
     if kernel is None or not inputs:
         return _bind_general(op, inputs, attrs, context)
@@ -76,17 +79,24 @@ def bind(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) 
 
 def _bind_general(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], context: Context | None) -> Any:
     """Bind an op eagerly, wherever its values are."""
-    start = FOREVER if context is None else context.start
-    edges = _followed(inputs, start)
-    connected = any(edges) and (start != FOREVER or type(op.vjp) is not Stops)
+    edges = connected_edges(op, inputs, context)
     if op.saves.hidden:
-        attrs = {**attrs, "residuals": connected}
+        attrs = {**attrs, "residuals": edges is not None}
     outputs, values, backend = execute(op, inputs, attrs)
-    if connected:
+    if edges is not None:
         return record(op, edges, attrs, values, outputs, backend)
     if type(outputs) is tuple:
         return tuple([make_tensor(output) for output in outputs])
     return make_tensor(outputs)
+
+
+def connected_edges(
+    op: Op, inputs: tuple[Tensor, ...], context: Context | None
+) -> tuple[Edge | None, ...] | None:
+    """Return the edges of the inputs that are recorded in a context, or None if what the op gives is not."""
+    start = FOREVER if context is None else context.start
+    edges = _followed(inputs, start)
+    return edges if any(edges) and (start != FOREVER or type(op.vjp) is not Stops) else None
 
 
 def _followed(inputs: tuple[Tensor, ...], start: int) -> tuple[Edge | None, ...]:

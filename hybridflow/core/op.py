@@ -162,6 +162,8 @@ TRAITS = {
     "log_sum": "takes the log of a sum of exponentials: its bound is in ulp of the largest of inputs, result and 1",
     "own_rule": "carries its gradient rule, which is not the derivative of its lowering",
     "foreign": "runs a function that is not hybridflow's, of any size and with roundings of its own",
+    "low_precision": "takes its operands in low precision under hf.autocast",
+    "full_precision": "takes its operands in float32 under hf.autocast",
     "inner": "serves gradient rules and other functions; it is not among the package's public names",
     "dynamic_shape": "its output shape depends on values, so it cannot be traced",
 }

@@ -68,7 +68,7 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
             type(a) is not _ndarray
             or type(b) is not _ndarray
             or a.dtype is not b.dtype
-            or (context is not None and context.tracer is not None)
+            or (context is not None and context.indirect)
         ):
             return public(self, other)
         if fast is None:
@@ -152,7 +152,7 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
             return public(x)
         value = x._value
         context = CONTEXT.get()
-        if type(value) is not _ndarray or (context is not None and context.tracer is not None):
+        if type(value) is not _ndarray or (context is not None and context.indirect):
             return public(x)
         if fast is None:
             fast = _accepted(op, 1, _FLOATS)
@@ -209,7 +209,7 @@ def _quick(value: Any, like: Any) -> Any:
     if type(value) is float and isinstance(like, Tensor | Variable):
         array = like._value
         context = CONTEXT.get()
-        if type(array) is _ndarray and array.dtype.num in _REALS and (context is None or context.tracer is None):
+        if type(array) is _ndarray and array.dtype.num in _REALS and (context is None or not context.indirect):
             return make_tensor(run_quietly(np.array, value, array.dtype))
     return value
 

@@ -6,6 +6,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -173,12 +174,14 @@ class Variable(TensorMethods):
             return make_tensor(self.current(), self._edge)
         if context.tracer is not None:
             tensor = context.tracer.read_variable(self)
-        elif context.tapes:
+        elif context.tapes or context.autocast is not None:
             tensor = make_tensor(self.current(), (self._node_of(context.epoch), 0))
         else:
             return make_tensor(self.current(), self._edge)
         for tape in context.tapes:
             tape.variable_read(self, cast(Edge, tensor._edge))
+        if context.autocast is not None:
+            context.autocast.variable_read(tensor)
         return tensor
 
     def _node_of(self, epoch: int) -> Node:
@@ -242,11 +245,20 @@ class Variable(TensorMethods):
 
     def assign_add(self, value: Any) -> Self:
         """Add to the value; see `assign`."""
-        return self.assign(cast(Any, self.read()) + self._operand(value))
+        with self._at_full_width():
+            return self.assign(cast(Any, self.read()) + self._operand(value))
 
     def assign_sub(self, value: Any) -> Self:
         """Subtract from the value; see `assign`."""
-        return self.assign(cast(Any, self.read()) - self._operand(value))
+        with self._at_full_width():
+            return self.assign(cast(Any, self.read()) - self._operand(value))
+
+    def _at_full_width(self) -> AbstractContextManager[Any]:
+        """Return a context in which the Variable meets what is narrower in its own dtype, `hf.autocast` or not."""
+        context = CONTEXT.get()
+        if context is None or context.autocast is None:
+            return nullcontext()
+        return context_of(context.tracer, context.tapes, context.device, context.grad)
 
     def _operand(self, value: Any) -> Any:
         return asarray(value, dtype=self.dtype) if isinstance(value, list | tuple) else value

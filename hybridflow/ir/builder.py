@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from hybridflow.core.autocast import without_autocast
 from hybridflow.core.context import NEVER, Context, context_of, current
 from hybridflow.core.dims import DimScope
 from hybridflow.core.dispatch import visible_outputs
@@ -437,7 +438,8 @@ def trace_body(
     Raises:
         TraceError: the function assigns a Variable, or reads one though there is no trace around.
     """
-    traced = trace_with_variables(function, specs, name, names, writes=False)
+    with without_autocast():  # what is traced here was made of operations that have their dtypes
+        traced = trace_with_variables(function, specs, name, names, writes=False)
     if not traced.variables:
         return traced
     if current().tracer is None:
@@ -467,7 +469,7 @@ def trace_with_variables(
         builder.argument(spec, names[i] if i < len(names) else f"x{i}") for i, spec in enumerate(specs)
     ]
     try:
-        with context_of(builder, grad=current().grad):
+        with context_of(builder, grad=current().grad, autocast=current().autocast):
             graph = builder.finish([as_tensor(output) for output in function(*arguments)])
     finally:
         builder.scope.alive = False

@@ -56,7 +56,7 @@ class Construction(GraphBuilder):
                 message("Graph: a graph is entered inside a compiled function or another graph",
                         hint="Make graphs outside of compiled functions, one at a time.")
             )  # fmt: skip
-        self._entered.append(CONTEXT.set(Context(self, (), current().device)))
+        self._entered.append(CONTEXT.set(Context(self, (), current().device, autocast=current().autocast)))
 
     def leave(self) -> None:
         """End the block, and bring the graph up to date."""

@@ -29,6 +29,7 @@ from hybridflow.ops.common import (
     positives,
     promote,
     promote_float,
+    promote_full,
     unary_samples,
     unbroadcast,
 )
@@ -78,7 +79,7 @@ def divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     saves=Saves(y=True),
     flops=elements,
     samples=unary_samples(positives),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="reciprocal",
     ulp=1,
 )
@@ -256,7 +257,7 @@ def remainder(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=unary_samples(),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="square",
     ulp=0.5,
 )
@@ -327,7 +328,7 @@ def _integer_power_infer(x: Any, *, exponent: int) -> Any:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=_integer_power_samples,
-    traits=("pointwise", "inner"),
+    traits=("pointwise", "inner", "full_precision"),
     ulp=16,
 )
 def integer_power(x: TensorLike, /, *, exponent: int) -> Tensor:
@@ -424,7 +425,7 @@ def _power_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0, 1), y=True),
     flops=elements,
     samples=_power_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="__pow__ __rpow__",
     ulp=16,
 )
@@ -455,7 +456,7 @@ def power(x1: TensorLike, x2: TensorLike, /) -> Tensor:
             return square(base)
         if x2 >= 0 or not is_integer(base.dtype):
             return integer_power(base, exponent=x2)
-    return bind(power.op, promote(x1, x2))
+    return bind(power.op, promote_full(x1, x2))
 
 
 _REPEATED = 16

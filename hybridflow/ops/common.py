@@ -9,16 +9,18 @@ import numpy as np
 from jax import lax
 
 from hybridflow.backend.host import run_quietly
-from hybridflow.core.context import CONTEXT
+from hybridflow.core.context import CONTEXT, current
 from hybridflow.core.convert import is_number
 from hybridflow.core.device import default_is_host
 from hybridflow.core.dims import Size, same_shape, same_size
 from hybridflow.core.dtypes import (
     DIFFERENTIABLE,
+    LOW_PRECISION,
     DType,
     as_differentiable,
     as_dtype,
     check_fits,
+    float32,
     kind_of,
     promote_types,
     weak_dtype,
@@ -75,12 +77,27 @@ def promote(*values: TensorLike) -> tuple[Tensor, ...]:
         if tensor is None:
             dtype = weak_dtype(value, dtype)
     result: list[Tensor] = []
+    mixed = dtype is float32 and current().autocast is not None  # the operation itself decides what is cast to what
     for tensor, value in zip(tensors, values, strict=True):
         if tensor is None:
             check_fits(value, dtype)
             tensor = asarray(value, dtype=dtype)
-        result.append(tensor if tensor.dtype == dtype else cast_to(tensor, dtype))
+        fits = tensor.dtype == dtype or (mixed and tensor.dtype.num in LOW_PRECISION)
+        result.append(tensor if fits else cast_to(tensor, dtype))
     return tuple(result)
+
+
+def promote_full(*values: TensorLike) -> tuple[Tensor, ...]:
+    """As `promote`, for operations that `hf.autocast` runs in float32: Python numbers are not rounded to less."""
+    if current().autocast is None:
+        return promote(*values)
+    return promote(*[value if is_number(value) else widened(as_tensor(value)) for value in values])
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return a tensor in float32, if it is of low precision and `hf.autocast` is on."""
+    low = tensor.dtype.num in LOW_PRECISION and current().autocast is not None
+    return cast_to(tensor, float32) if low else tensor
 
 
 def promote_float(*values: TensorLike) -> tuple[Tensor, ...]:
@@ -383,7 +400,9 @@ __all__ = [
     "positives",
     "promote",
     "promote_float",
+    "promote_full",
     "require_kind",
     "unary_samples",
     "unbroadcast",
+    "widened",
 ]  # fmt: skip

@@ -30,7 +30,7 @@ from hybridflow.ops.elementwise import subtract
 from hybridflow.ops.indexing import getitem
 from hybridflow.ops.jax_rule import rule_from_lowering
 from hybridflow.ops.shape import concat
-from hybridflow.ops.sizes import accumulator
+from hybridflow.ops.sizes import accumulator, as_asked
 
 # -- running products ---------------------------------------------------------------------------------------------
 
@@ -70,6 +70,7 @@ def _product_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x="all"),
     flops=input_elements,
     samples=_product_samples,
+    traits=("full_precision",),
     method="cumulative_prod",
     ulp=16,
 )
@@ -104,7 +105,7 @@ def cumulative_prod(
                     hint="Give axis=...")
         )  # fmt: skip
     place = normalize_axis("cumulative_prod", 0 if axis is None else axis, tensor.ndim)
-    total = bind(cumulative_prod.op, (tensor,), {"axis": place})
+    total = as_asked(bind(cumulative_prod.op, (tensor,), {"axis": place}), dtype)
     if not include_initial:
         return total
     widths = [(0, 0)] * tensor.ndim

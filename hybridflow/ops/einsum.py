@@ -182,6 +182,7 @@ def _samples(rng: np.random.Generator) -> Any:
     saves=Saves(x="all"),
     flops=MultiplyAdds(_macs, _other_flops),
     samples=_samples,
+    traits=("low_precision",),
     ulp=16,
 )
 def einsum(*operands: Any, subscripts: str | None = None) -> Tensor:

@@ -39,6 +39,7 @@ from hybridflow.ops.common import (
     normalize_axis,
     normals,
     require_kind,
+    widened,
 )
 from hybridflow.ops.complex_parts import conj
 from hybridflow.ops.index_keys import part_of
@@ -110,6 +111,7 @@ def _bad_samples(rng: np.random.Generator) -> Any:
     vjp=lambda F, g, y, x, *, axes, norm: (F.fftn(g, axes=axes, norm=norm),),
     flops=_flops,
     samples=_complex_samples,
+    traits=("full_precision",),
     ulp=16,
 )
 def fftn(
@@ -147,6 +149,7 @@ def fftn(
     vjp=lambda F, g, y, x, *, axes, norm: (F.ifftn(g, axes=axes, norm=norm),),
     flops=_flops,
     samples=_complex_samples,
+    traits=("full_precision",),
     ulp=16,
 )
 def ifftn(
@@ -215,6 +218,7 @@ def _rfftn_samples(rng: np.random.Generator) -> Any:
     vjp=_rfftn_vjp,
     flops=_flops,
     samples=_rfftn_samples,
+    traits=("full_precision",),
     ulp=16,
 )
 def rfftn(
@@ -290,6 +294,7 @@ def _irfftn_samples(rng: np.random.Generator) -> Any:
     vjp=_irfftn_vjp,
     flops=_flops,
     samples=_irfftn_samples,
+    traits=("full_precision",),
     ulp=16,
 )
 def irfftn(
@@ -355,7 +360,7 @@ def _transform(
 
 
 def _operand(name: str, x: TensorLike, *, real: bool) -> Tensor:
-    tensor = as_tensor(x)
+    tensor = widened(as_tensor(x))
     kind = kind_of(tensor.dtype)
     if kind in ("int", "uint"):
         tensor = cast_to(tensor, float32)

@@ -233,7 +233,7 @@ def _hypot_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0, 1), y=True),
     flops=elements,
     samples=_hypot_samples,
-    traits=("pointwise", "commutative"),
+    traits=("pointwise", "commutative", "full_precision"),
     ulp=4,
 )
 def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:

@@ -171,7 +171,7 @@ def _samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0, 1)),
     flops=MultiplyAdds(lambda y, a, b: y.size * a.shape[-1]),
     samples=_samples,
-    traits=("matrix_product",),
+    traits=("matrix_product", "low_precision"),
     method="__matmul__ __rmatmul__ matmul",
     ulp=16,
 )

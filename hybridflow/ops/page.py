@@ -42,6 +42,8 @@ records.
 - **Gradient**: `rule` is a rule of the operation's own, `jax` takes the derivative of its lowering; behind it, what a
   recording keeps alive for it: inputs, the result, or values made only for the rule. `none` passes nothing by
   definition; `error` raises when the gradient is asked for.
+- **Autocast**: under `hf.autocast(dtype)` an operation takes its operands of float16, bfloat16 and float32 in that
+  dtype (`low`), in `float32`, or, where nothing is said, as they are: in the widest of them if they differ.
 - **FLOPs** are counted for inputs of the sizes shown.
 """
 
@@ -117,6 +119,10 @@ def _gradient(op: Op) -> str:
     if op.saves.hidden:
         kept.append("its own")
     return f"{kind}; keeps {', '.join(kept)}" if kept else f"{kind}; keeps nothing"
+
+
+def _autocast(op: Op) -> str:
+    return "low" if op.has("low_precision") else "float32" if op.has("full_precision") else ""
 
 
 def _traced(op: Op, *, symbolic: bool) -> Node | None:
@@ -235,6 +241,7 @@ def _op_row(path: str, function: Callable[..., Any], op: Op) -> str:
         _summary(function),
         _dtypes(_traced(op, symbolic=False)),
         _gradient(op),
+        _autocast(op),
         _kink(function),
         _flops(op),
         _section(function, "Reference"),
@@ -250,8 +257,8 @@ def _families(paths: dict[str, tuple[str, Callable[..., Any]]]) -> Iterator[str]
             if own == family and isinstance(getattr(function, "op", None), Op)
         ]
         if rows:
-            columns = ("Operation", "What it does", "Dtypes", "Gradient", "Where it has no derivative", "FLOPs",
-                       "Reference")  # fmt: skip
+            columns = ("Operation", "What it does", "Dtypes", "Gradient", "Autocast", "Where it has no derivative",
+                       "FLOPs", "Reference")  # fmt: skip
             yield f"## {family}\n\n{_table(columns, rows)}\n"
 
 

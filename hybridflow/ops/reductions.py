@@ -31,7 +31,7 @@ from hybridflow.ops.common import (
     require_kind,
 )
 from hybridflow.ops.jax_rule import rule_from_lowering
-from hybridflow.ops.sizes import Axes, Axis, accumulator, count_along, reduced_shape, restore_axes, size_value
+from hybridflow.ops.sizes import Axes, Axis, accumulator, as_asked, count_along, reduced_shape, restore_axes, size_value
 from hybridflow.ops.summation import add_up
 
 
@@ -113,6 +113,7 @@ def _sum_samples(rng: np.random.Generator) -> Any:
     vjp=_sum_vjp,
     flops=input_elements,
     samples=_sum_samples,
+    traits=("full_precision",),
     method="sum",
 )
 def sum(x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
@@ -138,7 +139,7 @@ def sum(x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: boo
         Tensor([4, 6], dtype=int32)
     """
     tensor, attrs = _prepare(x, axis, keepdims, "sum")
-    return bind(sum.op, (accumulator(tensor, dtype),), attrs)
+    return as_asked(bind(sum.op, (accumulator(tensor, dtype),), attrs), dtype)
 
 
 # -- mean ---------------------------------------------------------------------------------------------------------
@@ -175,6 +176,7 @@ def _mean_samples(rng: np.random.Generator) -> Any:
     vjp=_mean_vjp,
     flops=input_elements,
     samples=_mean_samples,
+    traits=("full_precision",),
     method="mean",
 )
 def mean(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
@@ -344,6 +346,7 @@ def _prod_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x="all"),
     flops=input_elements,
     samples=_prod_samples,
+    traits=("full_precision",),
     method="prod",
     ulp=16,
 )
@@ -371,7 +374,7 @@ def prod(x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bo
         Tensor([3, 8], dtype=int32)
     """
     tensor, attrs = _prepare(x, axis, keepdims, "prod")
-    return bind(prod.op, (accumulator(tensor, dtype),), attrs)
+    return as_asked(bind(prod.op, (accumulator(tensor, dtype),), attrs), dtype)
 
 
 # -- truth --------------------------------------------------------------------------------------------------------

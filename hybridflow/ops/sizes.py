@@ -75,6 +75,11 @@ def count_along(shape: tuple[Any, ...], axis: Axes) -> Any:
     return total
 
 
+def as_asked(result: Tensor, dtype: Any) -> Tensor:
+    """Return a sum or product in the dtype that was asked for, in which `hf.autocast` did not form it."""
+    return result if dtype is None else cast_to(result, as_dtype(dtype))
+
+
 def accumulator(tensor: Tensor, dtype: Any) -> Tensor:
     """Cast to the dtype in which a sum or product is formed: 32 bits at least for integers."""
     if dtype is not None:

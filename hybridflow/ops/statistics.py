@@ -29,7 +29,7 @@ from hybridflow.ops.common import (
     require_kind,
 )
 from hybridflow.ops.shape import expand_dims, reshape
-from hybridflow.ops.sizes import Axes, Axis, accumulator, count_along, reduced_shape, restore_axes, size_value
+from hybridflow.ops.sizes import Axes, Axis, accumulator, as_asked, count_along, reduced_shape, restore_axes, size_value
 from hybridflow.ops.summation import add_up
 
 _FLOAT = ("float",)
@@ -116,6 +116,7 @@ def _var_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0,)),
     flops=input_elements,
     samples=_var_samples,
+    traits=("full_precision",),
     method="var",
     ulp=16,
 )
@@ -176,6 +177,7 @@ def _std_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0,), y=True),
     flops=input_elements,
     samples=_std_samples,
+    traits=("full_precision",),
     method="std",
     ulp=16,
 )
@@ -373,7 +375,7 @@ def _logsumexp_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0,), y=True),
     flops=input_elements,
     samples=_logsumexp_samples,
-    traits=("log_sum",),
+    traits=("log_sum", "full_precision"),
     method="logsumexp",
     ulp=8,
 )
@@ -444,6 +446,7 @@ def _cumulative_sum_samples(rng: np.random.Generator) -> Any:
     vjp=lambda F, g, y, x, *, axis, reverse: (F.cumulative_sum(g, axis=axis, reverse=not reverse),),
     flops=input_elements,
     samples=_cumulative_sum_samples,
+    traits=("full_precision",),
     method="cumulative_sum",
     ulp=16,
 )
@@ -485,7 +488,7 @@ def cumulative_sum(
                     hint="Give axis=...")
         )  # fmt: skip
     place = normalize_axis("cumulative_sum", 0 if axis is None else axis, tensor.ndim)
-    total = bind(cumulative_sum.op, (tensor,), {"axis": place, "reverse": bool(reverse)})
+    total = as_asked(bind(cumulative_sum.op, (tensor,), {"axis": place, "reverse": bool(reverse)}), dtype)
     if not include_initial:
         return total
     widths = [(0, 0)] * tensor.ndim

@@ -36,7 +36,7 @@ from hybridflow.ops.complex_values import with_special_values
     saves=Saves(y=True),
     flops=elements,
     samples=unary_samples(),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="exp",
 )
 def exp(x: TensorLike, /) -> Tensor:
@@ -64,7 +64,7 @@ def exp(x: TensorLike, /) -> Tensor:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=unary_samples(positives),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="log",
 )
 def log(x: TensorLike, /) -> Tensor:
@@ -137,7 +137,7 @@ def _expm1_samples(rng: np.random.Generator) -> Any:
     saves=Saves(y=True),
     flops=elements,
     samples=_expm1_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="expm1",
 )
 def expm1(x: TensorLike, /) -> Tensor:
@@ -190,7 +190,7 @@ def _lower_log1p(x: Any) -> Any:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=_log1p_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="log1p",
 )
 def log1p(x: TensorLike, /) -> Tensor:
@@ -234,7 +234,7 @@ def _scaled_log(scale: float) -> Any:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=unary_samples(positives),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="log2",
 )
 def log2(x: TensorLike, /) -> Tensor:
@@ -262,7 +262,7 @@ def log2(x: TensorLike, /) -> Tensor:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=unary_samples(positives),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="log10",
 )
 def log10(x: TensorLike, /) -> Tensor:
@@ -311,7 +311,7 @@ def _logaddexp_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0, 1), y=True),
     flops=elements,
     samples=_logaddexp_samples,
-    traits=("pointwise", "commutative"),
+    traits=("pointwise", "commutative", "full_precision"),
     ulp=8,
 )
 def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
@@ -375,7 +375,7 @@ def sqrt(x: TensorLike, /) -> Tensor:
     saves=Saves(y=True),
     flops=elements,
     samples=unary_samples(positives),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="rsqrt",
 )
 def rsqrt(x: TensorLike, /) -> Tensor:

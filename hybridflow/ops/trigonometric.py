@@ -132,7 +132,7 @@ def cos(x: TensorLike, /) -> Tensor:
     saves=Saves(y=True),
     flops=elements,
     samples=unary_samples(_inside),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="tan",
 )
 def tan(x: TensorLike, /) -> Tensor:
@@ -160,7 +160,7 @@ def tan(x: TensorLike, /) -> Tensor:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=unary_samples(_inside),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="asin",
 )
 def asin(x: TensorLike, /) -> Tensor:
@@ -188,7 +188,7 @@ def asin(x: TensorLike, /) -> Tensor:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=unary_samples(_inside),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="acos",
 )
 def acos(x: TensorLike, /) -> Tensor:
@@ -244,7 +244,7 @@ def atan(x: TensorLike, /) -> Tensor:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=unary_samples(),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="sinh",
 )
 def sinh(x: TensorLike, /) -> Tensor:
@@ -272,7 +272,7 @@ def sinh(x: TensorLike, /) -> Tensor:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=unary_samples(),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="cosh",
 )
 def cosh(x: TensorLike, /) -> Tensor:
@@ -378,7 +378,7 @@ def asinh(x: TensorLike, /) -> Tensor:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=unary_samples(_above_one),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="acosh",
 )
 def acosh(x: TensorLike, /) -> Tensor:
@@ -411,7 +411,7 @@ def _atanh_lower(x: Any) -> Any:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=unary_samples(_inside),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     method="atanh",
 )
 def atanh(x: TensorLike, /) -> Tensor:

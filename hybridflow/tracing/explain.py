@@ -39,6 +39,7 @@ class TraceRecord:
         variables: the names of the Variables it reads; assigned: of those it assigns.
         guards: what it read from Python outside its arguments, and relies on.
         effects: what it changed outside; that happened once, when it was traced.
+        autocast: the dtype of the `hf.autocast` that it was called under, or ``off``.
         dropped: whether an equal trace had been dropped from the cache.
     """
 
@@ -58,6 +59,7 @@ class TraceRecord:
     assigned: tuple[str, ...] = field(default=())
     guards: tuple[str, ...] = ()
     effects: tuple[str, ...] = ()
+    autocast: str = "off"
     dropped: bool = False
 
     @property
@@ -80,6 +82,8 @@ class TraceRecord:
         if self.variables:
             writes = f", writes {', '.join(self.assigned)}" if self.assigned else ""
             lines.append(f"  Variables: reads {', '.join(self.variables)}{writes}")
+        if self.autocast != "off":
+            lines.append(f"  autocast: {self.autocast}")
         if self.captured:
             lines.append(f"  captured tensors: {self.captured}")
         lines.extend(f"  relies on: {guard}" for guard in self.guards[:_SHOWN])

@@ -528,7 +528,8 @@ class CompiledMethod(BoundCall):
 
 def _cache_key(signature: Signature) -> Any:
     """Return what a trace is found by."""
-    return signature.key, current().device, SETTINGS.checks
+    context = current()
+    return signature.key, context.device, context.autocast and context.autocast.dtype, SETTINGS.checks
 
 
 @overload

@@ -48,7 +48,9 @@ class SoleTrace:
         """Return the sole trace, or None if calls have other arguments than tensors and floats."""
         plain = all(leaf.kind in (TENSOR, FLOAT) for leaf in signature.leaves)
         flat = all(tree == LEAF for tree in signature.tree)
-        if not plain or not flat or trace.symbolic or current().device is not None:
+        context = current()
+        quiet = context.device is None and context.autocast is None
+        if not plain or not flat or trace.symbolic or not quiet:
             return None
         kinds = tuple([Tensor if leaf.kind == TENSOR else float for leaf in signature.leaves])
         variables = trace.variables(signature)

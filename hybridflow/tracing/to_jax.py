@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridflow.autodiff.jax_derivatives import evaluate_with_rules
 from hybridflow.backend.jax_shim import Tracer, x64_enabled
-from hybridflow.core.context import context_of
+from hybridflow.core.context import context_of, current
 from hybridflow.core.dtypes import as_dtype, default_dtype, kind_of, short_name
 from hybridflow.core.errors import ArgumentTypeError, DTypeError, TraceError, message
 from hybridflow.core.node import format_where
@@ -78,7 +78,7 @@ def to_jax(fn: Callable[..., Any], /, *, freeze_variables: bool = False, checks:
         with context_of(None):
             builder = GraphBuilder(name)
         try:
-            with context_of(builder):
+            with context_of(builder, autocast=current().autocast):
                 for index, value in values.items():
                     spec = make_spec(tuple(value.shape), as_dtype(value.dtype))
                     leaves[index] = builder.argument(spec, f"x{index}")

@@ -16,6 +16,7 @@ import numpy as np
 
 from hybridflow.backend.host import run_quietly
 from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.core.autocast import autocast_name
 from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.dispatch import record as record_node
 from hybridflow.core.errors import GradientError, LeakError, TraceError, message
@@ -107,6 +108,7 @@ class Trace:
         self.assigned: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.assignments])
         self.gradients: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.of_gradient])
         self.grad_mode = leaves.grad_mode
+        self.autocast = record.autocast = autocast_name()
         self.freed_outputs = leaves.freed
         self.reads_leaves = leaves.recorded
         self.checks: tuple[Check, ...] = tuple(builder.checks)
@@ -203,6 +205,8 @@ class Trace:
                 cell = cast(GradientCell, variables[index])
                 if not self.states[index].holds(cell):
                     found.append((cell.name, "as it was", "with a gradient" if cell.present else "None"))
+        if self.autocast != autocast_name():
+            found.append(("hf.autocast", self.autocast, autocast_name()))
         if self.grad_mode is not None and self.grad_mode is not current().grad:
             found.append(("hf.no_grad", str(not self.grad_mode), str(self.grad_mode)))
         return found
@@ -540,7 +544,7 @@ def make_trace(
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
     observations = builder.observations = _observe(label, roots, named, arguments)
     try:
-        with context_of(builder, (), context.device, context.grad):
+        with context_of(builder, (), context.device, context.grad, context.autocast):
             result = call(arguments)
             check_unchanged(label, arguments, values, signature, static)
             returned, tree = jax.tree_util.tree_flatten(result)

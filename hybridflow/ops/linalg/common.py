@@ -28,6 +28,7 @@ from hybridflow.ops.common import (
     promote_float,
     require_kind,
     unbroadcast,
+    widened,
 )
 
 REAL_OF = {complex64: float32, complex128: float64}
@@ -45,7 +46,7 @@ def factorable(name: str, *values: TensorLike) -> tuple[Tensor, ...]:
     Raises:
         DTypeError: float16 or bfloat16.
     """
-    tensors = promote_float(*values)
+    tensors = tuple(map(widened, promote_float(*values)))
     for tensor in tensors:
         if tensor.dtype.num in LOW_PRECISION:
             raise DTypeError(

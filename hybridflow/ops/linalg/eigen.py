@@ -94,6 +94,7 @@ def _samples(rng: np.random.Generator) -> Any:
     saves=Saves(x="all"),
     flops=cubes(25),
     samples=_samples,
+    traits=("full_precision",),
     ulp=128,
 )
 def eig(x: TensorLike, /) -> EigResult:
@@ -141,6 +142,7 @@ def _eigvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     saves=Saves(x=(0,)),
     flops=cubes(10),
     samples=_samples,
+    traits=("full_precision",),
     ulp=128,
 )
 def eigvals(x: TensorLike, /) -> Tensor:

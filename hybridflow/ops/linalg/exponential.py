@@ -99,6 +99,7 @@ def _samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0,)),
     flops=cubes(26),
     samples=_samples,
+    traits=("full_precision",),
     ulp=128,
 )
 def expm(x: TensorLike, /) -> Tensor:

@@ -108,6 +108,7 @@ def _norm_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0,), y=True),
     flops=lambda y, x, **attrs: 2 * x.size,
     samples=_norm_samples,
+    traits=("full_precision",),
     ulp=16,
 )
 def vector_norm(

@@ -106,6 +106,7 @@ def _eigh_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x="all"),
     flops=cubes(9),
     samples=_eigh_samples,
+    traits=("full_precision",),
     ulp=64,
 )
 def eigh(x: TensorLike, /) -> EighResult:
@@ -170,6 +171,7 @@ def _eigvalsh_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     saves=Saves(x=(0,)),
     flops=cubes(4 / 3),
     samples=_eigh_samples,
+    traits=("full_precision",),
     ulp=32,
 )
 def eigvalsh(x: TensorLike, /) -> Tensor:
@@ -286,6 +288,7 @@ def _svd_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x="all"),
     flops=cubes(21),
     samples=_svd_samples,
+    traits=("full_precision",),
     ulp=64,
 )
 def svd(x: TensorLike, /, *, full_matrices: bool = True) -> SVDResult:
@@ -359,6 +362,7 @@ def _svdvals_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0,)),
     flops=cubes(8 / 3),
     samples=_svdvals_samples,
+    traits=("full_precision",),
     ulp=32,
 )
 def svdvals(x: TensorLike, /) -> Tensor:
@@ -469,6 +473,7 @@ _MODES = ("reduced", "complete")
     saves=Saves(x="all"),
     flops=cubes(8 / 3),
     samples=_qr_samples,
+    traits=("full_precision",),
     ulp=64,
 )
 def qr(x: TensorLike, /, *, mode: str = "reduced") -> QRResult:
@@ -570,6 +575,7 @@ def _pinv_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0,), y=True),
     flops=cubes(23),
     samples=_pinv_samples,
+    traits=("full_precision",),
     ulp=64,
 )
 def pinv(x: TensorLike, /, *, rtol: TensorLike = None) -> Tensor:

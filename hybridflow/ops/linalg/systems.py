@@ -79,6 +79,7 @@ def _solve_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0,), y=True),
     flops=lambda y, a, b: 2 * a.size * a.shape[-1] // 3 + 2 * y.size * a.shape[-1],
     samples=_solve_samples,
+    traits=("full_precision",),
     ulp=64,
 )
 def solve(x1: TensorLike, x2: TensorLike, /) -> Tensor:
@@ -142,6 +143,7 @@ def _inv_samples(rng: np.random.Generator) -> Any:
     saves=Saves(y=True),
     flops=cubes(2),
     samples=_inv_samples,
+    traits=("full_precision",),
     ulp=64,
 )
 def inv(x: TensorLike, /) -> Tensor:
@@ -216,6 +218,7 @@ def _adjugate_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     saves=Saves(x=(0,), y=True),
     flops=cubes(26),
     samples=_inv_samples,
+    traits=("full_precision",),
     ulp=256,
 )
 def adjugate(x: TensorLike, /) -> Tensor:
@@ -280,6 +283,7 @@ def _det_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0,)),
     flops=cubes(2 / 3),
     samples=_det_samples,
+    traits=("full_precision",),
     ulp=64,
 )
 def det(x: TensorLike, /) -> Tensor:
@@ -366,6 +370,7 @@ def _slogdet_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     saves=Saves(x=(0,), y=True),
     flops=cubes(2 / 3),
     samples=_det_samples,
+    traits=("full_precision",),
     ulp=64,
 )
 def slogdet(x: TensorLike, /) -> SlogdetResult:

@@ -82,6 +82,7 @@ def _triangular_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0,), y=True),
     flops=lambda y, a, b, **attrs: y.size * a.shape[-1],
     samples=_triangular_samples,
+    traits=("full_precision",),
     ulp=32,
 )
 def solve_triangular(
@@ -185,6 +186,7 @@ def _cholesky_samples(rng: np.random.Generator) -> Any:
     saves=Saves(y=True),
     flops=cubes(1 / 3),
     samples=_cholesky_samples,
+    traits=("full_precision",),
     ulp=32,
 )
 def cholesky(x: TensorLike, /, *, upper: bool = False) -> Tensor:

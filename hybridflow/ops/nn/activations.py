@@ -333,7 +333,7 @@ def _softplus_lower(x: Any) -> Any:
     saves=Saves(x=(0,)),
     flops=elements,
     samples=unary_samples(),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
 )
 def softplus(x: TensorLike, /) -> Tensor:
     """Compute ``log(1 + exp(x))`` without overflow.

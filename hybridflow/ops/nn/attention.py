@@ -229,6 +229,7 @@ def _samples(rng: np.random.Generator) -> Any:
     saves=Saves(x="all", hidden=1),
     flops=MultiplyAdds(_macs, _softmax_flops),
     samples=_samples,
+    traits=("low_precision",),
     ulp=64,
 )
 def scaled_dot_product_attention(

@@ -154,6 +154,7 @@ def _samples(rng: np.random.Generator) -> Any:
     saves=Saves(x="all"),
     flops=lambda y, x, *parameters, **attrs: 4 * x.size,
     samples=_samples,
+    traits=("full_precision",),
     ulp=16,
 )
 def batch_norm(

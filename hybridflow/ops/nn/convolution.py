@@ -158,6 +158,7 @@ def _samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0, 1)),
     flops=MultiplyAdds(_macs),
     samples=_samples,
+    traits=("low_precision",),
     ulp=64,
 )
 def conv(
@@ -271,6 +272,7 @@ def _of_shape(name: str) -> Any:
     saves=Saves(x=(0, 1)),
     flops=MultiplyAdds(lambda y, g, kernel, *, shape, **attrs: _macs(g, y, kernel, **attrs)),
     samples=_input_gradient_samples,
+    traits=("low_precision",),
     ulp=64,
 )
 def conv_input_gradient(g: TensorLike, kernel: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:

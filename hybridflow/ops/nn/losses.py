@@ -132,7 +132,7 @@ def _integer_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0, 1), hidden=1),
     flops=lambda y, logits, labels, **attrs: 5 * logits.size,
     samples=_integer_samples,
-    traits=("log_sum",),
+    traits=("log_sum", "full_precision"),
     ulp=64,
 )
 def _with_integers(logits: TensorLike, labels: TensorLike) -> Tensor:
@@ -200,7 +200,7 @@ def _dense_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0, 1), hidden=1),
     flops=lambda y, logits, labels, **attrs: 7 * logits.size,
     samples=_dense_samples,
-    traits=("log_sum",),
+    traits=("log_sum", "full_precision"),
     ulp=64,
 )
 def softmax_cross_entropy(logits: TensorLike, labels: TensorLike, *, label_smoothing: float = 0.0) -> Tensor:
@@ -283,7 +283,7 @@ def _sigmoid_loss_vjp(F: Any, g: Any, y: Any, logits: Any, labels: Any) -> Any:
     saves=Saves(x=(0, 1)),
     flops=lambda y, logits, labels: 7 * y.size,
     samples=binary_samples(),
-    traits=("pointwise",),
+    traits=("pointwise", "full_precision"),
     ulp=16,
 )
 def sigmoid_cross_entropy(logits: TensorLike, labels: TensorLike) -> Tensor:
@@ -331,7 +331,7 @@ def _mse_vjp(F: Any, g: Any, y: Any, prediction: Any, target: Any) -> Any:
     saves=Saves(x=(0, 1)),
     flops=lambda y, prediction, target: 2 * y.size,
     samples=binary_samples(),
-    traits=("pointwise", "commutative"),
+    traits=("pointwise", "commutative", "full_precision"),
 )
 def mse(prediction: TensorLike, target: TensorLike) -> Tensor:
     """Return the squared error, elementwise; take its mean with `hf.mean`.
@@ -382,7 +382,7 @@ def _huber_vjp(F: Any, g: Any, y: Any, prediction: Any, target: Any, *, delta: f
     saves=Saves(x=(0, 1)),
     flops=lambda y, prediction, target, *, delta: 5 * y.size,
     samples=binary_samples(),
-    traits=("pointwise", "commutative"),
+    traits=("pointwise", "commutative", "full_precision"),
     ulp=8,
 )
 def huber(prediction: TensorLike, target: TensorLike, delta: float = 1.0) -> Tensor:

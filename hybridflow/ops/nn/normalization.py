@@ -200,6 +200,7 @@ def _layer_norm_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x="all", hidden=2),
     flops=lambda y, x, *parameters, **attrs: 8 * x.size,
     samples=_layer_norm_samples,
+    traits=("full_precision",),
     ulp=64,
 )
 def layer_norm(
@@ -298,6 +299,7 @@ def _rms_norm_vjp(F: Any, g: Any, y: Any, x: Any, *scale: Any, axis: tuple[int, 
     saves=Saves(x="all", hidden=1),
     flops=lambda y, x, *scale, **attrs: 5 * x.size,
     samples=lambda rng: _parameter_samples(rng, "rms_norm", 1),
+    traits=("full_precision",),
     ulp=64,
 )
 def rms_norm(x: TensorLike, scale: TensorLike | None = None, *, axis: Any = -1, epsilon: float = 1e-6) -> Tensor:
@@ -379,6 +381,7 @@ def _l2_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x="all", hidden=1),
     flops=lambda y, x, **attrs: 3 * x.size,
     samples=_l2_samples,
+    traits=("full_precision",),
     ulp=16,
 )
 def l2_normalize(x: TensorLike, axis: Any = -1, *, epsilon: float = 1e-12) -> Tensor:

@@ -103,6 +103,7 @@ def _softmax_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -> An
     saves=Saves(y=True),
     flops=lambda y, x, *, axis: 5 * x.size,
     samples=_samples,
+    traits=("full_precision",),
     ulp=64,
 )
 def softmax(x: TensorLike, /, axis: Any = -1) -> Tensor:
@@ -158,7 +159,7 @@ def _log_softmax_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -
     saves=Saves(y=True),
     flops=lambda y, x, *, axis: 5 * x.size,
     samples=_samples,
-    traits=("log_sum",),
+    traits=("log_sum", "full_precision"),
     ulp=64,
 )
 def log_softmax(x: TensorLike, /, axis: Any = -1) -> Tensor:

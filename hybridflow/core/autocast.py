@@ -1,0 +1,238 @@
+"""`hf.autocast`: operations run in the precision that suits them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import Token
+from typing import Any, Self, TypeVar, cast
+
+from hybridflow.core.context import CONTEXT, Context, current
+from hybridflow.core.dispatch import connected_edges, record
+from hybridflow.core.dtypes import LOW_PRECISION, DType, as_dtype, bfloat16, float32
+from hybridflow.core.errors import ArgumentTypeError, DTypeError, message
+from hybridflow.core.node import Edge
+from hybridflow.core.op import REGISTRY, Op
+from hybridflow.core.tensor import Tensor, make_tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+_CAST = LOW_PRECISION | {float32.num}
+"""`dtype.num` of what is cast: float64 and complex numbers were asked for, and stay."""
+_AS_THEY_ARE = frozenset({"nested", "foreign", "effect"})
+"""Traits of operations that take operands of any dtypes."""
+
+
+class _Weight:
+    """A Variable's value and what it was cast to."""
+
+    __slots__ = ("casts", "value")
+
+    def __init__(self, value: weakref.ref[Any]) -> None:
+        self.value = value
+        self.casts: dict[DType, Any] = {}
+
+
+class Casts:
+    """What casts the operands of operations, inside one `autocast` block.
+
+    A Variable's value is cast once for as long as it is the Variable's. Only the value is kept: each use is an
+    operation of its own, so that the gradients of several uses are added in float32. What Variables hold is known by
+    the edges of what was read, which are there in eager code and in traces alike.
+
+    Attributes:
+        dtype: the low precision.
+    """
+
+    __slots__ = ("_reads", "_weights", "dtype")
+
+    def __init__(self, dtype: DType, around: Casts | None) -> None:
+        self.dtype = dtype
+        self._reads: set[Edge] = set() if around is None else around._reads
+        self._weights: dict[int, _Weight] = {} if around is None else around._weights
+
+    def __call__(self, op: Op, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return an operation's operands in the dtypes in which it is to run."""
+        traits = op.traits
+        if "low_precision" in traits:
+            wanted = self.dtype
+        elif "full_precision" in traits:
+            wanted = float32
+        else:
+            found = {tensor.dtype.num for tensor in inputs} & _CAST
+            if len(found) < 2 or not traits.isdisjoint(_AS_THEY_ARE):
+                return inputs
+            # What a Variable holds does not widen what it meets, so that a bias leaves activations as they are.
+            mattering = {tensor.dtype for tensor in inputs if tensor._edge not in self._reads and _is_cast(tensor)}
+            wanted = mattering.pop() if len(mattering) == 1 else float32
+        return tuple([
+            tensor if tensor.dtype is wanted or not _is_cast(tensor) else self._cast(tensor, wanted)
+            for tensor in inputs
+        ])  # fmt: skip
+
+    def _cast(self, tensor: Tensor, dtype: DType) -> Tensor:
+        value = tensor._value
+        weight = None if value is None else self._weights.get(id(value))
+        astype = REGISTRY["astype"]
+        if weight is None or weight.value() is not value or current().tracer is not None:
+            return cast(Any, astype.public)(tensor, dtype)
+        low = weight.casts.get(dtype)
+        if low is None:
+            low = weight.casts[dtype] = cast(Any, astype.public)(make_tensor(value), dtype)._value
+        edges = connected_edges(astype, (tensor,), current())
+        if edges is None:
+            return make_tensor(low)
+        return record(astype, edges, {"dtype": dtype}, [value], low, "host" if tensor.device == "cpu" else "xla")
+
+    def variable_read(self, tensor: Tensor) -> None:
+        """Take note that a tensor is what a Variable holds, so that it is cast once."""
+        self._reads.add(cast(Edge, tensor._edge))
+        value = tensor._value
+        if value is None:
+            return
+        key = id(value)
+        known = self._weights.get(key)
+        if known is None or known.value() is not value:
+            weights = self._weights
+            self._weights[key] = _Weight(weakref.ref(value, lambda _: weights.pop(key, None)))
+
+    def forget(self) -> None:
+        """Free what was cast."""
+        self._weights.clear()
+        self._reads.clear()
+
+
+def _is_cast(tensor: Tensor) -> bool:
+    return tensor.dtype.num in _CAST
+
+
+class autocast:  # noqa: N801 (used like a function: a context manager, or a decorator)
+    """Run operations in low precision where that is safe, in a ``with`` block or in a function.
+
+    Matrix products, convolutions, contractions and attention take their float32 operands in `dtype`. Exponentials,
+    logarithms, powers, sums, softmax, norms and losses take theirs in float32, low precision included. Everything
+    else runs in the dtype of its operands, the widest of them if they differ; only what a Variable holds, such as a
+    bias, takes the dtype of what it meets. The operations page says for each operation which it is.
+
+    Casts are operations like others, so gradients come back in the dtype of what they are the gradients of: float32
+    for a float32 Variable, and several uses of it are added in float32. Gradients are computed in the dtypes of what
+    they are the gradients of, whether `tape.gradient` and `.backward()` are called inside or outside. float64 and
+    complex numbers are left alone. A Variable that is used several times is cast once, until it is assigned;
+    `assign_add` and `assign_sub` are computed in its own dtype.
+
+    Args:
+        dtype: ``bfloat16`` or ``float16``; float16 needs a `hf.LossScale` for training, since its range is small.
+        enabled: False runs the block as if there were no autocast around it.
+
+    Raises:
+        DTypeError: another dtype.
+        ArgumentTypeError: used as a decorator of something that cannot be called, or is a generator function.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> x, w = hf.ones((2, 3)), hf.Variable(hf.ones((3, 4)))
+        >>> with hf.autocast(hf.bfloat16):
+        ...     y = x @ w
+        ...     loss = hf.sum(hf.exp(y))
+        >>> y.dtype, loss.dtype
+        (dtype(bfloat16), dtype('float32'))
+        >>> @hf.compile
+        ... @hf.autocast(hf.bfloat16)
+        ... def f(x):
+        ...     return x @ w
+        >>> f(x).dtype
+        dtype(bfloat16)
+
+    Reference:
+        Micikevicius et al., "Mixed precision training", ICLR 2018.
+    """
+
+    def __init__(self, dtype: Any = bfloat16, *, enabled: bool = True) -> None:
+        found = as_dtype(dtype)
+        if found.num not in LOW_PRECISION:
+            raise DTypeError(
+                message(f"autocast: {found} is no low precision", got=f"autocast({found})",
+                        hint="Use hf.bfloat16 or hf.float16.")
+            )  # fmt: skip
+        self._dtype = found
+        self._enabled = bool(enabled)
+        self._entered: list[tuple[Token[Context | None], Context | None, Casts | None, Casts | None]] = []
+
+    def __enter__(self) -> Self:
+        around = cast("Casts | None", current().autocast)
+        casts = Casts(self._dtype, around) if self._enabled else None
+        context = _changed(casts)
+        self._entered.append((CONTEXT.set(context), context, around, casts))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        token, context, around, casts = self._entered.pop()
+        if CONTEXT.get() is context:
+            CONTEXT.reset(token)
+        else:
+            CONTEXT.set(_changed(around))  # a tape around the block has stopped in it, and must not come back
+        if around is None and casts is not None:
+            casts.forget()
+
+    def __call__(self, function: F) -> F:
+        """Return a function that runs in the context."""
+        if not callable(function):
+            raise ArgumentTypeError(
+                message(f"autocast: a {type(function).__name__} cannot be called", got=repr(function)[:60],
+                        hint="Decorate a function, or use with hf.autocast(...):")
+            )  # fmt: skip
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ArgumentTypeError(
+                message(f"autocast: {function.__qualname__} is a generator function, which runs after it was called",
+                        hint="Use with hf.autocast(...): in its body.")
+            )  # fmt: skip
+        dtype, enabled = self._dtype, self._enabled
+
+        if inspect.iscoroutinefunction(function):
+
+            async def waiting(*args: Any, **kwargs: Any) -> Any:
+                with autocast(dtype, enabled=enabled):
+                    return await function(*args, **kwargs)
+
+            return cast(F, functools.wraps(function)(waiting))
+
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with autocast(dtype, enabled=enabled):
+                return function(*args, **kwargs)
+
+        return cast(F, wrapped)
+
+
+def _changed(casts: Casts | None) -> Context | None:
+    """Return the context with another autocast."""
+    context = current()
+    changed = Context(context.tracer, context.tapes, context.device, context.grad, casts)
+    return None if changed.plain() else changed
+
+
+class _Without:
+    """Runs a block without autocast; its Variables' casts stay."""
+
+    def __enter__(self) -> None:
+        self.token = CONTEXT.set(_changed(None))
+
+    def __exit__(self, *_: object) -> None:
+        CONTEXT.reset(self.token)
+
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+def without_autocast() -> AbstractContextManager[None]:
+    """Return a context in which operations run in the dtypes of their operands."""
+    context = CONTEXT.get()
+    return _NOTHING if context is None or context.autocast is None else _Without()
+
+
+def autocast_name() -> str:
+    """Return the dtype of the current autocast as text, ``off`` if there is none."""
+    casts = current().autocast
+    return "off" if casts is None else str(casts.dtype)
