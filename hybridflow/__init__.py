@@ -36,6 +36,7 @@ from hybridflow.core.dtypes import uint8 as uint8
 from hybridflow.core.dtypes import uint16 as uint16
 from hybridflow.core.dtypes import uint32 as uint32
 from hybridflow.core.dtypes import uint64 as uint64
+from hybridflow.core.errors import CacheWarning as CacheWarning
 from hybridflow.core.errors import EffectWarning as EffectWarning
 from hybridflow.core.errors import RetraceWarning as RetraceWarning
 from hybridflow.core.node import name_scope as name_scope
