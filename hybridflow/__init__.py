@@ -93,6 +93,8 @@ from hybridflow.transforms.forward import hessian as hessian
 from hybridflow.transforms.forward import hvp as hvp
 from hybridflow.transforms.forward import jacobian as jacobian
 from hybridflow.transforms.forward import jvp as jvp
+from hybridflow.transforms.loss_scale import LossScale as LossScale
+from hybridflow.transforms.loss_scale import all_finite as all_finite
 from hybridflow.transforms.vmap import vmap as vmap
 from hybridflow.xla.pending import synchronize as synchronize
 
