@@ -206,18 +206,31 @@ def test_demo_without_scikit_learn(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "pip install 'hybridflow[examples]'" in capsys.readouterr().err
 
 
+# What a shell starts in the background ignores interrupts, and so would its children.
+_INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from hybridflow.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path):
     pytest.importorskip("sklearn")
     process = subprocess.Popen(
-        [sys.executable, "-m", "hybridflow", "demo", "--epochs", "100000"],
+        [sys.executable, "-c", _INTERRUPTIBLE, "demo", "--epochs", "100000"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
-    assert process.stdout is not None
-    assert "Handwritten digits" in process.stdout.readline()
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    try:
+        assert process.stdout is not None
+        assert "Handwritten digits" in process.stdout.readline()
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode == 130
     assert "interrupted; no report was written" in error
     assert "Traceback" not in error

@@ -24,7 +24,6 @@ from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.node import Node
 from hybridflow.ir.costs import graph_flops
 from hybridflow.ir.graph import Graph
-from hybridflow.tracing import config
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction
 
@@ -198,7 +197,8 @@ class Comparison:
         Args:
             path: the file, replaced at once when the page is complete.
         """
-        from hybridflow.analysis.report import break_even_figure, comparison_html, figure_svg, page, write_text
+        from hybridflow.analysis.report import break_even_figure, comparison_html, figure_svg, page
+        from hybridflow.backend.files import write_text
 
         body = comparison_html(self) + figure_svg(break_even_figure(self))
         write_text(path, page(f"{self.name}: eager and compiled", body))
@@ -286,8 +286,7 @@ def compare(
     variables = trace.variables(signature)
     assigned = [variables[index] for index in trace.assigned]
     with kept(variables) as restore:
-        with config.cache(False):  # what XLA takes is part of the answer
-            first = traced + seconds_of(lambda: compiled(*args, **kwargs), assigned)
+        first = traced + seconds_of(lambda: compiled(*args, **kwargs), assigned)
         restore()
         eager_bytes, eager_first = _eager_memory(lambda: _eagerly(compiled, args, kwargs))
         restore()

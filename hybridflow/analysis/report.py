@@ -1,10 +1,9 @@
-"""Pages that need no other file, plots in them, and writing them all at once or not at all."""
+"""Pages that need no other file, and plots in them."""
 
 from __future__ import annotations
 
 import io
 import os
-import tempfile
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hybridflow.backend.files import write_bytes
 from hybridflow.core.errors import MissingPackageError, message
 
 if TYPE_CHECKING:
@@ -27,32 +27,6 @@ th, td { text-align: left; padding: 0.3rem 0.9rem 0.3rem 0; border-bottom: 1px s
 figure { margin: 1.5rem 0; }
 svg { max-width: 100%; height: auto; }
 """
-
-
-# -- files --------------------------------------------------------------------------------------------------------
-
-
-def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file whole: until everything is there, and if anything fails, the old file stays as it is."""
-    target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        # A temporary file is its owner's alone; the finished one follows the usual permissions.
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)
-        part.replace(target)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """As `write_bytes`, in UTF-8."""
-    write_bytes(path, text.encode())
 
 
 # -- pages --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any, Self, cast
 
 import numpy as np
@@ -137,6 +138,69 @@ class Graph:
     def output_specs(self) -> tuple[TensorSpec, ...]:
         """The specs of the outputs."""
         return tuple([node.spec(index) for node, index in self.outputs])
+
+    def to_dot(self, *, color: Any = None) -> str:
+        """Return the graph in the DOT language of Graphviz.
+
+        Args:
+            color: what the boxes' colours say: ``"flops"``, ``"bytes"``, or a dict with a number per node.
+
+        Raises:
+            ArgumentError: another word for `color`.
+        """
+        from hybridflow.ir.pictures import to_dot
+
+        return to_dot(self, color)
+
+    def to_svg(self, path: str | PathLike[str], *, color: Any = None) -> None:
+        """Write a picture of the graph as SVG: every operation, in the name scopes and lines that it comes from.
+
+        Args:
+            path: the file.
+            color: as `to_dot` takes it.
+        """
+        from hybridflow.ir.pictures import to_svg
+
+        to_svg(self, path, color)
+
+    def to_html(self, path: str | PathLike[str], *, color: Any = None) -> None:
+        """Write a page with a picture of the graph that folds, searches and zooms; it needs no network.
+
+        Args:
+            path: the file.
+            color: as `to_dot` takes it.
+        """
+        from hybridflow.ir.pictures import to_html
+
+        to_html(self, path, color)
+
+    def to_model_explorer(self, path: str | PathLike[str]) -> None:
+        """Write the graph as JSON that Model Explorer (github.com/google-ai-edge/model-explorer) opens.
+
+        Args:
+            path: the file.
+        """
+        from hybridflow.ir.pictures import to_model_explorer
+
+        to_model_explorer(self, path)
+
+    def show(self, *, color: Any = None) -> Any:
+        """Show the picture of the graph: in a notebook as a cell's result, elsewhere in the web browser.
+
+        Args:
+            color: as `to_dot` takes it.
+
+        Returns:
+            What a notebook shows; the path of the page elsewhere, which stays until the process ends.
+        """
+        from hybridflow.ir.pictures import show
+
+        return show(self, color)
+
+    def _repr_html_(self) -> str:
+        from hybridflow.ir.pictures import in_notebook_html
+
+        return in_notebook_html(self, None)
 
     def walk(self) -> Iterator[Node]:
         """Yield every node, those of nested graphs included."""

@@ -58,6 +58,11 @@ def format_node(node: Node, names: Names | None = None, *, elide: int | None = 1
     return "\n".join(_Printer(elide, lines).node(node, names))
 
 
+def format_value(value: Any) -> str:
+    """Return an attribute's value as text of one line, arrays shortened."""
+    return " ".join(_Printer(SHOWN_OF_ELIDED, lines=False).value(value, None))
+
+
 def value_names(graph: Graph) -> dict[Edge, str]:
     """Return the printed name of every value: inputs keep theirs, the others are numbered in order."""
     names: dict[Edge, str] = {}

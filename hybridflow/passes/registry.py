@@ -56,6 +56,10 @@ class PassRecord:
         return f"{self.name}: {self.nodes_before} -> {self.nodes_after} nodes, {self.milliseconds:.2f} ms{note}"
 
 
+OnChange = Callable[[PassRecord, Graph, Graph], None]
+"""Takes a pass's record, and the graph before and after it."""
+
+
 @dataclass(frozen=True)
 class Pass:
     """A function from a graph to an equivalent graph; the same object comes back if nothing changed.
@@ -156,7 +160,11 @@ def _known(name: str, where: str) -> Pass:
 
 
 def run_passes(
-    graph: Graph, *, only: Collection[str] | None = None, differentiable: bool = True
+    graph: Graph,
+    *,
+    only: Collection[str] | None = None,
+    differentiable: bool = True,
+    on_change: OnChange | None = None,
 ) -> tuple[Graph, list[PassRecord]]:
     """Run the passes on a graph.
 
@@ -167,6 +175,7 @@ def run_passes(
         only: the names of the passes to run; all of them if not given.
         differentiable: whether the result may still be differentiated. Where it will only be executed, say False:
             more passes apply.
+        on_change: told of every run of a pass that changed the graph.
 
     Returns:
         The graph after the passes, with the same inputs and outputs, and one record per run of a pass.
@@ -176,7 +185,7 @@ def run_passes(
     """
     passes = [one for one in ordered(only) if not (one.final and differentiable)]
     with _collector_paused():
-        return _run(passes, graph, differentiable)
+        return _run(passes, graph, differentiable, on_change)
 
 
 @contextmanager
@@ -194,7 +203,9 @@ def _collector_paused() -> Generator[None]:
             gc.enable()
 
 
-def _run(passes: list[Pass], graph: Graph, differentiable: bool) -> tuple[Graph, list[PassRecord]]:
+def _run(
+    passes: list[Pass], graph: Graph, differentiable: bool, on_change: OnChange | None
+) -> tuple[Graph, list[PassRecord]]:
     records: list[PassRecord] = []
     count = count_nodes(graph)
     for phase, rounds in PHASES.items():
@@ -211,6 +222,8 @@ def _run(passes: list[Pass], graph: Graph, differentiable: bool) -> tuple[Graph,
                     count = count_nodes(changed)
                     progress |= not one.cleanup
                 records.append(PassRecord(one.name, milliseconds, before, count, _note(context.notes)))
+                if on_change is not None and changed is not graph:
+                    on_change(records[-1], graph, changed)
                 graph = changed
             if not progress:
                 break

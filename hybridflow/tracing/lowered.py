@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.ir.graph import Graph
+from hybridflow.passes.history import PassHistory
 from hybridflow.xla.executable import Executable
 
 
@@ -23,6 +24,17 @@ class Lowered:
     graph: Graph
     executable: Executable
 
+    def passes(self) -> PassHistory:
+        """Run the passes again and return what each of them changed.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> f = hf.compile(lambda x: hf.exp(x) + hf.exp(x))
+            >>> [step.record.name for step in f.lower(hf.asarray([1.0])).passes()]
+            ['cse']
+        """
+        return PassHistory(self.traced)
+
     def as_text(self, stage: str = "optimized") -> str:
         """Return the program at a stage.
 
@@ -36,7 +48,7 @@ class Lowered:
         texts = {
             "graph": lambda: str(self.traced),
             "optimized": lambda: str(self.graph),
-            "stablehlo": lambda: self.executable.lower().as_text(),
+            "stablehlo": lambda: self.executable.lowered.as_text(),
             "hlo": lambda: self.executable.compiled.as_text(),
         }
         if stage not in texts:

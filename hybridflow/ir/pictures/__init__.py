@@ -1,0 +1,70 @@
+"""Pictures of graphs: DOT, SVG, an HTML page that folds, searches and zooms, and files for other viewers."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import sys
+import tempfile
+import webbrowser
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from hybridflow.backend.files import write_text
+from hybridflow.ir.graph import Graph
+from hybridflow.ir.pictures.diagram import Colour, diagram_of
+from hybridflow.ir.pictures.difference import difference_page as difference_page
+from hybridflow.ir.pictures.dot import dot_of
+from hybridflow.ir.pictures.model_explorer import model_explorer_of
+from hybridflow.ir.pictures.page import page_of
+from hybridflow.ir.pictures.svg import svg_of
+
+
+def to_dot(graph: Graph, color: Colour = None) -> str:
+    """Return a graph as DOT text."""
+    return dot_of(diagram_of(graph, color))
+
+
+def to_svg(graph: Graph, path: str | PathLike[str], color: Colour = None) -> None:
+    """Write a graph's picture as SVG."""
+    write_text(path, svg_of(diagram_of(graph, color)))
+
+
+def to_html(graph: Graph, path: str | PathLike[str], color: Colour = None) -> None:
+    """Write a graph's picture as a page."""
+    write_text(path, page_of(diagram_of(graph, color)))
+
+
+def to_model_explorer(graph: Graph, path: str | PathLike[str]) -> None:
+    """Write a graph as Model Explorer's JSON."""
+    write_text(path, model_explorer_of(graph))
+
+
+def show(graph: Graph, color: Colour = None) -> Any:
+    """Show a graph's picture in a notebook or in the browser."""
+    if "ipykernel" in sys.modules:
+        return Shown(in_notebook_html(graph, color))
+    folder = Path(tempfile.mkdtemp(prefix="hybridflow-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = folder / "graph.html"
+    to_html(graph, path, color)
+    webbrowser.open(path.as_uri())
+    return path
+
+
+def in_notebook_html(graph: Graph, color: Colour) -> str:
+    """Return a picture for a notebook's cell: the page in a frame of its own, which shares no style with it."""
+    page = escape(page_of(diagram_of(graph, color)))
+    return f'<iframe srcdoc="{page}" style="width: 100%; height: 32rem; border: 1px solid #d5dce2"></iframe>'
+
+
+class Shown:
+    """HTML that a notebook shows."""
+
+    def __init__(self, html: str) -> None:
+        self._html = html
+
+    def _repr_html_(self) -> str:
+        return self._html

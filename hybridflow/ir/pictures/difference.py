@@ -1,0 +1,86 @@
+"""What a pass changed: the graph before it and the graph after it, side by side."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from hybridflow.core.node import Node, where_file_line
+from hybridflow.ir.graph import Graph
+from hybridflow.ir.pictures.diagram import diagram_of
+from hybridflow.ir.pictures.svg import svg_of
+
+_STYLE = """
+body { font: 14px/1.4 system-ui, sans-serif; color: #1c2733; margin: 1rem; }
+summary { cursor: pointer; padding: .4rem 0; font-weight: 600; }
+.quiet { color: #4a5763; font-weight: 400; }
+.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; align-items: start; }
+.pair > div { overflow: auto; max-height: 85vh; border: 1px solid #d5dce2; padding: .5rem; }
+.removed { color: #c62f2f; } .added { color: #1f8a4c; }
+"""
+
+
+def difference(before: Graph, after: Graph) -> tuple[set[Node], set[Node]]:
+    """Return the nodes of the first graph that are not in the second, and those that are in the second only.
+
+    A node that a pass had to copy because an input of it moved is the same one: the same operation with the same
+    attributes from the same line.
+    """
+    one, other = _nodes(before), _nodes(after)
+    removed, added = set(one) - set(other), set(other) - set(one)
+    waiting: defaultdict[Any, list[Node]] = defaultdict(list)
+    for node in one:
+        if node in removed:
+            waiting[_key(node)].append(node)
+    for node in other:
+        if node in added and waiting[_key(node)]:
+            removed.discard(waiting[_key(node)].pop(0))
+            added.discard(node)
+    return removed, added
+
+
+def _nodes(graph: Graph) -> dict[Node, None]:
+    return dict.fromkeys(graph.walk())
+
+
+def _key(node: Node) -> Any:
+    attrs = tuple((name, value) for name, value in node.attrs.items() if not node.op.has("nested"))
+    return node.op.name, attrs, node.specs, where_file_line(node.where), node.scope_name
+
+
+def difference_page(title: str, steps: Sequence[tuple[str, Graph, Graph]]) -> str:
+    """Return a page with what each step removed and added.
+
+    Args:
+        title: its heading.
+        steps: ``(what, before, after)``.
+    """
+    body = "\n".join(_step(number, *step) for number, step in enumerate(steps)) or "<p>Nothing changed.</p>"
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>\n{body}</body></html>\n"
+    )
+
+
+def _step(number: int, what: str, before: Graph, after: Graph) -> str:
+    removed, added = difference(before, after)
+    pictures = [
+        svg_of(diagram_of(graph, marks=dict.fromkeys(nodes, mark)), tip=f"tip{number}{mark}")
+        for graph, nodes, mark in ((before, removed, "removed"), (after, added, "added"))
+    ]
+    return (
+        f"<details{' open' if number == 0 else ''}><summary>{escape(what)} "
+        f'<span class="removed">{_named(removed, "removed")}</span> <span class="added">{_named(added, "added")}</span>'
+        f'</summary><div class="pair"><div><p class="quiet">before: {len(_nodes(before))} nodes</p>{pictures[0]}</div>'
+        f'<div><p class="quiet">after: {len(_nodes(after))} nodes</p>{pictures[1]}</div></div></details>'
+    )
+
+
+def _named(nodes: set[Node], what: str) -> str:
+    if not nodes:
+        return ""
+    counts = Counter(node.op.name for node in nodes)
+    names = ", ".join(f"{name} x{count}" if count > 1 else name for name, count in sorted(counts.items()))
+    return f"{what} {len(nodes)}: {escape(names)}"

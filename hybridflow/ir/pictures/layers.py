@@ -1,0 +1,163 @@
+"""Where the items of a diagram go: the layered layout, group by group.
+
+Within a group, an item's row is the longest way to it; items of a row are ordered by the mean position of their
+neighbours, a few times down and up; an arrow over several rows takes a place in each, so that the others leave room.
+Reference: Sugiyama, Tagawa, Toda, "Methods for Visual Understanding of Hierarchical System Structures", IEEE
+Transactions on Systems, Man, and Cybernetics 11(2), 1981.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from hybridflow.ir.pictures.diagram import Arrow, Box, Diagram, Group, Item
+
+LONGEST = 8
+"""Arrows over more rows than this keep no place free: they are drawn behind."""
+_SWEEPS = 4
+
+
+@dataclass(eq=False)
+class Bend:
+    """A place that an arrow takes in a row between those of its ends; `link` numbers the pair of items it joins."""
+
+    link: int
+
+
+Place = Item | Bend
+
+
+@dataclass(eq=False)
+class Rows:
+    """The inside of a group.
+
+    Attributes:
+        rows: from top to bottom, the items and bends of each row from left to right.
+        links: per pair of items that arrows join, ``(source, target, bends)``.
+    """
+
+    rows: list[list[Place]]
+    links: list[tuple[Item, Item, list[Bend]]]
+
+
+@dataclass(eq=False)
+class Layout:
+    """The rows of every group, and for each arrow the link it follows in the group where its ends' ways part."""
+
+    diagram: Diagram
+    groups: dict[Group, Rows] = field(default_factory=dict["Group", "Rows"])
+    ways: dict[Arrow, tuple[Group, int]] = field(default_factory=dict["Arrow", "tuple[Group, int]"])
+
+    def items(self) -> Iterator[Item]:
+        """Yield every item of the diagram, each group before what is in it."""
+        for group in self.groups:
+            if group.parent is None:
+                yield group
+            yield from group.children
+
+
+def layout_of(diagram: Diagram) -> Layout:
+    """Return the layout of a diagram."""
+    links: dict[Group, dict[tuple[Item, Item], int]] = defaultdict(dict)
+    layout = Layout(diagram)
+    for arrow in diagram.arrows:
+        group, source, target = _parting(arrow)
+        known = links[group]
+        layout.ways[arrow] = group, known.setdefault((source, target), len(known))
+    pending = [diagram.root]
+    while pending:
+        group = pending.pop()
+        layout.groups[group] = _rows(group.children, list(links[group]))
+        pending += [child for child in group.children if isinstance(child, Group)]
+    return layout
+
+
+def _parting(arrow: Arrow) -> tuple[Group, Item, Item]:
+    """Return the innermost group around both ends of an arrow, and which of its children hold the ends."""
+    sources = _ancestors(arrow.source)
+    known = {item: index for index, item in enumerate(sources)}
+    below: Item = arrow.target
+    for item in _ancestors(arrow.target)[1:]:
+        if item in known:
+            assert isinstance(item, Group)
+            return item, sources[known[item] - 1], below
+        below = item
+    raise AssertionError("both ends of an arrow are in the diagram")
+
+
+def _ancestors(item: Item) -> list[Item]:
+    found: list[Item] = []
+    here: Item | None = item
+    while here is not None:
+        found.append(here)
+        here = here.parent
+    return found
+
+
+def _rows(children: list[Item], pairs: list[tuple[Item, Item]]) -> Rows:
+    rank = _ranks(children, pairs)
+    rows: list[list[Place]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
+    for child in children:
+        rows[rank[child]].append(child)
+    links: list[tuple[Item, Item, list[Bend]]] = []
+    for number, (source, target) in enumerate(pairs):
+        bends: list[Bend] = []
+        between = range(rank[source] + 1, rank[target])
+        if len(between) < LONGEST:
+            for row in between:
+                bends.append(Bend(number))
+                rows[row].append(bends[-1])
+        links.append((source, target, bends))
+    result = Rows(rows, links)
+    _order(rows, *neighbours(result))
+    return result
+
+
+def neighbours(rows: Rows) -> tuple[dict[Place, list[Place]], dict[Place, list[Place]]]:
+    """Return what each place of a group is linked to above it and below it."""
+    above: dict[Place, list[Place]] = {place: [] for row in rows.rows for place in row}
+    below: dict[Place, list[Place]] = {place: [] for row in rows.rows for place in row}
+    for source, target, bends in rows.links:
+        stops: list[Place] = [source, *bends, target]
+        for one, other in itertools.pairwise(stops):
+            below[one].append(other)
+            above[other].append(one)
+    return above, below
+
+
+def _ranks(children: list[Item], pairs: Iterable[tuple[Item, Item]]) -> dict[Item, int]:
+    """Return the row of each item: the longest way to it; inputs stand right above what reads them first."""
+    readers: dict[Item, list[Item]] = defaultdict(list)
+    sources: dict[Item, list[Item]] = defaultdict(list)
+    for source, target in pairs:
+        readers[source].append(target)
+        sources[target].append(source)
+    rank: dict[Item, int] = {}
+    for child in children:  # in the order of execution, so sources come first
+        rank[child] = 1 + max((rank[one] for one in sources[child]), default=-1)
+    for child in children:
+        if not sources[child] and readers[child]:
+            rank[child] = min(rank[one] for one in readers[child]) - 1
+    for child in children:
+        if isinstance(child, Box) and child.kind == "output":
+            rank[child] = max(rank[child], max(rank.values()))
+    return rank
+
+
+def _order(rows: list[list[Place]], above: dict[Place, list[Place]], below: dict[Place, list[Place]]) -> None:
+    """Order each row by the mean position of the neighbours above, then below, and so on."""
+    for sweep in range(_SWEEPS):
+        down = sweep % 2 == 0
+        near = above if down else below
+        order = rows if down else list(reversed(rows))
+        position: dict[Place, float] = {}
+        for row in order:
+            means: dict[Place, float] = {}
+            for index, place in enumerate(row):
+                found = [position[one] for one in near[place] if one in position]
+                means[place] = sum(found) / len(found) if found else (index + 0.5) / len(row)
+            row.sort(key=means.__getitem__)
+            position.update({place: (index + 0.5) / len(row) for index, place in enumerate(row)})

@@ -1,0 +1,157 @@
+"""Coordinates for a layout, in CSS pixels. `viewer.js` does the same where groups can be folded; a test compares."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hybridflow.ir.pictures.diagram import Arrow, Box, Group, Item
+from hybridflow.ir.pictures.layers import Bend, Layout, Place, Rows, neighbours
+
+CHARACTER, LINE, TITLE = 6.7, 14.0, 18.0
+"""The width of a character and the height of a line of text, and of a title."""
+PAD, GAP_X, GAP_Y, BEND = 10.0, 16.0, 34.0, 6.0
+ALIGNMENTS = 4
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where an item is drawn: its upper left corner, its width and height."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def top(self) -> Point:
+        """The middle of the upper side."""
+        return self.x + self.width / 2, self.y
+
+    @property
+    def bottom(self) -> Point:
+        """The middle of the lower side."""
+        return self.x + self.width / 2, self.y + self.height
+
+
+@dataclass(eq=False)
+class Placed:
+    """A layout with coordinates: the frame of each item and the bends of each group's links."""
+
+    layout: Layout
+    frames: dict[Item, Frame] = field(default_factory=dict["Item", Frame])
+    bends: dict[Bend, Point] = field(default_factory=dict[Bend, Point])
+
+    def route(self, arrow: Arrow) -> list[Point]:
+        """Return the points that an arrow runs through."""
+        group, link = self.layout.ways[arrow]
+        source, target, bends = self.layout.groups[group].links[link]
+        start, end = self.frames[arrow.source].bottom, self.frames[arrow.target].top
+        points = [start, *(self.bends[bend] for bend in bends), end]
+        if source is not arrow.source:
+            points.insert(1, (start[0], self.frames[source].bottom[1]))
+        if target is not arrow.target:
+            points.insert(len(points) - 1, (end[0], self.frames[target].y))
+        return points
+
+
+def placed(layout: Layout) -> Placed:
+    """Give every item of a layout its coordinates."""
+    result = Placed(layout)
+    insides: dict[Group, _Inside] = {}
+    root = layout.diagram.root
+    width, height = _size(root, layout, insides)
+    _settle(result, insides, root, Frame(0.0, 0.0, width, height))
+    return result
+
+
+@dataclass(eq=False)
+class _Inside:
+    """Coordinates within a group: the left side and the top of each place, and its size."""
+
+    left: dict[Place, float]
+    top: dict[Place, float]
+    sizes: dict[Place, Point]
+
+
+def _size(item: Item, layout: Layout, insides: dict[Group, _Inside]) -> Point:
+    if isinstance(item, Box):
+        longest = max(map(len, (item.title, item.label, *item.lines)))
+        return longest * CHARACTER + 2 * PAD, TITLE + LINE * len(item.lines) + PAD
+    rows = layout.groups[item]
+    sizes: dict[Place, Point] = {
+        place: (BEND, 0.0) if isinstance(place, Bend) else _size(place, layout, insides)
+        for row in rows.rows
+        for place in row
+    }
+    inside = insides[item] = _arranged(rows, sizes)
+    right = max((inside.left[place] + sizes[place][0] for place in sizes), default=0.0)
+    bottom = max((inside.top[place] + sizes[place][1] for place in sizes), default=0.0)
+    return max(right, len(item.title) * CHARACTER) + 2 * PAD, bottom + TITLE + 2 * PAD + LINE / 2
+
+
+def _arranged(rows: Rows, sizes: dict[Place, Point]) -> _Inside:
+    top: dict[Place, float] = {}
+    y = 0.0
+    for row in rows.rows:
+        height = max(sizes[place][1] for place in row)
+        top.update({place: y + (height - sizes[place][1]) / 2 for place in row})
+        y += height + GAP_Y
+    middle: dict[Place, float] = {}
+    for row in rows.rows:
+        x = 0.0
+        for place in row:
+            middle[place] = x + sizes[place][0] / 2
+            x += sizes[place][0] + GAP_X
+    above, below = neighbours(rows)
+    for alignment in range(ALIGNMENTS):
+        down = alignment % 2 == 0
+        near = above if down else below
+        for row in rows.rows if down else reversed(rows.rows):
+            wanted = [_mean([middle[one] for one in near[place]], middle[place]) for place in row]
+            found = _spaced(wanted, [sizes[place][0] for place in row])
+            middle.update(zip(row, found, strict=True))
+    left = {place: middle[place] - sizes[place][0] / 2 for place in middle}
+    first = min(left.values(), default=0.0)
+    return _Inside({place: x - first for place, x in left.items()}, top, sizes)
+
+
+def _mean(values: Sequence[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise
+
+
+def _spaced(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """Return the middles nearest to the wanted ones that keep order and gaps.
+
+    They minimise the sum of squared distances: pool adjacent violators.
+    """
+    offset, offsets = 0.0, [0.0]
+    for one, other in itertools.pairwise(widths):
+        offset += (one + other) / 2 + GAP_X
+        offsets.append(offset)
+    pools: list[tuple[float, int]] = []
+    for value, shift in zip(wanted, offsets, strict=True):
+        mean, count = value - shift, 1
+        while pools and pools[-1][0] > mean:
+            other, many = pools.pop()
+            mean, count = (mean * count + other * many) / (count + many), count + many
+        pools.append((mean, count))
+    flat = [mean for mean, count in pools for _ in range(count)]
+    return [value + shift for value, shift in zip(flat, offsets, strict=True)]
+
+
+def _settle(result: Placed, insides: dict[Group, _Inside], item: Item, frame: Frame) -> None:
+    """Give an item its frame, and what is inside of it."""
+    result.frames[item] = frame
+    if isinstance(item, Box):
+        return
+    inside = insides[item]
+    for place, (width, height) in inside.sizes.items():
+        x, y = frame.x + PAD + inside.left[place], frame.y + TITLE + PAD + inside.top[place]
+        if isinstance(place, Bend):
+            result.bends[place] = x + width / 2, y
+        else:
+            _settle(result, insides, place, Frame(x, y, width, height))

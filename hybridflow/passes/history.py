@@ -1,0 +1,67 @@
+"""What each pass made of a graph, to be printed and looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from os import PathLike
+from typing import Any, NamedTuple
+
+from hybridflow.backend.files import write_text
+from hybridflow.ir.graph import Graph
+from hybridflow.ir.pictures import difference_page
+from hybridflow.ir.pictures.difference import difference
+from hybridflow.passes.registry import PassRecord, run_passes
+
+
+class Step(NamedTuple):
+    """A run of a pass that changed the graph.
+
+    Attributes:
+        record: the pass, its time and node counts.
+        before, after: the graph.
+    """
+
+    record: PassRecord
+    before: Graph
+    after: Graph
+
+    def __str__(self) -> str:
+        removed, added = difference(self.before, self.after)
+        names = [f"{sign}{node.op.name}" for sign, nodes in (("-", removed), ("+", added)) for node in nodes]
+        return f"{self.record}: {' '.join(sorted(names))}" if names else str(self.record)
+
+
+class PassHistory(Sequence[Step]):
+    """The passes that changed a graph, in order: a sequence, printable, and a page with pictures."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._name = graph.name
+        self._steps: list[Step] = []
+        run_passes(graph, differentiable=False, on_change=lambda *step: self._steps.append(Step(*step)))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._steps[index]
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self._name}: {len(self)} passes changed the graph", *map(str, self._steps)])
+
+    __repr__ = __str__
+
+    def to_html(self, path: str | PathLike[str]) -> None:
+        """Write a page with the graph before and after each pass, what was removed in red and what was added in green.
+
+        Args:
+            path: the file; the page needs no network.
+        """
+        write_text(path, self._page())
+
+    def _page(self) -> str:
+        steps = [(str(step.record), step.before, step.after) for step in self._steps]
+        return difference_page(f"{self._name}: what the passes changed", steps)
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{escape(self._page())}" style="width: 100%; height: 32rem; border: 0"></iframe>'
