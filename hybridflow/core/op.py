@@ -145,6 +145,7 @@ TRAITS = {
     "nested": "carries graphs among its attributes",
     "source": "has no inputs to compute from: placeholders and constants",
     "reads_never": "its lowering reads the program's hidden input that is always False",
+    "named": "gives its input a name=, by which the policy of a checkpoint knows it",
     "tensor_rule": "its gradient rule is the user's and works on tensors",
     "conversion": "changes nothing but its input's shape or dtype, as its attributes say",
     "reshape": "gives its input's elements, in row-major order, the shape that shape= says",
