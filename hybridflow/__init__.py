@@ -3,6 +3,10 @@
 from hybridflow import ir as ir
 from hybridflow.analysis.compare import Comparison as Comparison
 from hybridflow.analysis.compare import compare as compare
+from hybridflow.autodiff.checkpoint import checkpoint as checkpoint
+from hybridflow.autodiff.checkpoint_policies import checkpoint_name as checkpoint_name
+from hybridflow.autodiff.checkpoint_policies import save_any_except as save_any_except
+from hybridflow.autodiff.checkpoint_policies import save_only_names as save_only_names
 from hybridflow.autodiff.control_flow import TensorArray as TensorArray
 from hybridflow.autodiff.control_flow import cond as cond
 from hybridflow.autodiff.control_flow import scan as scan

@@ -106,28 +106,28 @@ class _Body(NamedTuple):
     grad_fn: Callable[..., Any]
 
 
-class _Free(NamedTuple):
+class Free(NamedTuple):
     """What the outputs depend on besides the arguments, and the nodes between."""
 
     edges: list[Edge]
     nodes: list[Node]
 
 
-def _free_edges(body: _Body, outputs: Sequence[Edge | None], arguments: set[Edge], scope: Any) -> _Free:
-    """Find the Variables and closed-over values behind the outputs."""
+def free_edges(start: int, outputs: Sequence[Edge | None], arguments: set[Edge], scope: Any) -> Free:
+    """Find the Variables and closed-over values behind the outputs of what was recorded since `start`."""
     known = [edge for edge in outputs if edge is not None]
     argument_nodes = {node for node, _ in arguments}
 
     def inside(node: Node) -> bool:
         return (
-            node.sequence > body.start
+            node.sequence > start
             and node not in argument_nodes
             and node.op is not READ
             and "source" not in node.op.traits
             and node.scope is scope
         )
 
-    nodes = [node for node in reachable(known, [(body.start, EVER[1])]) if inside(node)]
+    nodes = [node for node in reachable(known, [(start, EVER[1])]) if inside(node)]
     members = set(nodes)
     free: dict[Edge, None] = {}
     for edge in (*known, *[edge for node in nodes for edge in node.inputs]):
@@ -135,10 +135,10 @@ def _free_edges(body: _Body, outputs: Sequence[Edge | None], arguments: set[Edge
             continue
         if is_differentiable(edge[0].spec(edge[1]).dtype):
             free[edge] = None
-    return _Free(list(free), nodes)
+    return Free(list(free), nodes)
 
 
-def _rule(body: _Body, outputs: Sequence[Edge | None], free: _Free) -> Rule:
+def _rule(body: _Body, outputs: Sequence[Edge | None], free: Free) -> Rule:
     """Return the rule of one run: the user's gradients for the arguments, ordinary ones for the rest."""
 
     def rule(gs: Sequence[Any]) -> list[Any]:
@@ -210,7 +210,7 @@ EAGER = register(
 def _eager(body: _Body, context: Context) -> list[Tensor]:
     edges = [tensor._edge for tensor in body.outputs]
     arguments = {tensor._edge for tensor in body.arguments if tensor._edge is not None}
-    free = _free_edges(body, edges, arguments, None)
+    free = free_edges(body.start, edges, arguments, None)
     connected: list[Edge | None] = [
         edge if edge is not None and edge[0].stamp >= context.start else None
         for edge in [tensor._edge for tensor in body.arguments]
@@ -218,7 +218,7 @@ def _eager(body: _Body, context: Context) -> list[Tensor]:
     known = [edge for edge in free.edges if edge[0].stamp >= context.start]
     if not known and not any(connected):
         return [make_tensor(tensor._value) for tensor in body.outputs]
-    free = _Free(known, free.nodes)
+    free = Free(known, free.nodes)
     values = [tensor._value for tensor in body.arguments] + [None] * len(known)
     raw = [tensor._value for tensor in body.outputs]
     outputs = raw[0] if len(raw) == 1 else tuple(raw)
@@ -266,7 +266,7 @@ TRACED = register(
 def _traced(body: _Body, tracer: GraphBuilder) -> list[Tensor]:
     edges = [tracer.edge_of(tensor) for tensor in body.outputs]
     arguments = {tracer.edge_of(tensor) for tensor in body.arguments}
-    free = _free_edges(body, edges, arguments, tracer.scope)
+    free = free_edges(body.start, edges, arguments, tracer.scope)
     rule = _rule(body, edges, free)
     present: list[bool] = []
 

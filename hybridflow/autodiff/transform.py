@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hybridflow.autodiff.backprop import BOUND, EVER, backprop, reachable
@@ -13,7 +14,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import silenced
 from hybridflow.ir.evaluate import evaluate
-from hybridflow.ir.graph import Graph, clone_node, input_node
+from hybridflow.ir.graph import INPUT, Graph, clone_node, input_node
 
 Mask = tuple[bool, ...]
 
@@ -45,12 +46,13 @@ def differentiate(graph: Graph, given: Mask, wanted: Mask) -> GradientGraph:
     key = ("differentiate", given, wanted)
     found = graph.executables.get(key)
     if found is None:
-        found = _differentiate(graph, given, wanted)
+        found = differentiate_anew(graph, given, wanted)
         found = graph.executables[key] = found._replace(graph=silenced(found.graph))
     return found
 
 
-def _differentiate(graph: Graph, given: Mask, wanted: Mask) -> GradientGraph:
+def differentiate_anew(graph: Graph, given: Mask, wanted: Mask) -> GradientGraph:
+    """As `differentiate`, but a graph that was made for this call alone, and with every effect of the forward pass."""
     with context_of(None):
         builder = GraphBuilder(f"{graph.name}_gradient")
     builder.dims = graph.dims
@@ -146,7 +148,7 @@ def split_gradient(graph: Graph, wanted: Mask, readable: Mask | None = None) -> 
 
 def _split(graph: Graph, wanted: Mask, readable: Mask) -> SplitGradient:
     given = tuple([is_differentiable(spec.dtype) for spec in graph.output_specs])
-    gradient = _differentiate(graph, given, wanted)
+    gradient = differentiate_anew(graph, given, wanted)
     joint = gradient.graph
     count = len(graph.inputs)
     before = {*gradient.forward_nodes, *joint.inputs[:count]}
@@ -186,6 +188,31 @@ def _backward_graph(
             moved[node, index] = (fresh, index)
     outputs = tuple([moved.get(edge, edge) for edge in joint.outputs])
     return Graph(joint.name, (*inputs, *cotangents), tuple(rebuilt), outputs, joint.dims)
+
+
+def graph_from(graph: Graph, inputs: Sequence[Edge]) -> Graph:
+    """Return a graph that computes the same outputs from other values, which become its inputs; no node is shared."""
+    moved: dict[Edge, Edge] = {}
+    nodes = [
+        input_node(edge[0].spec(edge[1]), edge[0].attrs["name"] if edge[0].op is INPUT else f"kept_{index}")
+        for index, edge in enumerate(inputs)
+    ]
+    moved.update({edge: (node, 0) for edge, node in zip(inputs, nodes, strict=True)})
+    needed: set[Node] = set()
+    stack = [edge for edge in graph.outputs if edge not in moved]
+    while stack:
+        node = stack.pop()[0]
+        if node not in needed:
+            needed.add(node)
+            stack.extend([edge for edge in node.inputs if edge is not None and edge not in moved])
+    rebuilt: list[Node] = []
+    for node in graph.nodes:
+        if node in needed:
+            rebuilt.append(clone_node(node, tuple([moved.get(edge, edge) for edge in node.inputs if edge is not None])))
+            for index in range(len(node.outputs)):
+                moved.setdefault((node, index), (rebuilt[-1], index))
+    outputs = tuple([moved.get(edge, edge) for edge in graph.outputs])
+    return Graph(graph.name, tuple(nodes), tuple(rebuilt), outputs, graph.dims)
 
 
 def zero_cotangents(given: Mask, cotangents: Any, specs: Any, full: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from hybridflow.core.node import FOREVER, Edge, next_sequence
+from hybridflow.core.observer import binder_now
 
 NEVER = 1 << 63
 """The `start` of a context in which nothing is recorded: no node is that young."""
@@ -77,6 +78,8 @@ class Context:
 
     Attributes:
         tracer: the tracer that turns operations into nodes, or None.
+        binder: what operations are handed to instead of being executed: the tracer, or who keeps results for a function
+            that is run again.
         tapes: the active tapes, outermost first.
         grad: whether what requires a gradient is recorded; a tape records what it watches in any case.
         start: recordings older than this are followed by no active tape, nor forever.
@@ -86,7 +89,7 @@ class Context:
         epoch: a number of its own; a Variable read in another epoch is watched by other tapes.
     """
 
-    __slots__ = ("autocast", "device", "epoch", "grad", "indirect", "start", "tapes", "tracer")
+    __slots__ = ("autocast", "binder", "device", "epoch", "grad", "indirect", "start", "tapes", "tracer")
 
     def __init__(
         self,
@@ -97,12 +100,13 @@ class Context:
         autocast: AutocastProtocol | None = None,
     ) -> None:
         self.tracer = tracer
+        self.binder = binder_now() if tracer is None else tracer
         self.tapes = tapes
         self.grad = grad
         self.start = min([tape.first_sequence for tape in tapes]) if tapes else FOREVER if grad else NEVER
         self.device = device
         self.autocast = autocast
-        self.indirect = tracer is not None or autocast is not None
+        self.indirect = self.binder is not None or autocast is not None
         self.epoch = next_sequence()
 
     def plain(self) -> bool:

@@ -42,24 +42,24 @@ def bind(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) 
     if context is not None and context.indirect:
         if context.autocast is not None:
             inputs = context.autocast(op, inputs)
-        if context.tracer is not None:
-            return context.tracer.bind(op, inputs, attrs)
+        if context.binder is not None:
+            return context.binder.bind(op, inputs, attrs)
     kernel = op.fast_kernel
     if kernel is None or not inputs:
-        return _bind_general(op, inputs, attrs, context)
+        return bind_eagerly(op, inputs, attrs, context)
     values = [tensor._value for tensor in inputs]
     dtypes = 1
     for value in values:
         if type(value) is not _ndarray:
-            return _bind_general(op, inputs, attrs, context)
+            return bind_eagerly(op, inputs, attrs, context)
         dtypes = dtypes << 10 | value.dtype.num
     if dtypes not in op.accepted:  # `execute` accepts what the op takes and its kernel is good at
-        return _bind_general(op, inputs, attrs, context)
+        return bind_eagerly(op, inputs, attrs, context)
     try:
         y = LOCAL.run(kernel, *values, **attrs)
     except Exception:
         # The general way runs it again and finds the words for what is wrong.
-        return _bind_general(op, inputs, attrs, context)
+        return bind_eagerly(op, inputs, attrs, context)
     if type(y) is not _ndarray:
         y = as_arrays(y)
     for tensor in inputs:
@@ -77,12 +77,18 @@ def bind(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) 
     return result
 
 
-def _bind_general(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], context: Context | None) -> Any:
-    """Bind an op eagerly, wherever its values are."""
+Execute = Callable[[Op, tuple[Tensor, ...], dict[str, Any]], tuple[Any, list[Any], str]]
+"""Finds the raw outputs of an op, its raw inputs and the backend, as `execute` does."""
+
+
+def bind_eagerly(
+    op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], context: Context | None, run: Execute | None = None
+) -> Any:
+    """Bind an op eagerly, wherever its values are; `run` finds its outputs otherwise than by executing it."""
     edges = connected_edges(op, inputs, context)
     if op.saves.hidden:
         attrs = {**attrs, "residuals": edges is not None}
-    outputs, values, backend = execute(op, inputs, attrs)
+    outputs, values, backend = (run or execute)(op, inputs, attrs)
     if edges is not None:
         return record(op, edges, attrs, values, outputs, backend)
     if type(outputs) is tuple:
@@ -172,7 +178,7 @@ def execute(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple[
     dtypes = 1
     for index, value in enumerate(values):
         if type(value) is not _ndarray:
-            values[index] = value = _raw(inputs[index])
+            values[index] = value = raw_input(inputs[index])
             good = good and type(value) is _ndarray
         number = value.dtype.num
         dtypes = dtypes << 10 | number
@@ -205,7 +211,7 @@ def as_arrays(outputs: Any) -> Any:
     return outputs if isinstance(outputs, jax.Array) else np.asarray(outputs)
 
 
-def _raw(tensor: Tensor) -> Any:
+def raw_input(tensor: Tensor) -> Any:
     """Return a concrete value: on the CPU a NumPy array, elsewhere the device's array."""
     value = tensor._value
     if type(value) is _ndarray:

@@ -18,6 +18,7 @@ from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TraceE
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.notes import Notes, make_leaf
+from hybridflow.core.observer import OBSERVED, observed_assignment, observed_value
 from hybridflow.core.op import No, Op, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import (
@@ -165,7 +166,12 @@ class Variable(TensorMethods):
         if value is None:
             with WRITES:
                 value = self._value
-        return value
+        return observed_value(self, value) if OBSERVED.count else value
+
+    def store(self, value: Any) -> None:
+        """Replace the raw value by one of the same shape and dtype."""
+        if not OBSERVED.count or not observed_assignment(self, value):
+            self._value = value
 
     def read(self) -> Tensor:
         """Return the value as a tensor, watched by the active tapes if the Variable is trainable."""
@@ -240,7 +246,7 @@ class Variable(TensorMethods):
                             hint="Return the value and assign it outside of the callback.")
                 )  # fmt: skip
             with WRITES:
-                self._value = tensor._value
+                self.store(tensor._value)
         return self
 
     def assign_add(self, value: Any) -> Self:

@@ -16,6 +16,7 @@ from hybridflow.core.dispatch import bind, record
 from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message, structure_text
 from hybridflow.core.node import FOREVER
+from hybridflow.core.observer import replaying
 from hybridflow.core.op import No, Op, Stops, public_names, register
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.tensor import Tensor, asarray, format_tensor, host_array, make_tensor, to_numpy
@@ -100,7 +101,8 @@ def print(*values: Any, sep: str | None = " ", end: str | None = "\n") -> None:
         if value is not None and not isinstance(cast(object, value), str):
             raise ArgumentTypeError(message(f"print: {name} must be a str or None", got=f"{name}={value!r}"))
     if not is_tracing():
-        builtins.print(*values, sep=sep, end=end)
+        if not replaying():
+            builtins.print(*values, sep=sep, end=end)
         return
     text = _Message(values, sep, end)
     bind(PRINT, text.template.release(), {"message": text})

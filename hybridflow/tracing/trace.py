@@ -22,6 +22,7 @@ from hybridflow.core.dispatch import record as record_node
 from hybridflow.core.errors import GradientError, LeakError, TraceError, message
 from hybridflow.core.node import Edge, format_where, user_place, where_file_line
 from hybridflow.core.notes import requires
+from hybridflow.core.observer import OBSERVED
 from hybridflow.core.op import Op
 from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_known
@@ -316,12 +317,14 @@ class Trace:
             before = [variable.current() for variable in variables]
             arrays.extend(before)
             executable = self.executable(arrays, device)
-            for index in () if self.calls_host else self.assigned:  # Python functions in the graph read the old one
+            # Python functions in the graph read the old one, and functions that are run again leave it as it is.
+            taken = () if self.calls_host or OBSERVED.count else self.assigned
+            for index in taken:
                 variables[index]._value = None  # readers in other threads wait for the new value
             try:
                 outputs = self._run_donating(executable, arrays, before)
             except BaseException:
-                for index in self.assigned:
+                for index in taken:
                     variables[index]._value = before[index]
                 raise
             self._write(variables, outputs)
@@ -337,7 +340,7 @@ class Trace:
 
     def _write(self, variables: Sequence[Variable], outputs: Sequence[Any]) -> None:
         for index, value in zip(self.assigned, outputs[self.plan.count :], strict=False):
-            variables[index]._value = value
+            variables[index].store(value)
 
     def check_later(self, outputs: Sequence[Any], results: Sequence[Tensor]) -> PendingChecks:
         """See to it that a failed check is raised; the graph itself has kept the Variables' values.

@@ -1,0 +1,56 @@
+"""Calls and results taken apart into tensors and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from hybridflow.core.functions import as_traced
+from hybridflow.core.tensor import Tensor
+
+
+class Call:
+    """A call taken apart: its tensors, and how to call with others in their places.
+
+    Attributes:
+        name: the function's name.
+    """
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.name: str = getattr(fn, "__name__", type(fn).__name__)
+        self._fn = fn
+        self._leaves, self._tree = jax.tree_util.tree_flatten((args, kwargs))
+        self._places = [index for index, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
+
+    def take(self) -> list[Tensor]:
+        """Return the tensors among the arguments, which the call holds no longer."""
+        tensors = [self._leaves[index] for index in self._places]
+        for index in self._places:
+            self._leaves[index] = None
+        return tensors
+
+    def run(self, tensors: Sequence[Tensor]) -> Outcome:
+        """Call the function with other tensors."""
+        leaves = list(self._leaves)
+        for place, tensor in zip(self._places, tensors, strict=True):
+            leaves[place] = tensor
+        args, kwargs = jax.tree_util.tree_unflatten(self._tree, leaves)
+        return Outcome(as_traced(self._fn)(*args, **kwargs))
+
+
+class Outcome:
+    """A result taken apart: its tensors, and how to put others in their places."""
+
+    def __init__(self, result: Any) -> None:
+        self._leaves, self._tree = jax.tree_util.tree_flatten(result)
+        self._places = [index for index, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
+        self.tensors: list[Tensor] = [self._leaves[index] for index in self._places]
+
+    def build(self, tensors: Sequence[Tensor]) -> Any:
+        """Return the result with other tensors."""
+        leaves = list(self._leaves)
+        for place, tensor in zip(self._places, tensors, strict=True):
+            leaves[place] = tensor
+        return jax.tree_util.tree_unflatten(self._tree, leaves)
