@@ -22,7 +22,9 @@ from hybridflow.ir.effects import has_effects
 @overload
 def checkpoint(fn: Callable[..., Any], /, *, policy: Any = "nothing") -> Callable[..., Any]: ...
 @overload
-def checkpoint(fn: None = None, /, *, policy: Any = "nothing") -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+def checkpoint(
+    fn: None = None, /, *, policy: Any = "nothing"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
 def checkpoint(fn: Callable[..., Any] | None = None, /, *, policy: Any = "nothing") -> Any:
     """Make a function whose gradient computes it again, so that what it computes on its way need not be kept.
 

@@ -71,9 +71,8 @@ def _kept_by(graph: Graph, policy: Policy) -> Kept:
     }
     kept = kept_nodes(policy, joint.forward_nodes)
     found = _needed(joint, {edge for edge in places if edge[0] in kept and not edge[0].op.has("source")})
-    forward = Graph(
-        graph.name, joint.graph.inputs[: len(graph.inputs)], joint.forward_nodes, joint.forward + tuple(found), graph.dims
-    )
+    inputs, outputs = joint.graph.inputs[: len(graph.inputs)], joint.forward + tuple(found)
+    forward = Graph(graph.name, inputs, joint.forward_nodes, outputs, graph.dims)
     return Kept(tuple([places[edge] for edge in found]), forward)
 
 
@@ -162,8 +161,9 @@ def _vjp(F: Any, g: Any, y: Any, *xs: Any, wanted: Mask, graph: Graph, policy: P
     if not any(backward.present):
         return [None] * len(xs)
     kept = y[len(graph.outputs) :] if isinstance(y, tuple) else ()
-    inputs = [*[xs[i] for i in backward.reads], *[kept[i] for i in backward.kept], *[one for one in gs if one is not None]]
-    found = F.checkpoint(*inputs, graph=backward.graph, policy="nothing")
+    inputs = [*[xs[i] for i in backward.reads], *[kept[i] for i in backward.kept]]
+    given = [one for one in gs if one is not None]
+    found = F.checkpoint(*inputs, *given, graph=backward.graph, policy="nothing")
     several = iter(found if isinstance(found, tuple | list) else (found,))
     return [next(several) if present else None for present in backward.present]
 

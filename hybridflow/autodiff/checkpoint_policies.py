@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
@@ -55,7 +55,7 @@ def checkpoint_name(x: Any, name: str) -> Tensor:
         >>> layer(hf.ones((2, 2)), hf.ones((2, 2))).shape
         (2, 2)
     """
-    if not isinstance(name, str):
+    if not isinstance(cast(object, name), str):
         raise ArgumentTypeError(message(f"checkpoint_name: a {type(name).__name__} is no name", hint="Use a string."))
     return bind(NAMED, (as_tensor(x),), {"name": name})
 
@@ -82,7 +82,7 @@ def save_any_except(*names: str) -> Policy:
 
 def _checked(names: Iterable[Any]) -> Iterable[str]:
     for name in names:
-        if not isinstance(name, str):
+        if not isinstance(cast(object, name), str):
             raise ArgumentTypeError(message(f"policy: a {type(name).__name__} is no name", hint="Use strings."))
         yield name
 

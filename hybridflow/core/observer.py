@@ -12,7 +12,6 @@ from contextvars import ContextVar
 from typing import Any
 
 
-
 class _Observed:
     """How many observers there are in all threads: nobody looks for one otherwise."""
 
