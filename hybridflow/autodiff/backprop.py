@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 import jax
 import numpy as np
 
+from hybridflow.autodiff.host_walk import Contributions, add_up, walk_on_host, wanted_inputs
 from hybridflow.autodiff.namespaces import HOST, PUBLIC, XLA
 from hybridflow.backend.host import LOCAL
 from hybridflow.backend.jax_shim import enable_x64
@@ -26,7 +27,7 @@ from hybridflow.core.dispatch import as_arrays, quick_to_compile, run_raw
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import GradientError, message
 from hybridflow.core.node import Edge, Node, in_gradient
-from hybridflow.core.op import REGISTRY, Each, Joint, No, Op, Stops
+from hybridflow.core.op import REGISTRY, Joint, No, Op, Stops
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.builder import GraphBuilder
@@ -54,10 +55,6 @@ class Engine(Protocol):
 
 
 _ONLY: Wanted = (True,)
-
-
-class _Sum(list[Any]):
-    """Contributions to one value, before they are added."""
 
 
 def reachable(targets: Iterable[Edge], intervals: Sequence[tuple[int, int]]) -> list[Node]:
@@ -122,6 +119,10 @@ def backprop(
     Returns:
         The gradient of each source that a path reaches; the others have none.
     """
+    if engine is RAW and visit is None:
+        order = wanted_inputs(nodes, {node for node, _ in sources})
+        if order is not None:
+            return LOCAL.run(walk_on_host, targets, sources, order, RAW.arguments, RAW.run, RAW.add)
     walk = _Walk(sources, nodes, engine, visit)
     for edge, cotangent in targets:
         if edge[0] in walk.needed:
@@ -157,20 +158,17 @@ class _Walk:
         before = self.pending.get(key)
         if before is None:
             self.pending[key] = gradient
-        elif type(before) is _Sum:
+        elif type(before) is Contributions:
             before.append(gradient)
         else:
-            self.pending[key] = _Sum((before, gradient))
+            self.pending[key] = Contributions((before, gradient))
 
     def total(self, found: Any) -> Any:
         """Add contributions up, once; anything else is returned as it is."""
-        if type(found) is not _Sum:
+        if type(found) is not Contributions:
             return found
         # The far contribution (a residual's) came first: sum the local ones before it is added.
-        added = found[-1]
-        for index in range(len(found) - 2, -1, -1):
-            added = self.engine.add(added, found[index])
-        return added
+        return add_up(found, self.engine.add)
 
     def cotangents(self, node: Node) -> tuple[Any, ...] | None:
         """Return the cotangents of a node with several outputs, or None if it has none."""
@@ -192,7 +190,7 @@ class _Walk:
                 continue
             if len(node.outputs) == 1:
                 g = pending.pop(node, None)
-                if type(g) is _Sum:
+                if type(g) is Contributions:
                     g = self.total(g)
                 if visit is not None and g is not None:
                     g = visit(node, 0, g)
@@ -320,26 +318,6 @@ class RawEngine:
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         """Run a node's rule on its backend."""
         op = node.op
-        if not op.plain or node.backend != "host" or type(g) is not np.ndarray:
-            return self._run_general(node, g, wanted)
-        args: Any = node.saved if op.looked_at == () else self._arguments(node)
-        rule: Any = op.vjp
-        attrs = node.attrs
-        if type(rule) is not Each:
-            if attrs:
-                return rule(HOST, g, *args, **attrs)
-            if len(args) == 2:  # calls without * are cheaper
-                return rule(HOST, g, args[0], args[1])
-            return rule(HOST, g, *args)
-        rules = rule.rules
-        if len(rules) == 2 and not attrs:
-            y, a, b = args
-            first = rules[0](HOST, g, y, a, b) if wanted[0] else None
-            return first, rules[1](HOST, g, y, a, b) if wanted[1] else None
-        return [one(HOST, g, *args, **attrs) if want else None for one, want in zip(rules, wanted, strict=True)]
-
-    def _run_general(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
-        op = node.op
         if "tensor_rule" in op.traits:
             return self._run_tensor_rule(node, g, wanted)
         rule = rule_of(op)
@@ -347,13 +325,13 @@ class RawEngine:
         if through_hidden:
             return self._run_tensor_rule(node, g, wanted)
         g = visible
-        args, attrs = self._arguments(node), _rule_attrs(node)
+        args, attrs = self.arguments(node), _rule_attrs(node)
         if node.backend != "host":
             return self._run_jitted(op, rule, g, args, attrs, wanted)
         g = tuple([None if x is None else np.asarray(x) for x in g]) if type(g) is tuple else np.asarray(g)
         return _computed(rule(HOST, g, *args, **attrs), wanted)
 
-    def _arguments(self, node: Node) -> Sequence[Any]:
+    def arguments(self, node: Node) -> Sequence[Any]:
         """Return ``(y, *xs)``: what was saved, and specs in the places of the rest that the rule looks at."""
         saved = node.saved
         assert saved is not None

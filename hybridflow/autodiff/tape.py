@@ -14,6 +14,7 @@ import numpy as np
 from hybridflow.autodiff.backprop import BOUND, RAW, Engine, Wanted, backprop, conjugates, connected, reachable
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
 from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.autodiff.quick import quick_gradients
 from hybridflow.autodiff.why import cut_inside
 from hybridflow.core.context import current, set_tapes
 from hybridflow.core.device import place
@@ -262,6 +263,11 @@ class GradientTape(Jacobians):
             ArgumentError: another word for `unconnected_gradients`.
             ShapeError, DTypeError: output gradients unlike the target.
         """
+        if output_gradients is None and unconnected_gradients == "none":
+            several = type(sources) is list or type(sources) is tuple
+            found = self._quick(target, sources if several else (sources,))
+            if found is not None:
+                return type(sources)(found) if several else found[0]
         require_choice("gradient", unconnected_gradients)
         targets, leaves, tree = self._asked("gradient", target, sources)
         seeds = conjugates(_seeds(targets, output_gradients, target))
@@ -274,6 +280,19 @@ class GradientTape(Jacobians):
         if unconnected_gradients == "zero":
             found = [_zeros(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
         return jax.tree_util.tree_unflatten(tree, found)
+
+    def _quick(self, target: Any, sources: Sequence[Any]) -> list[Tensor | None] | None:
+        """Return gradients where little must be found out first, or None."""
+        if self._active or self._scope is not None or len(self._intervals) != 1:
+            return None
+        if self._used and not self._persistent:
+            return None
+        found = quick_gradients(self, target, sources)
+        if found is not None:
+            self._used = True
+            if not self._persistent and None not in found:
+                self._exits.clear()  # nobody will ask why; the nodes need not live on
+        return found
 
     def _pullback(self, target: Tensor, leaves: list[Any]) -> Pullback | None:
         """Return the walk from one target to sources, or None if there is none to make."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.backend.host import LOCAL, run_quietly
+from hybridflow.backend.host import RUNNER, run_quietly, runner
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
 from hybridflow.core.attrs import attrs_key
@@ -56,7 +56,7 @@ def bind(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) 
     if dtypes not in op.accepted:  # `execute` accepts what the op takes and its kernel is good at
         return bind_eagerly(op, inputs, attrs, context)
     try:
-        y = LOCAL.run(kernel, *values, **attrs)
+        y = (RUNNER.get() or runner())(kernel, *values, **attrs)
     except Exception:
         # The general way runs it again and finds the words for what is wrong.
         return bind_eagerly(op, inputs, attrs, context)
@@ -121,7 +121,7 @@ def record(
     """Make the node of an executed op and return its visible outputs, connected to it."""
     saves = op.saves
     many = type(outputs) is tuple
-    node = _new(Node)
+    node = Node()
     node.op = op
     node.inputs = edges
     node.attrs = attrs

@@ -16,7 +16,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.backend.host import LOCAL, run_quietly
+from hybridflow.backend.host import RUNNER, run_quietly, runner
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.errors import HybridflowError
 from hybridflow.core.methods import TensorMethods
@@ -51,12 +51,14 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
     kernel = cast(Callable[..., Any], op.kernel)
     saves = op.saves
     save_a, save_b, save_y = saves.keeps(0), saves.keeps(1), saves.y
+    saves_any, nothing = save_a or save_b or save_y, (None, None, None)
     passes = type(op.vjp) is not Stops
     fast: frozenset[int] | None = None
-    user_file: str | None = None  # the file that called last: comparing names by identity is all a call pays
+    usual: Any = None  # the accepted dtype that came last, and
+    user_code: Any = None  # the user's code that called last: comparing by identity is all that a call pays
 
     def operator(self: Any, other: Any) -> Any:  # noqa: C901
-        nonlocal fast, user_file
+        nonlocal fast, usual, user_code
         if type(other) is not Tensor or type(self) is not Tensor:
             self, other = _quick(self, other), _quick(other, self)
             if type(other) is not Tensor or type(self) is not Tensor:
@@ -67,16 +69,18 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
         if (
             type(a) is not _ndarray
             or type(b) is not _ndarray
-            or a.dtype is not b.dtype
+            or (dtype := a.dtype) is not b.dtype
             or (context is not None and context.indirect)
         ):
             return public(self, other)
-        if fast is None:
-            fast = _accepted(op, 2, _DTYPES)
-        if a.dtype.num not in fast:
-            return public(self, other)
+        if dtype is not usual:
+            if fast is None:
+                fast = _accepted(op, 2, _DTYPES)
+            if dtype.num not in fast:
+                return public(self, other)
+            usual = dtype
         try:
-            y = LOCAL.run(kernel, a, b)
+            y = (RUNNER.get() or runner())(kernel, a, b)
         except (ValueError, RuntimeError):
             return public(self, other)  # which finds the words for what is wrong
         if type(y) is not _ndarray:
@@ -106,24 +110,26 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
         if (edge_a is None and edge_b is None) or (context is None and not passes):
             result._edge = None
             return result
-        node = _new(Node)
+        node = Node()
         node.op = op
         node.inputs = (edge_a, edge_b)
         node.attrs = _NO_ATTRS
         node.outputs = ((y.shape, y.dtype),)
         frame = sys._getframe(1)
         code = frame.f_code
-        if code.co_filename is user_file:
+        if code is user_code:
             node.where = (code, frame.f_lasti)
         else:
             node.where = user_place(2)
             if not is_internal(frame):
-                user_file = code.co_filename
-        node.saved = (y if save_y else None, a if save_a else None, b if save_b else None)
+                user_code = code
+        node.saved = (y if save_y else None, a if save_a else None, b if save_b else None) if saves_any else nothing
         if edge_b is None and not save_b:  # then the other one has a producer
-            node.input_specs = None, (b.shape, b.dtype, None if b.ndim else b)
+            shape = b.shape
+            node.input_specs = None, (shape, dtype, None if shape else b)
         elif edge_a is None and not save_a:
-            node.input_specs = (a.shape, a.dtype, None if a.ndim else a), None
+            shape = a.shape
+            node.input_specs = (shape, dtype, None if shape else a), None
         else:
             node.input_specs = None
         node.backend = "host"
@@ -143,23 +149,27 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
     save_x, save_y = op.saves.keeps(0), op.saves.y
     passes = type(op.vjp) is not Stops
     fast: frozenset[int] | None = None
-    user_file: str | None = None  # the file that called last: comparing names by identity is all a call pays
+    usual: Any = None  # the accepted dtype that came last, and
+    user_code: Any = None  # the user's code that called last: comparing by identity is all that a call pays
 
     @functools.wraps(public)
     def function(x: Any) -> Any:
-        nonlocal fast, user_file
+        nonlocal fast, usual, user_code
         if type(x) is not Tensor:
             return public(x)
         value = x._value
         context = CONTEXT.get()
         if type(value) is not _ndarray or (context is not None and context.indirect):
             return public(x)
-        if fast is None:
-            fast = _accepted(op, 1, _FLOATS)
-        if value.dtype.num not in fast:
-            return public(x)
+        dtype = value.dtype
+        if dtype is not usual:
+            if fast is None:
+                fast = _accepted(op, 1, _FLOATS)
+            if dtype.num not in fast:
+                return public(x)
+            usual = dtype
         try:
-            y = LOCAL.run(kernel, value)
+            y = (RUNNER.get() or runner())(kernel, value)
         except (ValueError, RuntimeError):
             return public(x)
         if type(y) is not _ndarray:
@@ -176,19 +186,19 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
         if stamp < start or (context is None and not passes):
             result._edge = None
             return result
-        node = _new(Node)
+        node = Node()
         node.op = op
         node.inputs = (edge,)
         node.attrs = _NO_ATTRS
         node.outputs = ((y.shape, y.dtype),)
         frame = sys._getframe(1)
         code = frame.f_code
-        if code.co_filename is user_file:
+        if code is user_code:
             node.where = (code, frame.f_lasti)
         else:
             node.where = user_place(2)
             if not is_internal(frame):
-                user_file = code.co_filename
+                user_code = code
         node.saved = (y if save_y else None, value if save_x else None)
         node.input_specs = None
         node.backend = "host"
