@@ -1,188 +1,145 @@
-"""Random control-flow programs as source text: eager and compiled give the same results and gradients.
+"""Random control-flow programs: eager and compiled give the same results, errors, Variables and gradients.
 
-By hand, thousands: ``python tests/test_convert_programs.py 0 20000``.
+Most compiled programs run by the definition of their ops (`reference`), one in `XLA_EVERY` through XLA.
+By hand, thousands: ``python tests/test_convert_programs.py 0 20000``, with ``--xla N`` one in N through XLA.
 """
 
 from __future__ import annotations
 
 import linecache
-import random
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from control_programs import Kind, Writer
 from modes import same
+from reference import without_xla
 
 import hybridflow as hf
 
-
-class Writer:
-    """Writes a program of nested branches, loops, breaks and early returns; every run of it ends."""
-
-    def __init__(self, seed: int, depth: int) -> None:
-        self.rng = random.Random(seed)
-        self.lines: list[str] = ["def program(x, y, k, v, n):", "    t = x * 0.5", "    c = 0"]
-        self.names = 0
-        self.block("    ", depth, loops=0)
-        if self.rng.random() < 0.9:
-            self.lines.append("    return x, y, k + c, t")
-        else:
-            self.lines.append("    return x * t, y, k, t")
-
-    def number(self) -> str:
-        return f"{self.rng.uniform(-1.5, 1.5):.2f}"
-
-    def value(self) -> str:
-        a, b = self.rng.choice("xyt"), self.rng.choice("xyt")
-        return self.rng.choice(
-            [f"hf.tanh({a}) + {b} * {self.number()}", f"{a} * {self.number()} + {self.number()}", f"hf.sin({a} * {b})",
-             f"({a} if {self.condition()} else {b} * 0.5)", f"max({a}, {b}) * 0.9",
-             f"{a} - v[{self.rng.randint(0, 2)}]"]
-        )  # fmt: skip
-
-    def condition(self, depth: int = 1) -> str:
-        a, b = self.rng.choice("xyt"), self.rng.choice("xyt")
-        simple = [f"{a} > {self.number()}", f"{a} < {b}", f"k % 2 == {self.rng.randint(0, 1)}", f"-0.5 < {a} < 1.0",
-                  f"k > {self.rng.randint(-1, 4)}", f"not {a} > {self.number()}"]  # fmt: skip
-        if depth and self.rng.random() < 0.3:
-            return f"({self.condition(0)}) {self.rng.choice(['and', 'or'])} ({self.condition(0)})"
-        return self.rng.choice(simple)
-
-    def block(self, indent: str, depth: int, loops: int) -> None:
-        for _ in range(self.rng.randint(1, 3)):
-            self.statement(indent, depth, loops)
-
-    def statement(self, indent: str, depth: int, loops: int) -> None:
-        choice = self.rng.random()
-        if depth and choice > 0.93:
-            self.construct(indent, depth, loops)
-            return
-        if depth == 0 or choice < 0.3:
-            self.simple(indent)
-        elif choice < 0.65:
-            self.branch(indent, depth, loops)
-        elif choice < 0.9:
-            self.loop(indent, depth, loops)
-        else:
-            self.lines.append(f"{indent}if {self.condition()}:")
-            kinds = ["return x, y, k, t"] + ["break", "continue"] * 2 * bool(loops)
-            if self.rng.random() < 0.4:
-                self.simple(indent + "    ")
-            self.lines.append(f"{indent}    {self.rng.choice(kinds)}")
-
-    def construct(self, indent: str, depth: int, loops: int) -> None:
-        """Write a block of another kind."""
-        kind, inner = self.rng.randint(0, 3), indent + "    "
-        if kind == 0:
-            self.lines.append(f"{indent}try:")
-            self.block(inner, depth - 1, loops)
-            self.lines.append(f"{indent}finally:")
-            self.simple(inner)
-        elif kind == 1:
-            self.lines.append(f"{indent}with suppress(KeyError):")
-            self.block(inner, depth - 1, loops)
-        elif kind == 2:
-            self.lines.append(f"{indent}match k:")
-            for pattern in ("0", "1 | 2", f"m if {self.condition()}"):
-                self.lines.append(f"{inner}case {pattern}:")
-                self.block(inner + "    ", depth - 1, loops)
-        else:
-            self.names += 1
-            name = f"f{self.names}"
-            self.lines += [f"{indent}def {name}(x, y, k, t):", f"{inner}c = 0"]
-            self.block(inner, depth - 1, 0)
-            self.lines += [f"{inner}return x, y, k + c, t", f"{indent}x, y, k, t = {name}(y, x, k, t * 0.5)"]
-
-    def simple(self, indent: str) -> None:
-        kind = self.rng.randint(0, 5)
-        target = self.rng.choice("xyt")
-        text = [f"{target} = {self.value()}", f"{target} = {self.value()}", f"{target} += {self.number()}",
-                f"x, {self.rng.choice('yt')} = {self.value()}, x", "k = k + 1", "c += 1"][kind]  # fmt: skip
-        self.lines.append(indent + text)
-
-    def branch(self, indent: str, depth: int, loops: int) -> None:
-        self.lines.append(f"{indent}if {self.condition()}:")
-        self.block(indent + "    ", depth - 1, loops)
-        if self.rng.random() < 0.3:
-            self.lines.append(f"{indent}elif {self.condition()}:")
-            self.block(indent + "    ", depth - 1, loops)
-        if self.rng.random() < 0.6:
-            self.lines.append(f"{indent}else:")
-            self.block(indent + "    ", depth - 1, loops)
-
-    def loop(self, indent: str, depth: int, loops: int) -> None:
-        self.names += 1
-        name, inner = f"i{self.names}", indent + "    "
-        kind = self.rng.randint(0, 4)
-        if kind == 0:
-            self.lines.append(f"{indent}for {name} in v:")
-            self.lines.append(f"{inner}x = x * 0.7 + {name}")
-        elif kind == 1:
-            self.lines.append(f"{indent}for {name} in range({self.rng.randint(0, 3)}):")
-        elif kind == 2:
-            self.lines.append(f"{indent}for {name}, w in enumerate(v):")
-            self.lines.append(f"{inner}y = y * 0.5 + w * {name}")
-        elif kind == 3:
-            self.lines.append(f"{indent}for {name} in range(n):")
-            self.lines.append(f"{inner}y = y + v[1] * {name}")
-        else:
-            self.lines.append(f"{indent}{name} = n * 0")
-            test = self.condition(0) if self.rng.random() < 0.5 else "True"
-            self.lines.append(f"{indent}while {name} < 3 and {test}:")
-            self.lines.append(f"{inner}{name} += 1")
-        self.block(inner, depth - 1, loops + 1)
-        if self.rng.random() < 0.25:
-            self.lines.append(f"{indent}else:")
-            self.simple(inner)
+PROGRAMS, ITEMS, XLA_EVERY = 2000, 40, 25
 
 
-def arguments(seed: int) -> list[hf.Tensor]:
-    rng = np.random.default_rng(seed)
+def kind_of(seed: int) -> Kind:
+    """Return what the program of a seed is like."""
+    deep = seed % 10 == 7
+    return Kind(5 if deep else 2 + seed % 2, gradient=seed % 3 != 0, open_sizes=seed % 6 == 5, narrow=deep)
+
+
+class Program:
+    """A program, run eagerly or compiled."""
+
+    def __init__(self, seed: int) -> None:
+        self.kind = kind_of(seed)
+        self.written = Writer(seed, self.kind)
+        self.file = f"<program {seed}>"
+        text = self.written.text
+        linecache.cache[self.file] = (len(text), None, text.splitlines(True), self.file)
+        self.variable = hf.Variable(np.float64(0.5), name="S")
+        names: dict[str, Any] = {
+            "hf": hf, "suppress": suppress, "partial": partial, "S": self.variable,
+            "VECTOR": hf.asarray(np.array([0.3, -0.6])),
+        }  # fmt: skip
+        exec(compile(text, self.file, "exec"), names)
+        self.function: Callable[..., Any] = names["program"]
+        signature = None
+        if self.kind.open_sizes:
+            spec = hf.TensorSpec
+            signature = [spec([], hf.float64)] * 2
+            signature += [spec([], hf.int32), spec([None], hf.float64), spec([None, 3], hf.float64), spec([], hf.int32)]
+        self.compiled = hf.compile(self.function, input_signature=signature)
+
+    def outcome(self, function: Callable[..., Any], arguments: list[Any], wanted: bool) -> Any:
+        """Return a call's results, the Variable after it and the gradients, or its error."""
+        self.variable.assign(0.5)
+        sources = [arguments[0], arguments[1], arguments[3], arguments[4], self.variable] if wanted else []
+        try:
+            with hf.GradientTape() if wanted else nullcontext() as tape:
+                if tape is not None:
+                    tape.watch(sources[:-1])
+                results = [hf.asarray(one) for one in function(*arguments)]
+                total = results[0] + results[1] * 2.0 + results[3] * 3.0
+            gradients = [] if tape is None else tape.gradient(total, sources, unconnected_gradients="zero")
+            return [*results, self.variable.read(), *gradients]
+        except (ValueError, AssertionError) as error:
+            return error
+
+
+def arguments_of(seed: int, call: int, kind: Kind) -> list[hf.Tensor]:
+    rng = np.random.default_rng(seed * 10 + call)
     x, y = rng.uniform(-1.5, 1.5, 2)
-    return [hf.asarray(x), hf.asarray(y), hf.asarray(int(rng.integers(0, 4))), hf.asarray(rng.uniform(-1, 1, 3))]
+    length = 3 + call * kind.open_sizes
+    v, m = rng.uniform(-1, 1, length), rng.uniform(-1, 1, (2 + call * kind.open_sizes, 3))
+    return [hf.asarray(one) for one in (x, y, np.int32(rng.integers(0, 4)), v, m, np.int32(call * 2))]
 
 
-def check(seed: int, depth: int = 3, calls: int = 2) -> None:
-    text = "\n".join(Writer(seed, depth).lines) + "\n"
-    names: dict[str, Any] = {"hf": hf, "suppress": suppress}
-    name = f"<program {seed}>"
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    exec(compile(text, name, "exec"), names)
-    function = names["program"]
-    compiled = hf.compile(function)
+def check(seed: int, calls: int = 2) -> None:
+    program = Program(seed)
     try:
         for call in range(calls):
-            given = [*arguments(seed * 10 + call), hf.asarray(call * 2)]
-            try:
-                same(hf_tree(function(*given)), compiled(*given), rtol=1e-9, atol=1e-9)
-            except AssertionError:  # some programs amplify rounding without bound: the definition of "the same" decides
-                hf.testing.assert_same(function, *given)
+            given = arguments_of(seed, call, program.kind)
+            compare(program, given, program.kind.gradient and call == calls - 1)
     except Exception as error:
-        error.add_note(text)
+        error.add_note(program.written.text)
         raise
     finally:
-        del linecache.cache[name]
+        del linecache.cache[program.file]
 
 
-def hf_tree(result: Any) -> Any:
-    return tuple([hf.asarray(one) for one in result])
+def compare(program: Program, given: list[Any], gradient: bool) -> None:
+    eager = program.outcome(program.function, given, gradient)
+    compiled = program.outcome(program.compiled, given, gradient)
+    if isinstance(eager, Exception):
+        assert isinstance(compiled, type(eager)), (eager, compiled)
+        assert program.written.raises > 1 or str(compiled).startswith(str(eager)), (eager, compiled)
+        return
+    if isinstance(compiled, Exception):
+        raise compiled
+    try:
+        same(eager, compiled, rtol=1e-9, atol=1e-9)
+    except AssertionError:  # some programs amplify rounding without bound: the definition of "the same" decides
+        program.variable.assign(0.5)
+        hf.testing.assert_same(program.function, *given, gradients=gradient)
 
 
-@pytest.mark.parametrize("seed", range(120))
-def test_programs(seed: int):
-    check(seed, depth=2 + seed % 2)
+@pytest.mark.parametrize("item", range(ITEMS))
+def test_programs(item: int):
+    with without_xla():
+        for seed in range(item, PROGRAMS, ITEMS):
+            if seed % XLA_EVERY:
+                check(seed)
+
+
+@pytest.mark.parametrize("item", range(ITEMS))
+def test_programs_through_xla(item: int):
+    for seed in range(0, PROGRAMS, XLA_EVERY):
+        if seed // XLA_EVERY % ITEMS == item:
+            check(seed)
+
+
+def main(first: int, last: int, every: int) -> None:
+    """Check a range of programs and print which differ."""
+    wrong: list[int] = []
+    start, gradients = time.process_time(), 0
+    for number in range(first, last):
+        xla = bool(every) and number % every == 0
+        try:
+            with nullcontext() if xla else without_xla():
+                check(number)
+            gradients += kind_of(number).gradient
+        except Exception as problem:
+            wrong.append(number)
+            print(number, "XLA" * xla, type(problem).__name__, str(problem)[:300].replace("\n", " | "), flush=True)
+        if number % 100 == 99:
+            spent = (time.process_time() - start) * 1e3 / (number + 1 - first)
+            print(f"{number + 1 - first} programs, {len(wrong)} differ, {spent:.1f} ms each", flush=True)
+    print(f"{len(wrong)} of {last - first} differ ({gradients} with gradients): {wrong[:50]}")
 
 
 if __name__ == "__main__":
-    wrong = []
-    for number in range(int(sys.argv[1]), int(sys.argv[2])):
-        try:
-            check(number, depth=2 + number % 4)
-        except Exception as problem:
-            wrong.append(number)
-            print(number, type(problem).__name__, str(problem)[:300].replace("\n", " | "), flush=True)
-        if number % 100 == 99:
-            print(f"{number + 1 - int(sys.argv[1])} programs, {len(wrong)} differ", flush=True)
-    print(f"{len(wrong)} of {int(sys.argv[2]) - int(sys.argv[1])} differ: {wrong[:50]}")
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4]) if "--xla" in sys.argv else 0)

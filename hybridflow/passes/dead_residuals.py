@@ -26,7 +26,7 @@ def dead_residuals(graph: Graph, context: PassContext) -> Graph:
           return %0
         }
     """
-    candidates = [node for node in graph.nodes if node.op.saves.hidden and node.op.hidden_outputs(node.attrs)]
+    candidates = [node for node in graph.nodes if node.op.saves.hidden and node.attrs.get("residuals")]
     if not candidates:
         return graph
     read: set[Edge | None] = {*graph.outputs, *[edge for node in graph.nodes for edge in node.inputs]}

@@ -87,8 +87,8 @@ def map_nested(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
         return graph
 
     def visit(node: Node) -> Node | None:
-        # Which hidden outputs a loop has follows from its body, so a body that keeps them stays as it is.
-        if "nested" not in node.op.traits or node.op.hidden_outputs(node.attrs):
+        # Which hidden outputs a loop has follows from its body, so a body that is asked for them stays as it is.
+        if "nested" not in node.op.traits or node.attrs.get("residuals"):
             return None
         attrs = {name: _mapped(value, function) for name, value in node.attrs.items()}
         if all(attrs[name] is value for name, value in node.attrs.items()):
