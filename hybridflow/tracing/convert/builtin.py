@@ -11,6 +11,7 @@ import jax
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.tensor import as_tensor
 from hybridflow.ops import effects
+from hybridflow.tracing.convert import protocols
 from hybridflow.tracing.convert.branches import value_on_tensor
 from hybridflow.tracing.convert.rows import Rows, TensorRange, enumerated, ranged, reversed_rows, zipped
 from hybridflow.tracing.convert.values import is_tensor, truth
@@ -92,6 +93,10 @@ def contains(item: Any, container: Any) -> Any:
     """Return ``item in container``."""
     if is_tensor(container):
         return PUBLIC.any(PUBLIC.equal(as_tensor(container), item))
+    users = protocols.contains(container)
+    if users is not None:
+        found = users(container, item)
+        return truth(found) if is_tensor(found) else any_true(found) if isinstance(found, list) else bool(found)
     several = isinstance(container, list | tuple)
     if several and (is_tensor(item) or any(map(is_tensor, container))):
         return any_true(True if item is one else item == one for one in container)

@@ -16,7 +16,7 @@ import numpy as np
 
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.tracing import observe
-from hybridflow.tracing.convert import builtin
+from hybridflow.tracing.convert import builtin, protocols, wrappers
 from hybridflow.tracing.convert.regions import before_change
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -113,18 +113,21 @@ def converted(function: Any) -> Any:
     return function
 
 
-def _target(function: Any) -> Any:
+def target(function: Any) -> Any:
     """Return the converted form of what the user wrote, None for everything else."""
     kind = type(function)
     if kind is FunctionType:
-        return converted(function) if is_users(function.__code__) else None
+        return converted(function) if is_users(function.__code__) else wrappers.unwrapped(function)
     if kind is MethodType:
         inner = function.__func__
         if type(inner) is FunctionType and is_users(inner.__code__):
             return converted(function)
-        return None
+        made = wrappers.unwrapped(inner)
+        return None if made is None else functools.partial(made, function.__self__)
+    if kind is wrappers.LRU_CACHE:
+        return wrappers.unwrapped(function)
     if kind is functools.partial:
-        inner = _target(function.func)
+        inner = target(function.func)
         return None if inner is None else functools.partial(inner, *function.args, **function.keywords)
     if kind is type:
         return _constructor(function)
@@ -155,7 +158,7 @@ def _constructor(cls: type) -> Any:
 
 def callee(function: Any) -> Any:
     """Return what converted code calls in place of a function."""
-    found = _target(function)
+    found = target(function)
     if found is not None:
         return found
     if type(function) in (_BUILTIN, type) and builtin.replacement(function) is not None:
@@ -186,6 +189,9 @@ def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a builtin that tensors give another meaning."""
     args, kwargs = _converted_arguments(args, kwargs)
+    method, args = protocols.builtin_on_users(function, args)
+    if method is not None:
+        return method(*args, **kwargs)
     if builtin.replaces(function, args):
         return cast(Any, builtin.replacement(function))(*args, **kwargs)
     observe.before_call(function, args, kwargs)
@@ -199,6 +205,10 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call what is neither the user's nor hybridflow's."""
     if _calls_arguments(function):
         args, kwargs = _converted_arguments(args, kwargs)
+    if type(function) in (_BUILTIN, type):
+        method, args = protocols.builtin_on_users(function, args)
+        if method is not None:
+            return method(*args, **kwargs)
     if before_change(function, args):
         return None
     observe.before_call(function, args, kwargs)
@@ -224,7 +234,7 @@ def _converted_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
 
 def _argument(value: Any) -> Any:
     if type(value) in (FunctionType, MethodType, functools.partial):
-        found = _target(value)
+        found = target(value)
         return value if found is None else found
     return value
 
@@ -234,7 +244,7 @@ def getter_of(obj: Any, name: str) -> Any:
     found = getattr(type(obj), name, None)
     if type(found) is property and type(found.fget) is FunctionType and is_users(found.fget.__code__):
         return converted(found.fget)
-    return None
+    return wrappers.cached_property_of(obj, name) if type(found) is functools.cached_property else None
 
 
 _CHANGING = {list: "__iadd__", dict: "__ior__", set: "__ior__", deque: "__iadd__", bytearray: "__iadd__",

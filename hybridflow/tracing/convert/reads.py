@@ -6,6 +6,7 @@ import ast
 from typing import Any
 
 from hybridflow.tracing.convert.exits import RESULT, inside, is_python
+from hybridflow.tracing.convert.protocols import METHODS
 from hybridflow.tracing.convert.scopes import GLOBAL, LOCAL, Scope
 from hybridflow.tracing.convert.syntax import constant, is_runtime, load, runtime, thunk
 
@@ -146,7 +147,9 @@ class Reads(ast.NodeTransformer):
     def stays(self, *later: Any) -> bool:
         """Whether expressions cannot move into a function of their own."""
         bound = ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await
-        return self.scope.is_class or any(isinstance(one, bound) for node in later for one in inside(node))
+        return bool(later) and (
+            self.scope.is_class or any(isinstance(one, bound) for node in later for one in inside(node))
+        )
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         if is_python(node) or self.stays(*node.values[1:]):
@@ -161,9 +164,13 @@ class Reads(ast.NodeTransformer):
         return made
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
-        if not isinstance(node.op, ast.Not) or is_python(node):
+        if isinstance(node.operand, ast.Constant) or (isinstance(node.op, ast.Not) and is_python(node)):
             return self.generic_visit(node)
-        return runtime(node, "not_", self.visit(node.operand))
+        method = "not_" if isinstance(node.op, ast.Not) else METHODS[type(node.op).__name__]
+        return runtime(node, method, self.visit(node.operand))
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        return runtime(node, METHODS[type(node.op).__name__], self.visit(node.left), self.visit(node.right))
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         if is_python(node.test) or self.stays(node.body, node.orelse):
@@ -172,12 +179,14 @@ class Reads(ast.NodeTransformer):
         return runtime(node, "choose", self.visit(node.test), true, false)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
-        membership = any(isinstance(one, ast.In | ast.NotIn) for one in node.ops)
-        if (len(node.ops) == 1 and not membership) or self.stays(*node.comparators):
+        names = [type(one).__name__ for one in node.ops]
+        if is_python(node) or self.stays(*node.comparators[1:]):
             return self.generic_visit(node)
-        names = constant(node, tuple([type(one).__name__ for one in node.ops]))
-        rest = [thunk(self.visit(one)) for one in node.comparators]
-        return runtime(node, "compare", names, self.visit(node.left), *rest)
+        left, right = self.visit(node.left), self.visit(node.comparators[0])
+        if len(names) == 1 and names[0] in METHODS:
+            return runtime(node, METHODS[names[0]], left, right)
+        rest = [thunk(self.visit(one)) for one in node.comparators[1:]]
+        return runtime(node, "compare", constant(node, tuple(names)), left, right, *rest)
 
     def visit_Assert(self, node: ast.Assert) -> Any:
         if is_python(node.test) or self.stays(node.msg or node.test):

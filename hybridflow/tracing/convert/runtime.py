@@ -12,7 +12,7 @@ from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError, message
 from hybridflow.ir.builder import add_check
 from hybridflow.tracing import observe
-from hybridflow.tracing.convert import builtin, regions
+from hybridflow.tracing.convert import builtin, protocols, regions
 from hybridflow.tracing.convert import callee as callees
 from hybridflow.tracing.convert.branches import RAISED, branch_on_tensor, value_on_tensor, where_now
 from hybridflow.tracing.convert.cells import Cells
@@ -22,8 +22,7 @@ from hybridflow.tracing.convert.rows import TensorRange, parts_of
 from hybridflow.tracing.convert.values import is_tensor, truth
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt,
-    "GtE": operator.ge, "Is": operator.is_, "IsNot": operator.is_not,
+    **protocols.COMPARISONS, "Is": operator.is_, "IsNot": operator.is_not,
     "In": builtin.contains, "NotIn": lambda a, b: _negated(builtin.contains(a, b)),
 }  # fmt: skip
 _ENDLESS = 10_000
@@ -63,6 +62,9 @@ class Runtime:
 
     def read_item(self, obj: Any, key: Any) -> Any:
         """Read an item."""
+        getter = protocols.method_of(obj, "__getitem__")
+        if getter is not None:
+            return getter(obj, key)
         regions.read(obj)
         return observe.read_item(obj, key)
 
@@ -71,7 +73,9 @@ class Runtime:
     def iterate(self, obj: Any) -> Any:
         """Return what a loop runs over."""
         regions.read(obj)
-        return observe.iterate(obj)
+        return observe.iterate(protocols.items_of(obj))
+
+    manager = staticmethod(protocols.manager)
 
     def callee(self, function: Any) -> Any:
         """Return what to call in place of a function."""
@@ -124,7 +128,7 @@ class Runtime:
         live: Any,
     ) -> None:  # fmt: skip
         """Run a ``for``."""
-        iterable = observe.iterate(iterable)
+        iterable = observe.iterate(protocols.items_of(iterable))
         names = LoopNames(bound, head, live)
         rows = parts_of(iterable)
         if rows is not None:
@@ -199,13 +203,12 @@ class Runtime:
             return value_on_tensor(test, true, false)
         return true() if test else false()
 
-    def compare(self, names: tuple[str, ...], left: Any, *rest: Callable[[], Any]) -> Any:
+    def compare(self, names: tuple[str, ...], left: Any, right: Any, *rest: Callable[[], Any]) -> Any:
         """Return a comparison of several values, each computed once, and only as far as the answer is open."""
-        right = rest[0]()
         found = _COMPARISONS[names[0]](left, right)
-        if len(rest) == 1:
+        if not rest:
             return found
-        return self.and_(found, lambda: self.compare(names[1:], right, *rest[1:]), False)
+        return self.and_(found, lambda: self.compare(names[1:], right, rest[0](), *rest[1:]), False)
 
     def holds(self, test: Any, text: Callable[[], Any]) -> Any:
         """Return what an ``assert`` asks; a tensor is checked by each call."""
@@ -230,23 +233,32 @@ class Runtime:
 
     def augmented_item(self, obj: Any, key: Any) -> Any:
         """Read the item that an augmented assignment is about to write."""
-        return observe.augmented_item(obj, key)
+        getter = protocols.method_of(obj, "__getitem__")
+        return observe.augmented_item(obj, key) if getter is None else getter(obj, key)
 
-    def augment(self, target: Any, operand: Any) -> Any:
-        """Return the operand of ``target += operand``, noted if that changes the target itself."""
+    def augment(self, kind: str, target: Any, operand: Any) -> Any:
+        """Return what ``target += operand`` stores, noted if that changes the target itself."""
         if type(target) in callees.CONTAINERS:
             method = callees.changing_method(target)
             regions.before_change(method, (operand,))
             observe.before_call(method, (operand,), {})
-        return operand
+        return protocols.AUGMENTED[kind](target, operand)
 
     def write_attr(self, value: Any, obj: Any, name: str, augmented: bool = False) -> None:
-        """Store an attribute."""
+        """Store an attribute; a property's setter is converted."""
+        setter = protocols.setter_of(obj, name)
+        if setter is not None:
+            setter(obj, value)
+            return
         regions.changed(obj, f".{name} = ...")
         observe.write_attr(obj, name, value, augmented=augmented)
 
     def write_item(self, value: Any, obj: Any, key: Any, augmented: bool = False) -> None:
         """Store an item."""
+        setter = protocols.method_of(obj, "__setitem__")
+        if setter is not None:
+            setter(obj, key, value)
+            return
         regions.changed(obj, "[...] = ...")
         observe.write_item(obj, key, value, augmented=augmented)
 
@@ -257,6 +269,10 @@ class Runtime:
 
     def delete_item(self, obj: Any, key: Any) -> None:
         """Delete an item."""
+        method = protocols.method_of(obj, "__delitem__")
+        if method is not None:
+            method(obj, key)
+            return
         regions.changed(obj, "[...] deleted")
         observe.delete_item(obj, key)
 
@@ -275,6 +291,10 @@ class Runtime:
     def delete_free(self, name: str, _: Any) -> None:
         """Note that a name of a function around the trace is deleted."""
         observe.delete_free(self.cells[name], name)
+
+
+for _kind, _function in {**protocols.BINARY, **protocols.UNARY, **protocols.COMPARISONS}.items():
+    setattr(Runtime, protocols.METHODS[_kind], staticmethod(_function))
 
 
 def _is_flag(value: Any) -> bool:

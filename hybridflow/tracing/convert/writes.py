@@ -75,23 +75,16 @@ class Writes(Reads):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         target = node.target
+        kind = constant(node, type(node.op).__name__)
         if isinstance(target, ast.Name):
             operand = self.visit(node.value)
             shared = self.scope.is_shared(target.id)
-            if self.plain(target) and not shared:
-                node.value = runtime(node, "augment", load(target, target.id), operand)
-                return node
-            name = self.temporary()
-            value = runtime(node, "augment", load(node, name), operand)
             before = load(target, target.id)
-            return [
-                assign(node, store(node, name), self.checked(before) if shared else before),
-                at(node, ast.AugAssign(store(node, name), node.op, value)),
-                assign(node, target, self.written(target.id, load(node, name), node, augmented=True)),
-            ]
+            value = runtime(node, "augment", kind, self.checked(before) if shared else before, operand)
+            return assign(node, target, self.written(target.id, value, node, augmented=True))
         holder, key, name = self.temporary(), self.temporary(), self.temporary()
         attribute = isinstance(target, ast.Attribute)
-        kind = "attr" if attribute else "item"
+        what = "attr" if attribute else "item"
         made = [assign(target, store(target, holder), self.visit(target.value))]
         if not attribute:
             made.append(assign(target, store(target, key), self.key(target.slice)))
@@ -100,12 +93,11 @@ class Writes(Reads):
             second = constant(target, target.attr) if isinstance(target, ast.Attribute) else load(target, key)
             return [load(target, holder), second]
 
-        value = runtime(node, "augment", load(node, name), self.visit(node.value))
+        value = runtime(node, "augment", kind, load(node, name), self.visit(node.value))
         return [
             *made,
-            assign(target, store(target, name), runtime(target, f"augmented_{kind}", *place())),
-            at(node, ast.AugAssign(store(node, name), node.op, value)),
-            expression(node, runtime(target, f"write_{kind}", load(node, name), *place(), constant(node, True))),
+            assign(target, store(target, name), runtime(target, f"augmented_{what}", *place())),
+            expression(node, runtime(target, f"write_{what}", value, *place(), constant(node, True))),
         ]
 
     def visit_Delete(self, node: ast.Delete) -> Any:
@@ -142,7 +134,7 @@ class Writes(Reads):
 
     def visit_With(self, node: ast.With) -> Any:
         first, *rest = node.items
-        first.context_expr = self.visit(first.context_expr)
+        first.context_expr = runtime(first.context_expr, "manager", self.visit(first.context_expr))
         later: list[Any] = []
         if first.optional_vars is not None:
             first.optional_vars, later = self.split(first.optional_vars)
