@@ -22,7 +22,7 @@ from hybridflow.tracing.convert.values import Value, difference, is_number, same
 Block = Callable[[], Any]
 RAISED = "__hybridflow_raised__"
 """The attribute of an exception that converted code raised by a statement of the user's."""
-_FLAGS = (".returned", ".broken", ".continued")
+_FLAGS = (".returned", ".broken", ".continued", ".holds")
 
 
 class _Outcome(NamedTuple):
@@ -292,3 +292,23 @@ def value_on_tensor(pred: Any, true: Callable[[], Any], false: Callable[[], Any]
     branches = _Branches(Slot(("the expression",)), ("the expression",), where_now())
     after = branches.trace(truth(pred), setting(true), setting(false))["the expression"]
     return after.fail() if type(after) is Poison else after
+
+
+def value_where(pred: Any, value: Callable[[], Any]) -> Any:
+    """Return a value that is computed only where a condition holds; zeros elsewhere."""
+    values: dict[str, Any] = {}
+
+    class Slot(Cells):
+        """A variable that is no Python variable, and has no value before."""
+
+        def read(self) -> dict[str, Any]:
+            return {".value": values.get("value", UNSET)}
+
+        def write(self, values_now: dict[str, Any]) -> None:
+            values.clear()
+
+    def run() -> None:
+        values["value"] = value()
+
+    run.__dict__["code"] = cast(Any, value).__code__
+    return _Branches(Slot((".value",)), (".value",), where_now()).trace(truth(pred), run, None)[".value"]

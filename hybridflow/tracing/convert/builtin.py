@@ -11,8 +11,9 @@ import jax
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.tensor import as_tensor
 from hybridflow.ops import effects
-from hybridflow.tracing.convert import protocols
+from hybridflow.tracing.convert import filtered, protocols
 from hybridflow.tracing.convert.branches import value_on_tensor
+from hybridflow.tracing.convert.filtered import Filtered, truths
 from hybridflow.tracing.convert.rows import Rows, TensorRange, enumerated, ranged, reversed_rows, zipped
 from hybridflow.tracing.convert.values import is_tensor, truth
 
@@ -27,7 +28,7 @@ def concerned(value: Any) -> bool:
 def any_true(iterable: Iterable[Any]) -> Any:
     """Return ``any``: a tensor if it depends on one."""
     found: Any = None
-    for item in iterable:
+    for item in truths(iterable, neutral=False):
         if is_tensor(item):
             found = truth(item) if found is None else PUBLIC.logical_or(found, truth(item))
         elif item:
@@ -38,7 +39,7 @@ def any_true(iterable: Iterable[Any]) -> Any:
 def all_true(iterable: Iterable[Any]) -> Any:
     """Return ``all``: a tensor if it depends on one."""
     found: Any = None
-    for item in iterable:
+    for item in truths(iterable, neutral=True):
         if is_tensor(item):
             found = truth(item) if found is None else PUBLIC.logical_and(found, truth(item))
         elif not item:
@@ -50,6 +51,8 @@ def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]
     python = getattr(builtins, name)
 
     def extreme(*args: Any, key: Callable[[Any], Any] | None = None, default: Any = _MISSING) -> Any:
+        if type(args[0]) is Filtered:
+            return filtered.extreme(python, better, args[0], key, () if default is _MISSING else (default,))
         items = list(args[0]) if len(args) == 1 else list(args)
         keys = items if key is None else [key(item) for item in items]
         if not items or not any(map(is_tensor, keys)):
@@ -105,7 +108,7 @@ def contains(item: Any, container: Any) -> Any:
 
 ALWAYS: dict[Any, Callable[..., Any]] = {
     any: any_true, all: all_true, min: _extreme("min", lambda a, b: a < b), max: _extreme("max", lambda a, b: a > b),
-    sorted: sorted_items, print: printed,
+    sorted: sorted_items, print: printed, sum: filtered.summed, len: filtered.counted,
 }  # fmt: skip
 """Builtins whose items may be tensors."""
 ON_TENSORS: dict[Any, Callable[..., Any]] = {

@@ -8,12 +8,15 @@ from typing import Any
 from hybridflow.tracing.convert.exits import RESULT, inside, is_python
 from hybridflow.tracing.convert.protocols import METHODS
 from hybridflow.tracing.convert.scopes import GLOBAL, LOCAL, Scope
-from hybridflow.tracing.convert.syntax import constant, is_runtime, load, runtime, thunk
+from hybridflow.tracing.convert.syntax import at, constant, is_runtime, load, one_line, runtime, store, thunk
 
 OF_THE_FRAME = frozenset(
     {"locals", "globals", "vars", "dir", "eval", "exec", "breakpoint", "set_trace", "_getframe", "currentframe"}
 )
 """Functions that look at the frame that calls them: they are called directly."""
+
+_REDUCTIONS = frozenset({"sum", "len", "min", "max", "any", "all"})
+"""Builtins that can do with items that may not be there."""
 
 
 class Reads(ast.NodeTransformer):
@@ -92,6 +95,8 @@ class Reads(ast.NodeTransformer):
         if is_runtime(node):
             node.args = [self.visit(one) for one in node.args]
             return node
+        if name in _REDUCTIONS and len(node.args) in (1, 2) and self.is_filtered(node):
+            return self.reduction(node)
         node.args = [self.visit(one) for one in node.args]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
@@ -212,7 +217,7 @@ class Reads(ast.NodeTransformer):
         for number, one in enumerate(node.generators):
             if number:
                 one.iter = self.iterated(one.iter)
-            one.ifs = [self.visit(test) for test in one.ifs]
+            one.ifs = [test if is_python(test) else runtime(test, "keeps", self.visit(test)) for test in one.ifs]
         if isinstance(node, ast.DictComp):
             node.key, node.value = self.visit(node.key), self.visit(node.value)
         else:
@@ -221,6 +226,37 @@ class Reads(ast.NodeTransformer):
         return node
 
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_comprehension_of
+
+    def is_filtered(self, node: ast.Call) -> bool:
+        """Whether a call is a builtin reduction of a comprehension that keeps some items."""
+        function, first = node.func, node.args[0]
+        kinds = ast.GeneratorExp if getattr(function, "id", "") in ("any", "all") else ast.GeneratorExp | ast.ListComp
+        if not isinstance(function, ast.Name) or self.kind(function.id) != GLOBAL or not isinstance(first, kinds):
+            return False
+        tests = first.generators[-1].ifs
+        return any(not is_python(one) for one in tests) and not self.stays(first.elt, *tests)
+
+    def reduction(self, node: ast.Call) -> Any:
+        """Return a reduction of what a comprehension keeps: its filter may be a tensor."""
+        first: Any = node.args[0]
+        last = first.generators[-1]
+        place = one_line(last.iter)
+        outer, self.scope = self.scope, self.scopes[first]
+        test, *more = [self.visit(one) for one in last.ifs]
+        for one in more:
+            test = runtime(place, "and_", test, thunk(one), constant(place, False))
+        found = runtime(place, "kept", test, thunk(self.visit(first.elt)))
+        self.scope = outer
+        last.ifs = []
+        made = at(first, ast.GeneratorExp(load(place, ".item"), first.generators))
+        self.scopes[made] = self.scopes[first]
+        made = self.visit(made)
+        made.generators.append(ast.comprehension(store(place, ".item"), found, [], 0))
+        node.args = [runtime(place, "filtered", made), *[self.visit(one) for one in node.args[1:]]]
+        for keyword in node.keywords:
+            keyword.value = self.visit(keyword.value)
+        node.func = runtime(node.func, "callee", self.visit(node.func))
+        return node
 
     def iterated(self, node: Any) -> Any:
         """Return what a loop runs over."""

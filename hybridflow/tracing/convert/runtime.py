@@ -16,6 +16,7 @@ from hybridflow.tracing.convert import builtin, protocols, regions
 from hybridflow.tracing.convert import callee as callees
 from hybridflow.tracing.convert.branches import RAISED, branch_on_tensor, value_on_tensor, where_now
 from hybridflow.tracing.convert.cells import Cells
+from hybridflow.tracing.convert.filtered import Filtered, keeps, kept
 from hybridflow.tracing.convert.loops import LoopNames, for_on_range, for_on_rows, while_on_tensor
 from hybridflow.tracing.convert.poison import Late, Poison
 from hybridflow.tracing.convert.rows import TensorRange, parts_of
@@ -76,6 +77,9 @@ class Runtime:
         return observe.iterate(protocols.items_of(obj))
 
     manager = staticmethod(protocols.manager)
+    filtered = Filtered
+    keeps = staticmethod(keeps)
+    kept = staticmethod(kept)
 
     def callee(self, function: Any) -> Any:
         """Return what to call in place of a function."""

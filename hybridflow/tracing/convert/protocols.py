@@ -1,0 +1,214 @@
+"""Users' operators and protocols: the special methods that a user wrote run converted, as Python would call them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from types import FunctionType, TracebackType
+from typing import Any
+
+import numpy as np
+
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.variable import Variable
+from hybridflow.tracing.convert import callee as callees
+
+_PLAIN = frozenset(
+    {Tensor, Variable, TracedFloat, int, float, bool, complex, str, bytes, list, tuple, dict, set, type(None), range,
+     np.ndarray, type, slice}
+)  # fmt: skip
+"""Types whose special methods are no user's."""
+
+
+def method_of(obj: Any, name: str) -> Callable[..., Any] | None:
+    """Return the converted special method of an object, called with the object first; None if it is no user's."""
+    kind = type(obj)
+    if kind in _PLAIN:
+        return None
+    found = getattr(kind, name, None)
+    if type(found) is FunctionType and callees.is_users(found.__code__):
+        return callees.converted(found)
+    return None
+
+
+def _binary(
+    name: str, reflected: str, plain: Callable[[Any, Any], Any], identity: Callable[[Any, Any], bool] | None = None
+) -> Callable[[Any, Any], Any]:
+    """Return what a binary operator does.
+
+    Args:
+        name, reflected: its special methods.
+        plain: the operator itself.
+        identity: what it does if no method knows the answer; else that is an error.
+    """
+
+    def operate(a: Any, b: Any) -> Any:
+        if type(a) in _PLAIN and type(b) in _PLAIN:
+            return plain(a, b)
+        mine, other = method_of(a, name), method_of(b, reflected)
+        if mine is None and other is None:
+            return plain(a, b)
+        plain_mine, plain_other = getattr(type(a), name, None), getattr(type(b), reflected, None)
+        tries = [(mine or plain_mine, a, b), (other or plain_other, b, a)]
+        if type(a) is type(b) and reflected.startswith("__r"):
+            del tries[1]
+        elif isinstance(b, type(a)) and plain_other is not getattr(type(a), reflected, None):
+            tries.reverse()
+        for method, first, second in tries:
+            result = NotImplemented if method is None else method(first, second)
+            if result is not NotImplemented:
+                return result
+        return identity(a, b) if identity is not None else plain(a, b)  # the latter raises
+
+    return operate
+
+
+def _unary(name: str, plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def operate(a: Any) -> Any:
+        method = method_of(a, name)
+        return plain(a) if method is None else method(a)
+
+    return operate
+
+
+def _augmented(name: str, binary: Callable[[Any, Any], Any], plain: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def operate(a: Any, b: Any) -> Any:
+        if type(a) in _PLAIN and type(b) in _PLAIN:
+            return plain(a, b)
+        method = method_of(a, name)
+        if method is None:
+            return plain(a, b) if hasattr(type(a), name) else binary(a, b)
+        result = method(a, b)
+        return binary(a, b) if result is NotImplemented else result
+
+    return operate
+
+
+_NAMES = {
+    "Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv", "FloorDiv": "floordiv", "Mod": "mod", "Pow": "pow",
+    "MatMult": "matmul", "BitAnd": "and", "BitOr": "or", "BitXor": "xor", "LShift": "lshift", "RShift": "rshift",
+}  # fmt: skip
+_REFLECTED = {"Eq": "eq", "NotEq": "ne", "Lt": "gt", "LtE": "ge", "Gt": "lt", "GtE": "le"}
+_COMPARED = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"}
+BINARY = {kind: _binary(f"__{name}__", f"__r{name}__", getattr(operator, f"__{name}__")) for kind, name in _NAMES.items()}
+"""Binary operators by the name of their node."""
+_IDENTITY: dict[str, Callable[[Any, Any], bool]] = {"Eq": operator.is_, "NotEq": operator.is_not}
+COMPARISONS = {
+    kind: _binary(f"__{name}__", f"__{_REFLECTED[kind]}__", getattr(operator, name), _IDENTITY.get(kind))
+    for kind, name in _COMPARED.items()
+}
+"""Comparisons by the name of their node."""
+_UNARY = {"USub": "neg", "UAdd": "pos", "Invert": "invert"}
+UNARY = {kind: _unary(f"__{name}__", getattr(operator, f"__{name}__")) for kind, name in _UNARY.items()}
+"""Unary operators by the name of their node."""
+AUGMENTED = {
+    kind: _augmented(f"__i{name}__", BINARY[kind], getattr(operator, f"__i{name}__")) for kind, name in _NAMES.items()
+}
+"""Augmented assignments by the name of their operator's node: the value to store."""
+METHODS = {kind: kind.lower() for kind in (*BINARY, *COMPARISONS, *UNARY)}
+"""What the runtime calls operators, by the name of their node."""
+
+
+# -- iteration ----------------------------------------------------------------------------------------------------
+
+
+class _Items:
+    """A user's iterator, each item made by its converted ``__next__``."""
+
+    def __init__(self, iterator: Any, following: Callable[[Any], Any]) -> None:
+        self.iterator = iterator
+        self.following = following
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self.following(self.iterator)
+
+
+def items_of(obj: Any) -> Any:
+    """Return what gives an object's items: itself, but for what the user's methods give, those converted."""
+    made = method_of(obj, "__iter__")
+    if made is None:
+        getter = None if hasattr(type(obj), "__iter__") else method_of(obj, "__getitem__")
+        return obj if getter is None else _by_index(obj, getter)
+    iterator = made(obj)
+    following = method_of(iterator, "__next__")
+    return iterator if following is None else _Items(iterator, following)
+
+
+def _by_index(obj: Any, getter: Callable[[Any, int], Any]) -> Iterator[Any]:
+    """Yield the items of an object that has but a ``__getitem__``."""
+    index = 0
+    while True:
+        try:
+            item = getter(obj, index)
+        except IndexError:
+            return
+        yield item
+        index += 1
+
+
+_OF_ITEMS = frozenset(
+    {list, tuple, set, frozenset, dict, sum, min, max, any, all, sorted, enumerate, zip, map, filter, iter}
+)
+"""Builtins that run over their arguments."""
+_OF_METHODS: dict[Any, str] = {
+    abs: "__abs__", len: "__len__", round: "__round__", next: "__next__", reversed: "__reversed__",
+}  # fmt: skip
+"""Builtins that call a special method of their argument."""
+
+
+def builtin_on_users(function: Any, args: tuple[Any, ...]) -> tuple[Callable[..., Any] | None, tuple[Any, ...]]:
+    """Return the converted special method that a call of a builtin stands for, or None and arguments to run over."""
+    name = _OF_METHODS.get(function)
+    if name is not None and args:
+        return method_of(args[0], name), args
+    if function in _OF_ITEMS:
+        return None, tuple([one if type(one) in _PLAIN else items_of(one) for one in args])
+    return None, args
+
+
+# -- items, attributes, blocks ------------------------------------------------------------------------------------
+
+
+def setter_of(obj: Any, name: str) -> Callable[[Any, Any], None] | None:
+    """Return the converted setter if an attribute is a property that the user wrote."""
+    found = getattr(type(obj), name, None)
+    if type(found) is property and type(found.fset) is FunctionType and callees.is_users(found.fset.__code__):
+        return callees.converted(found.fset)
+    return None
+
+
+class _Manager:
+    """A user's context manager, entered and left by its converted methods."""
+
+    def __init__(self, manager: Any) -> None:
+        self.manager = manager
+
+    def __enter__(self) -> Any:
+        enter = method_of(self.manager, "__enter__")
+        return type(self.manager).__enter__(self.manager) if enter is None else enter(self.manager)
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, place: TracebackType | None) -> Any:
+        leave = method_of(self.manager, "__exit__")
+        leave = type(self.manager).__exit__ if leave is None else leave
+        return leave(self.manager, kind, error, place)
+
+
+def manager(obj: Any) -> Any:
+    """Return what a ``with`` statement enters."""
+    if method_of(obj, "__enter__") is None and method_of(obj, "__exit__") is None:
+        return obj
+    return _Manager(obj)
+
+
+def contains(container: Any) -> Callable[[Any, Any], Any] | None:
+    """Return the converted ``__contains__`` of what a user wrote, or what stands for it."""
+    found = method_of(container, "__contains__")
+    if found is not None or hasattr(type(container), "__contains__"):
+        return found
+    if method_of(container, "__iter__") is None and method_of(container, "__getitem__") is None:
+        return None
+    return lambda obj, item: [one for one in items_of(obj) if one is item or one == item]
