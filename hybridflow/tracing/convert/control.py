@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable
 from typing import Any
 
+from hybridflow.tracing.convert.bindings import as_endless_loop, lower_bindings
 from hybridflow.tracing.convert.exits import (
     has_exit,
     inside_body,
@@ -86,6 +87,8 @@ class Control:
         if isinstance(node, ast.While | ast.For):
             if is_converted_loop(node) and not stays:
                 return self.loop(node, live)
+            if getattr(node, "before", ()):
+                node = as_endless_loop(node)
             return self.inside(node, live | self.uses.of(node).read, ("body", "orelse"))
         if isinstance(node, ast.With):
             return self.inside(node, live, ("body",))
@@ -161,11 +164,11 @@ class Control:
             first = []
         body = [*first, *node.body]
         # What the loop binds in its condition is bound by its body too.
-        test_bound = self.uses.loads(node.test)[1] if isinstance(node, ast.While) else set[str]()
+        nothing = frozenset[str]()
+        reads, test_bound = self.uses.test(node) if isinstance(node, ast.While) else (nothing, nothing)
         self.shared |= test_bound
         names = sorted({*self.shared_names(body), *test_bound})
         after = live | (self.uses.block(orelse).read if orelse else frozenset())
-        reads = self.uses.loads(node.test)[0] if isinstance(node, ast.While) else set[str]()
         head = self.uses.block(body).read | reads | frozenset(stops)
         step = self.define(
             node, "step", [".item"] if isinstance(node, ast.For) else [], self.block(body, head | after), names
@@ -193,21 +196,22 @@ class Control:
         place = one_line(node.target)
         return node.target, [assign(place, node.target, load(place, ".item"))]
 
-    def condition(self, node: Any, stops: list[str], bound: set[str]) -> Any:
+    def condition(self, node: Any, stops: list[str], bound: frozenset[str]) -> Any:
         """Return the function that says whether a loop goes on."""
         place = one_line(node)
         clear = runtime(place, "none_of", *[load(place, name) for name in stops])
         test = node.test if isinstance(node, ast.While) else constant(place, True)
         always = isinstance(test, ast.Constant) and bool(test.value)
+        before = getattr(node, "before", [])
         if not stops or (always and stops):
-            body = [at(test, ast.Return(clear if stops else test))]
+            body = [*self.block(before, bound), at(test, ast.Return(clear if stops else test))]
         elif bound:
             goes = store(place, ".goes")
-            chosen = at(place, ast.If(load(place, ".goes"), [assign(place, goes, test)], []))
+            chosen = at(place, ast.If(load(place, ".goes"), [*before, assign(place, goes, test)], []))
             body = [assign(place, goes, clear), *self.branch(chosen, frozenset({".goes", *bound}))]
             body.append(at(place, ast.Return(load(place, ".goes"))))
             self.shared.add(".goes")
-            bound = {*bound, ".goes"}
+            bound = bound | {".goes"}
         else:
             body = [at(place, ast.Return(at(test, ast.BoolOp(ast.And(), [clear, test]))))]
         return self.define(node, "test", [], body, bound)
@@ -216,6 +220,7 @@ class Control:
 def convert_function(node: ast.FunctionDef, counter: _Counter) -> None:
     """Rewrite the control flow of a function and of those inside it."""
     lower_matches(node)
+    lower_bindings(node)
     exits_stay = lower_exits(node)
     Control(node, counter, exits_stay).run(node)
 

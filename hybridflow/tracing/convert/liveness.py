@@ -91,7 +91,7 @@ class Uses:
             a, b = self.block(node.body), self.block(node.orelse)
             return Names(a.read | b.read | read, a.killed & b.killed, a.bound | b.bound | bound)
         if isinstance(node, ast.While):
-            read, bound = self.loads(node.test)
+            read, bound = self.test(node)
             a, b = self.block(node.body), self.block(node.orelse)
             stops = getattr(node, "stops", ())
             return Names(a.read | b.read | read | frozenset(stops), frozenset(), a.bound | b.bound | bound)
@@ -116,6 +116,12 @@ class Uses:
         read, bound = self.loads(node)
         certain = isinstance(node, ast.Assign | ast.FunctionDef | ast.Import | ast.ImportFrom) and not read & bound
         return Names(frozenset(read), frozenset(bound if certain else ()), frozenset(bound))
+
+    def test(self, node: ast.While) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the names that a loop's condition reads and binds, the statements before it included."""
+        read, bound = self.loads(node.test)
+        before = self.block(getattr(node, "before", ()))
+        return before.read | (read - before.killed), before.bound | bound
 
     def _of_try(self, node: ast.Try) -> Names:
         """Return what a ``try`` does: its body may end anywhere."""

@@ -303,23 +303,16 @@ def zeros_of(shape: Any, dtype: Any) -> Any:
     return PUBLIC.full(shape, 0, dtype=dtype)
 
 
-def while_on_tensor(test: Callable[[], Any], step: Callable[[], Any], names: LoopNames, test_binds: bool) -> None:
+def while_on_tensor(test: Callable[[], Any], step: Callable[[], Any], names: LoopNames) -> None:
     """Trace a loop whose condition is a tensor.
 
     Args:
         test: the condition.
         step: the body.
         names: the loop's names.
-        test_binds: whether the condition sets variables, which the body then finds set.
     """
     loop = _Loop(Cells(names.bound, test, step), names)
-
-    def body() -> None:
-        if test_binds:
-            test()
-        step()
-
-    loop.discover(body)
+    loop.discover(step)
 
     def condition(*state: Any) -> Any:
         loop.enter(state)
@@ -328,12 +321,37 @@ def while_on_tensor(test: Callable[[], Any], step: Callable[[], Any], names: Loo
     def run(*state: Any) -> Any:
         loop.enter(state)
         with region(loop.cells):
-            body()
+            step()
         return loop.leave()
 
     loop.run(lambda state: iterate(condition, run, state, None, loop.names))
-    if test_binds:
-        test()
+
+
+def while_with_effects(goes: Any, test: Callable[[], Any], step: Callable[[], Any], names: LoopNames) -> None:
+    """Trace a loop whose condition does more than compute: it runs as often as Python runs it.
+
+    Args:
+        goes: what the condition gave first.
+        test: the condition, which runs behind every step.
+        step: the body.
+        names: the loop's names.
+    """
+    loop = _Loop(Cells(names.bound, test, step), names)
+
+    def body() -> Any:
+        step()
+        return truth(as_tensor(test()))
+
+    loop.discover(body)
+
+    def run(goes: Any, *state: Any) -> Any:
+        loop.enter(state)
+        with region(loop.cells):
+            again = body()
+        return again, *loop.leave()
+
+    first = truth(as_tensor(goes))
+    loop.run(lambda state: iterate(lambda goes, *_: goes, run, (first, *state), None, ["condition", *loop.names])[1:])
 
 
 def for_on_rows(

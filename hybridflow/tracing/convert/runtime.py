@@ -11,13 +11,14 @@ from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError, message
 from hybridflow.ir.builder import add_check
+from hybridflow.ir.effects import has_effect
 from hybridflow.tracing import observe
 from hybridflow.tracing.convert import builtin, protocols, regions
 from hybridflow.tracing.convert import callee as callees
 from hybridflow.tracing.convert.branches import RAISED, branch_on_tensor, value_on_tensor, where_now
 from hybridflow.tracing.convert.cells import Cells
 from hybridflow.tracing.convert.filtered import Filtered, keeps, kept
-from hybridflow.tracing.convert.loops import LoopNames, for_on_range, for_on_rows, while_on_tensor
+from hybridflow.tracing.convert.loops import LoopNames, for_on_range, for_on_rows, while_on_tensor, while_with_effects
 from hybridflow.tracing.convert.poison import Late, Poison
 from hybridflow.tracing.convert.rows import TensorRange, parts_of
 from hybridflow.tracing.convert.values import is_tensor, truth
@@ -118,10 +119,15 @@ class Runtime:
         self, test: Callable[[], Any], step: Callable[[], Any], bound: Any, head: Any, live: Any, test_binds: bool
     ) -> None:
         """Run a ``while``."""
+        names = LoopNames(bound, head, live)
         while True:
+            before = _Effects()
             goes = test()
             if is_tensor(goes):
-                while_on_tensor(test, step, LoopNames(bound, head, live), test_binds)
+                if test_binds or before.grown():
+                    while_with_effects(goes, test, step, names)
+                else:
+                    while_on_tensor(test, step, names)
                 return
             if not goes:
                 return
@@ -299,6 +305,25 @@ class Runtime:
 
 for _kind, _function in {**protocols.BINARY, **protocols.UNARY, **protocols.COMPARISONS}.items():
     setattr(Runtime, protocols.METHODS[_kind], staticmethod(_function))
+
+
+class _Effects:
+    """How many effects, checks and assignments the trace has."""
+
+    def __init__(self) -> None:
+        tracer: Any = current().tracer
+        self.tracer = tracer
+        self.nodes = len(tracer.nodes) if tracer is not None else 0
+        self.others = self._others()
+
+    def _others(self) -> int:
+        if self.tracer is None:
+            return 0
+        return len(self.tracer.checks) + sum(len(state.assignments) for state in self.tracer.variables.values())
+
+    def grown(self) -> bool:
+        """Whether there are more of them now."""
+        return self._others() > self.others or any(map(has_effect, self.tracer.nodes[self.nodes :]))
 
 
 def _is_flag(value: Any) -> bool:
