@@ -228,7 +228,8 @@ class Writer:
 
     def over_python(self, place: Place, inner: Place, name: str) -> Place:
         rows, value = self.rng.choice([
-            (f"range({self.rng.randint(0, 3)})", name), ("(0.5, -0.25)", name), ('{"a": 1, "b": 2}.items()', f"{name}[1]")
+            (f"range({self.rng.randint(0, 3)})", name), ("(0.5, -0.25)", name),
+            ('{"a": 1, "b": 2}.items()', f"{name}[1]"),
         ])  # fmt: skip
         self.line(place, f"for {name} in {rows}:")
         self.line(inner, f"{self.rng.choice('xyt')} += {value} * 0.1")
@@ -328,7 +329,7 @@ class Writer:
         self.line(place, self.rng.choice([
             f"x = sum([e * {self.number()} for e in v])",
             f"t = sum(e * x if e > {self.number()} else y for e in v) * 0.3",
-            f"y = max([x * j for j in range(3) if j != 1]) * 0.5",
+            "y = max([x * j for j in range(3) if j != 1]) * 0.5",
             "x = {j: e + x for j, e in enumerate(v)}[1]",
             f"t = sum(x * j for j in (0.5, 0.25) if j < 0.4) + (y if {self.condition(0)} else t)",
             "y = hf.sum(hf.stack([hf.tanh(e * y) for e in v]))",
@@ -351,8 +352,8 @@ class Writer:
             f"def {name}(a, b):",
             *self.rng.choice([
                 [f"    if a > {number}:", "        return a * 0.5 + b", "    return b"],
-                ["    for w in VECTOR:", f"        if w > {number}:", "            return a * w", "        a = a + b * w",
-                 "    return a"],
+                ["    for w in VECTOR:", f"        if w > {number}:", "            return a * w",
+                 "        a = a + b * w", "    return a"],
                 ["    for j in range(3):", "        if a > b:", "            break", f"        a = a * 0.5 + {number}",
                  "    else:", "        b = a", "    return a - b"],
                 [f"    return a * {number} if a > b else {name}_other(b)", f"def {name}_other(a):",
@@ -390,7 +391,7 @@ class Writer:
         name, number = self.name("f"), self.number()
         self.line(place, self.rng.choice([
             f"{name} = lambda a: a if a > {number} else -a * 0.5",
-            f"{name} = partial(lambda a, b: a * b if b > {number} else a, 0.7)",
+            f"{name} = partial(lambda b, a: a * b if a > {number} else a, 0.7)",
             f"{name} = (lambda g: lambda a: g(g(a)))(lambda a: a * 0.5 if a > y else a + 0.1)",
         ]))  # fmt: skip
         self.line(place, f"x = {name}({self.scalar()})")

@@ -288,8 +288,23 @@ def test_conditions_that_stay_python():
                 return
             yield i
 
-    for f in (lambda x: [i for i in range(3) if x > i], lambda x: list(several(x)), lambda x: x > 0 and (y := x) > y):
-        with pytest.raises(TracedValueError, match=r"Conditions of comprehensions, those with := .* stay Python's"):
+    for f in (lambda x: list(several(x)), lambda x: x > 0 and (y := x) > y):
+        with pytest.raises(TracedValueError, match=r"Conditions of a yield, of a generator's .* stay Python's"):
+            hf.compile(f)(X)
+
+
+def test_a_filter_on_tensors_keeps_an_unknown_number_of_items():
+    def listed(x):
+        return [i for i in range(3) if x > i]
+
+    def given(x):
+        return list(i for i in range(3) if x > i)
+
+    def shadowed(x, sum=list):
+        return sum(i for i in range(3) if x > i)
+
+    for f in (listed, given, shadowed, lambda x: {i for i in range(3) if x > i}):
+        with pytest.raises(TraceError, match=r"(?s)comprehension: which items it keeps .*:\d+\n.*hf.where, or .* sum"):
             hf.compile(f)(X)
 
 

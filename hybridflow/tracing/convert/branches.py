@@ -296,19 +296,20 @@ def value_on_tensor(pred: Any, true: Callable[[], Any], false: Callable[[], Any]
 
 def value_where(pred: Any, value: Callable[[], Any]) -> Any:
     """Return a value that is computed only where a condition holds; zeros elsewhere."""
-    values: dict[str, Any] = {}
+    made: dict[str, Any] = {}
 
     class Slot(Cells):
         """A variable that is no Python variable, and has no value before."""
 
         def read(self) -> dict[str, Any]:
-            return {".value": values.get("value", UNSET)}
+            return {".value": made.get("value", UNSET)}
 
-        def write(self, values_now: dict[str, Any]) -> None:
-            values.clear()
+        def write(self, values: dict[str, Any]) -> None:
+            del values
+            made.clear()
 
     def run() -> None:
-        values["value"] = value()
+        made["value"] = value()
 
     run.__dict__["code"] = cast(Any, value).__code__
     return _Branches(Slot((".value",)), (".value",), where_now()).trace(truth(pred), run, None)[".value"]

@@ -145,7 +145,7 @@ def converted_function(original: FunctionType) -> FunctionType:
 def reason_of(code: CodeType) -> str | None:
     """Return why a function with this code runs in a trace as it is, None if it was converted."""
     if is_converted(code):
-        return "Conditions of comprehensions, those with := in a later operand, and a generator's exits stay Python's."
+        return "Conditions of a yield, of a generator's exits and of := in a lambda's later operands stay Python's."
     found = _entries.get(id(code))
     if found is not None and found.of() is code and found.code is None:
         why = found.reason

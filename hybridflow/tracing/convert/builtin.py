@@ -108,25 +108,29 @@ def contains(item: Any, container: Any) -> Any:
 
 ALWAYS: dict[Any, Callable[..., Any]] = {
     any: any_true, all: all_true, min: _extreme("min", lambda a, b: a < b), max: _extreme("max", lambda a, b: a > b),
-    sorted: sorted_items, print: printed, sum: filtered.summed, len: filtered.counted,
+    sorted: sorted_items, print: printed,
 }  # fmt: skip
 """Builtins whose items may be tensors."""
 ON_TENSORS: dict[Any, Callable[..., Any]] = {
     range: ranged, enumerate: enumerated, zip: zipped, reversed: reversed_rows, bool: truth,
 }  # fmt: skip
 """Builtins that are another function if an argument is a tensor."""
+ON_FILTERED: dict[Any, Callable[..., Any]] = {sum: filtered.summed, len: filtered.counted}
+"""Builtins that are another function if a tensor says which items there are."""
 
 
 def replacement(function: Any) -> Callable[..., Any] | None:
     """Return what stands for a builtin in converted code, None for those that stay."""
     try:
-        return ALWAYS.get(function) or ON_TENSORS.get(function)
+        return ALWAYS.get(function) or ON_TENSORS.get(function) or ON_FILTERED.get(function)
     except TypeError:  # what cannot be hashed is no builtin
         return None
 
 
 def replaces(function: Any, args: tuple[Any, ...]) -> bool:
     """Whether a call of a builtin is one of its replacement."""
+    if function in ON_FILTERED:
+        return bool(args) and type(args[0]) is Filtered
     return function in ALWAYS or any(map(concerned, args))
 
 

@@ -192,10 +192,9 @@ def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     method, args = protocols.builtin_on_users(function, args)
     if method is not None:
         return method(*args, **kwargs)
-    if builtin.replaces(function, args):
-        return cast(Any, builtin.replacement(function))(*args, **kwargs)
     observe.before_call(function, args, kwargs)
-    return function(*args, **kwargs)
+    called = builtin.replacement(function) if builtin.replaces(function, args) else function
+    return cast(Any, called)(*args, **kwargs)
 
 
 _BUILTIN = type(len)

@@ -87,20 +87,11 @@ class Control:
         if isinstance(node, ast.While | ast.For):
             if is_converted_loop(node) and not stays:
                 return self.loop(node, live)
-            if getattr(node, "before", ()):
+            if isinstance(node, ast.While) and getattr(node, "before", ()):
                 node = as_endless_loop(node)
             return self.inside(node, live | self.uses.of(node).read, ("body", "orelse"))
-        if isinstance(node, ast.With):
-            return self.inside(node, live, ("body",))
-        if isinstance(node, ast.Try):
-            later = live | self.uses.of(node).read
-            for handler in node.handlers:
-                self.inside(handler, later, ("body",))
-            return self.inside(node, later, ("body", "orelse", "finalbody"))
-        if isinstance(node, ast.Match):
-            for case in node.cases:
-                case.body = self.block(case.body, live)
-            return [node]
+        if isinstance(node, ast.With | ast.Try | ast.Match):
+            return self.python_block(node, live)
         if isinstance(node, ast.FunctionDef):
             convert_function(node, self.counter)
         elif isinstance(node, ast.ClassDef):
@@ -108,6 +99,19 @@ class Control:
                 if isinstance(one, ast.FunctionDef):
                     convert_function(one, self.counter)
         return [node]
+
+    def python_block(self, node: ast.With | ast.Try | ast.Match, live: frozenset[str]) -> list[Any]:
+        """Rewrite the blocks of a statement that is Python's."""
+        if isinstance(node, ast.With):
+            return self.inside(node, live, ("body",))
+        if isinstance(node, ast.Match):
+            for case in node.cases:
+                case.body = self.block(case.body, live)
+            return [node]
+        later = live | self.uses.of(node).read
+        for handler in node.handlers:
+            self.inside(handler, later, ("body",))
+        return self.inside(node, later, ("body", "orelse", "finalbody"))
 
     def inside(self, node: Any, live: frozenset[str], fields: Iterable[str]) -> list[Any]:
         """Rewrite the blocks of a statement that stays."""

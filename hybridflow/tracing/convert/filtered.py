@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -46,8 +45,9 @@ class Filtered:
 
 def unknown_length() -> TraceError:
     """Return the error for a filter on a tensor whose items are wanted one by one."""
+    what = "comprehension: which items it keeps depends on a tensor, so their number is not known"
     return TraceError(
-        message(f"comprehension: which items it keeps depends on a tensor, so their number is not known, at {where_now()}",
+        message(f"{what}, at {where_now()}",
                 hint="Keep all items and choose with hf.where, or write the comprehension into the brackets of sum, "
                      "len, min, max, any or all.")
     )  # fmt: skip
@@ -67,12 +67,10 @@ def kept(test: Any, value: Callable[[], Any]) -> tuple[Any, ...]:
     return (value(),) if test else ()
 
 
-def summed(iterable: Any, /, start: Any = 0) -> Any:
+def summed(items: Filtered, /, start: Any = 0) -> Any:
     """Return ``sum``."""
-    if type(iterable) is not Filtered:
-        return builtins.sum(iterable, start)
     total = start
-    for item in iterable.items:
+    for item in items.items:
         if type(item) is Maybe:
             total = value_on_tensor(item.test, lambda item=item, now=total: now + item.value(), lambda now=total: now)
         else:
@@ -80,12 +78,9 @@ def summed(iterable: Any, /, start: Any = 0) -> Any:
     return total
 
 
-def counted(iterable: Any, /) -> Any:
+def counted(items: Filtered, /) -> Any:
     """Return ``len``."""
-    if type(iterable) is not Filtered:
-        return len(iterable)
-    ones = [value_on_tensor(one.test, lambda: 1, lambda: 0) if type(one) is Maybe else 1 for one in iterable.items]
-    return builtins.sum(ones)
+    return sum([value_on_tensor(one.test, lambda: 1, lambda: 0) if type(one) is Maybe else 1 for one in items.items])
 
 
 def truths(iterable: Iterable[Any], neutral: bool) -> Iterator[Any]:

@@ -91,7 +91,9 @@ _NAMES = {
 }  # fmt: skip
 _REFLECTED = {"Eq": "eq", "NotEq": "ne", "Lt": "gt", "LtE": "ge", "Gt": "lt", "GtE": "le"}
 _COMPARED = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"}
-BINARY = {kind: _binary(f"__{name}__", f"__r{name}__", getattr(operator, f"__{name}__")) for kind, name in _NAMES.items()}
+BINARY = {
+    kind: _binary(f"__{name}__", f"__r{name}__", getattr(operator, f"__{name}__")) for kind, name in _NAMES.items()
+}
 """Binary operators by the name of their node."""
 _IDENTITY: dict[str, Callable[[Any, Any], bool]] = {"Eq": operator.is_, "NotEq": operator.is_not}
 COMPARISONS = {
@@ -106,7 +108,9 @@ AUGMENTED = {
     kind: _augmented(f"__i{name}__", BINARY[kind], getattr(operator, f"__i{name}__")) for kind, name in _NAMES.items()
 }
 """Augmented assignments by the name of their operator's node: the value to store."""
-METHODS = {kind: kind.lower() for kind in (*BINARY, *COMPARISONS, *UNARY)}
+OPERATORS: dict[str, Callable[..., Any]] = {**BINARY, **COMPARISONS, **UNARY}
+"""All of them but the augmented assignments."""
+METHODS = {kind: kind.lower() for kind in OPERATORS}
 """What the runtime calls operators, by the name of their node."""
 
 

@@ -303,8 +303,8 @@ class Runtime:
         observe.delete_free(self.cells[name], name)
 
 
-for _kind, _function in {**protocols.BINARY, **protocols.UNARY, **protocols.COMPARISONS}.items():
-    setattr(Runtime, protocols.METHODS[_kind], staticmethod(_function))
+for _kind, _name in protocols.METHODS.items():
+    setattr(Runtime, _name, staticmethod(protocols.OPERATORS[_kind]))
 
 
 class _Effects:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from types import CodeType, FunctionType
 from typing import Any, cast
 
@@ -29,7 +29,12 @@ def _code_of(wrapper: Any) -> CodeType:
     return wrapper.__code__
 
 
-_CONTEXT_MANAGER = _code_of(contextlib.contextmanager(lambda: iter(())))
+
+def _block() -> Generator[None]:
+    yield
+
+
+_CONTEXT_MANAGER = _code_of(contextlib.contextmanager(_block))
 _DISPATCHER = _code_of(functools.singledispatch(lambda one: one))
 _kept: weakref.WeakKeyDictionary[Any, dict[Hashable, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
 """Per trace, branch and loop body: values by key, and the objects that the key's numbers belong to."""
