@@ -100,6 +100,7 @@ from hybridflow.transforms.vmap import vmap as vmap
 from hybridflow.xla.pending import synchronize as synchronize
 
 from hybridflow import debugging as debugging
+from hybridflow import summary as summary
 from hybridflow import testing as testing
 
 __array_api_version__ = "2024.12"

@@ -1,0 +1,28 @@
+"""The modules of the `tensorboard` package, which is an extra."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from hybridflow.core.errors import MissingPackageError, message
+
+
+def tensorboard_module(name: str, asked_by: str) -> Any:
+    """Return a module of the package.
+
+    Args:
+        name: its name without ``tensorboard.``, or the bare name of a file of messages, such as ``event``.
+        asked_by: who needs it, for the message.
+
+    Raises:
+        MissingPackageError: without the package.
+    """
+    full = f"tensorboard.{name}" if "." in name else f"tensorboard.compat.proto.{name}_pb2"
+    try:
+        return import_module(full)
+    except ImportError:
+        raise MissingPackageError(
+            message(f"{asked_by}: needs tensorboard, which is not installed",
+                    hint="Run pip install 'hybridflow[tensorboard]'.")
+        ) from None  # fmt: skip

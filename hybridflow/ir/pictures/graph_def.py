@@ -1,0 +1,79 @@
+"""Graphs as TensorBoard's GraphDef."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from hybridflow.core.dims import Dim
+from hybridflow.core.dtypes import short_name
+from hybridflow.core.node import Edge, Node
+from hybridflow.core.tensorboard import tensorboard_module
+from hybridflow.ir.graph import Graph, graphs_in, nested_graphs
+from hybridflow.ir.printer import format_value
+
+_PRODUCER = 22
+"""The version of the GraphDef format that this is, as TensorFlow counts them."""
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\\/-]+")
+
+
+def graph_def_of(graph: Graph) -> Any:
+    """Return a graph as a `GraphDef` message; nested graphs are scopes of the operation that carries them.
+
+    Raises:
+        MissingPackageError: without the `tensorboard` package.
+    """
+    versions = tensorboard_module("versions", "GraphDef").VersionDef(producer=_PRODUCER)
+    made = tensorboard_module("graph", "GraphDef").GraphDef
+    return made(node=list(_Names().nodes(graph, "", {})), versions=versions)
+
+
+class _Names:
+    """Gives every node a name of its own."""
+
+    def __init__(self) -> None:
+        self.taken: set[str] = set()
+
+    def name(self, prefix: str, text: str) -> str:
+        base = f"{prefix}{_NOT_IN_NAMES.sub('_', text).strip('_/') or 'node'}"
+        found, count = base, 0
+        while found in self.taken:
+            count += 1
+            found = f"{base}_{count}"
+        self.taken.add(found)
+        return found
+
+    def nodes(self, graph: Graph, prefix: str, outer: dict[Edge, str]) -> Iterator[Any]:
+        names = dict(outer)
+        for node in graph.inputs:
+            name = self.name(prefix, str(node.attrs.get("name") or "input"))
+            names[node, 0] = name
+            yield _node_def(name, "Placeholder", [], node)
+        for node in graph.nodes:
+            scope = f"{node.scope_name}/" if node.scope_name else ""
+            name = self.name(prefix, f"{scope}{node.op.name}")
+            names.update({(node, index): f"{name}:{index}" if index else name for index in range(len(node.outputs))})
+            yield _node_def(name, node.op.name, [names[edge] for edge in node.inputs if edge is not None], node)
+            for position, nested in enumerate(nested_graphs(node)):
+                yield from self.nodes(nested, f"{name}_bodies/{nested.name}_{position}/", {})
+        for edge in graph.outputs:
+            yield _node_def(self.name(prefix, "output"), "Identity", [names[edge]], edge[0])
+
+
+def _node_def(name: str, op: str, inputs: list[str], node: Node) -> Any:
+    attr_value = tensorboard_module("attr_value", "GraphDef").AttrValue
+    shape_proto = tensorboard_module("tensor_shape", "GraphDef").TensorShapeProto
+    node_def = tensorboard_module("node_def", "GraphDef").NodeDef
+    shapes = [
+        shape_proto(dim=[shape_proto.Dim(size=-1 if isinstance(size, Dim) else size) for size in spec.shape])
+        for spec in node.specs
+    ]
+    attrs = {"_output_shapes": attr_value(list=attr_value.ListValue(shape=shapes))}
+    attrs["dtype"] = attr_value(s=", ".join(short_name(spec.dtype) for spec in node.specs).encode())
+    for key, value in node.attrs.items():
+        if not any(True for _ in graphs_in(value)):
+            attrs[key] = attr_value(s=format_value(value).encode())
+    if node.location is not None:
+        attrs["line"] = attr_value(s=node.location.encode())
+    return node_def(name=name, op=op, input=inputs, attr=attrs)
