@@ -40,6 +40,7 @@ from hybridflow.core.dtypes import uint8 as uint8
 from hybridflow.core.dtypes import uint16 as uint16
 from hybridflow.core.dtypes import uint32 as uint32
 from hybridflow.core.dtypes import uint64 as uint64
+from hybridflow.core.errors import CacheWarning as CacheWarning
 from hybridflow.core.errors import EffectWarning as EffectWarning
 from hybridflow.core.errors import RetraceWarning as RetraceWarning
 from hybridflow.core.node import name_scope as name_scope
@@ -96,6 +97,8 @@ from hybridflow.transforms.forward import hessian as hessian
 from hybridflow.transforms.forward import hvp as hvp
 from hybridflow.transforms.forward import jacobian as jacobian
 from hybridflow.transforms.forward import jvp as jvp
+from hybridflow.transforms.loss_scale import LossScale as LossScale
+from hybridflow.transforms.loss_scale import all_finite as all_finite
 from hybridflow.transforms.vmap import vmap as vmap
 from hybridflow.xla.pending import synchronize as synchronize
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+
+os.environ["HYBRIDFLOW_CACHE_DIR"] = "off"  # tests of the store have directories of their own
 
 import jax
 import numpy as np

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import jax
 from jax.core import Tracer as Tracer
-from jax.experimental import io_callback
+from jax.experimental import io_callback, serialize_executable
 from jax.experimental.xla_metadata import set_xla_metadata as set_xla_metadata
 from jax.extend.core import jaxpr_as_fun
 
@@ -45,3 +45,44 @@ def x64_enabled() -> bool:
 def jaxpr_as_function(jaxpr: Any) -> Callable[..., list[Any]]:
     """Return a traced program as a function of a flat list of arrays."""
     return jaxpr_as_fun(jaxpr)
+
+
+_NO_MATTER = ("cache", "log", "dump", "explain", "pprint", "platform", "traceback", "debug_info")
+"""Settings of jax with one of these in their name change nothing of what is compiled."""
+
+
+def jax_settings() -> list[str]:
+    """Return jax's settings that a compilation may depend on, as ``name=value``, as they are here and now."""
+    settings: dict[str, Any] = cast(Any, jax.config).values
+    return [
+        f"{name}={getattr(jax.config, name, value)!r}"
+        for name, value in sorted(settings.items())
+        if not any(part in name for part in _NO_MATTER)
+    ]
+
+
+def save_executable(compiled: Any) -> bytes:
+    """Return a compiled function as bytes.
+
+    Raises:
+        Exception: of any kind, if it holds what only this process has.
+    """
+    return serialize_executable.serialize(compiled)[0]
+
+
+def load_executable(saved: bytes, inputs: int, outputs: int, device: Any) -> Any:
+    """Return the compiled function that `save_executable` made bytes of.
+
+    The bytes hold machine code and a pickle, which run: pass none that somebody else may have written.
+
+    Args:
+        saved: the bytes.
+        inputs: how many arrays it takes.
+        outputs: how many it returns, in a tuple.
+        device: the device it was compiled for.
+    """
+    in_tree = jax.tree_util.tree_structure(((0,) * inputs, {}))
+    out_tree = jax.tree_util.tree_structure((0,) * outputs)
+    return serialize_executable.deserialize_and_load(
+        saved, in_tree, out_tree, backend=device.client, execution_devices=[device]
+    )

@@ -100,6 +100,10 @@ class EffectWarning(UserWarning):
     """A compiled function reads what is different at every call, but is traced only once."""
 
 
+class CacheWarning(UserWarning):
+    """The store of executables cannot be used, so functions are compiled as if there were none."""
+
+
 class RetraceWarning(UserWarning):
     """A compiled function that is traced anew at nearly every call."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 
 class Settings:
     """What `hf.config` has set.
@@ -10,18 +13,22 @@ class Settings:
         eager: compiled functions run op by op.
         checks: compiled functions check what only values can tell, such as indices.
         full_tracebacks: errors of compiled calls show hybridflow's own lines too.
+        cache_dir: where the store of executables is; True: where the environment says; False: nowhere.
+        cache_bytes: how large that may become; None: as the environment says.
         plain: a call on the fast path may run as it is.
     """
 
-    __slots__ = ("checks", "eager", "full_tracebacks", "plain")
+    __slots__ = ("cache_bytes", "cache_dir", "checks", "eager", "full_tracebacks", "plain")
 
     def __init__(self) -> None:
         self.eager = False
         self.checks = True
         self.full_tracebacks = False
         self.plain = True
+        self.cache_dir: Path | bool = True
+        self.cache_bytes: int | None = None
 
-    def set(self, name: str, flag: bool) -> None:
+    def set(self, name: str, flag: Any) -> None:
         """Change a switch."""
         setattr(self, name, flag)
         self.plain = self.checks and not self.eager  # the one thing that a call on the fast path asks

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Self
+import os
+from pathlib import Path
+from typing import Self, cast
 
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.settings import SETTINGS
 
 
@@ -72,3 +75,49 @@ class full_tracebacks(_Switch):  # noqa: N801
     """
 
     name = "full_tracebacks"
+
+
+class cache:  # noqa: N801
+    """Choose the store of executables on disk, from which later processes load what was compiled before.
+
+    By default it is ``hybridflow`` in the user's directory for caches (``$XDG_CACHE_HOME`` or ``~/.cache``;
+    ``~/Library/Caches`` on macOS), or what the environment variable ``HYBRIDFLOW_CACHE_DIR`` says: a directory, or
+    ``off``. It may have 2 GiB, or as many bytes as ``HYBRIDFLOW_CACHE_BYTES`` says; what was used longest ago makes
+    room. What is loaded is code that runs, so only a directory that nobody else can write to is used.
+
+    Used as `run_eagerly` is.
+
+    Args:
+        where: a directory, which is made if needed; False for no store; True for the default one.
+        max_bytes: how large it may become; as it is by default if not given.
+
+    Raises:
+        ArgumentTypeError: another `where`.
+        ArgumentError: a negative `max_bytes`.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> with hf.config.cache(False):
+        ...     f = hf.compile(lambda x: x + 1)
+        ...     f(hf.asarray(1.0)).item()
+        2.0
+    """
+
+    def __init__(self, where: str | os.PathLike[str] | bool = True, *, max_bytes: int | None = None) -> None:
+        if not isinstance(cast(object, where), str | os.PathLike | bool) or where == "":
+            raise ArgumentTypeError(
+                message("cache: where is a directory, True or False", got=repr(where), hint="Pass a path.")
+            )
+        if max_bytes is not None and max_bytes < 0:
+            raise ArgumentError(message(f"cache: max_bytes={max_bytes}, which is less than 0"))
+        self._before = SETTINGS.cache_dir, SETTINGS.cache_bytes
+        SETTINGS.set("cache_dir", where if isinstance(where, bool) else Path(where).expanduser().absolute())
+        SETTINGS.set("cache_bytes", max_bytes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        directory, size = self._before
+        SETTINGS.set("cache_dir", directory)
+        SETTINGS.set("cache_bytes", size)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hybridflow.xla.executable import Executable
+
 _SHOWN = 10
 """How many guards a printed record shows."""
 
@@ -31,10 +33,11 @@ class TraceRecord:
         signature: argument names and what they were.
         call_site: where the call came from, as ``file:line``.
         changes: what differs from the nearest earlier trace; empty for the first.
-        trace_ms, passes_ms, lower_ms, xla_ms: what it cost, milliseconds.
+        trace_ms, passes_ms, lower_ms, xla_ms, load_ms: what it cost, milliseconds; `load_ms` is for executables that
+            were loaded from the store on disk.
         nodes: nodes of the graph after the passes.
         passes: one record per pass: name, milliseconds, node counts.
-        compiles: how many executables (one per concrete shape) came of it.
+        compiles: how many executables (one per concrete shape) came of it; store: for each, what the store on disk did.
         captured: how many tensors from outside the function the trace reads.
         variables: the names of the Variables it reads; assigned: of those it assigns.
         guards: what it read from Python outside its arguments, and relies on.
@@ -51,9 +54,11 @@ class TraceRecord:
     passes_ms: float = 0.0
     lower_ms: float = 0.0
     xla_ms: float = 0.0
+    load_ms: float = 0.0
     nodes: int = 0
     passes: tuple[Any, ...] = ()
     compiles: int = 0
+    store: list[str] = field(default_factory=list[str])
     captured: int = 0
     variables: tuple[str, ...] = ()
     assigned: tuple[str, ...] = field(default=())
@@ -71,6 +76,14 @@ class TraceRecord:
             return "an equal trace was dropped from the cache"
         return "first call" if self.number == 1 else "no earlier trace was left in the cache"
 
+    def add(self, made: Executable) -> None:
+        """Count an executable."""
+        self.compiles += 1
+        self.store.append(made.store)
+        self.lower_ms += made.lower_ms
+        self.xla_ms += made.xla_ms
+        self.load_ms += made.load_ms
+
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}: {value}" for name, value in self.signature.items())
         lines = [
@@ -79,6 +92,9 @@ class TraceRecord:
             f"  cost: trace {self.trace_ms:.1f} ms, passes {self.passes_ms:.1f} ms, "
             f"lower {self.lower_ms:.1f} ms, XLA {self.xla_ms:.1f} ms in {self.compiles} compile(s); {self.nodes} nodes",
         ]
+        loaded = self.store.count("loaded")
+        if loaded:
+            lines.append(f"  loaded from the store on disk: {loaded} of {self.compiles}, in {self.load_ms:.1f} ms")
         if self.variables:
             writes = f", writes {', '.join(self.assigned)}" if self.assigned else ""
             lines.append(f"  Variables: reads {', '.join(self.variables)}{writes}")

@@ -289,7 +289,7 @@ class CompiledFunction(Generic[P, R]):
 
     def _spent(self) -> float:
         """Return what the remembered traces have cost, milliseconds."""
-        return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms for one in self._records)
+        return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in self._records)
 
     def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
         dropped = self._traces.was_dropped(_cache_key(signature))

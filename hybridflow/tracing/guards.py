@@ -14,7 +14,7 @@ import functools
 import keyword
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import CellType
 from typing import Any, Final, NamedTuple, cast
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from hybridflow.core.node import Where, format_where
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
 from hybridflow.tracing.signature import Identity, static_key
 
 SEQUENCES = (list, tuple, deque)
@@ -210,18 +211,47 @@ def _itself(value: Any) -> Any:
     return value
 
 
+_SHOWN = 60
+"""How many characters of a value messages show."""
+
+
 def describe(value: Any) -> str:
     """Return a value as messages show it."""
-    if type(value) is Tensor:
-        return str(value.spec)
     try:
-        text = repr(value)
+        text = _start_of(value, _SHOWN)
     except Exception as error:  # a user's __repr__; a message is not worth failing for
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    if len(text) <= 60:
+    if len(text) <= _SHOWN:
         return text
     count = f" of {len(cast(Any, value))}" if isinstance(value, CONTAINERS) else ""
     return f"{type(value).__name__}{count} {text[:50]}..."
+
+
+def _start_of(value: Any, room: int) -> str:
+    """Return at least so many characters of a value's text, or all; of tensors and large arrays shape and dtype."""
+    kind = type(value)
+    if kind is Tensor:
+        return str(value.spec)
+    if kind is Variable:
+        return f"Variable {value.spec}"
+    if kind is np.ndarray and value.size > _SHOWN:
+        return f"ndarray {value.dtype}{list(value.shape)}"
+    if kind is dict:
+        return _joined("{", (f"{key!r}: {_start_of(item, room)}" for key, item in value.items()), "}", room)
+    if kind is list or (kind is tuple and len(value) != 1):
+        start, end = "[]" if kind is list else "()"
+        return _joined(start, (_start_of(item, room) for item in value), end, room)
+    return repr(value)
+
+
+def _joined(start: str, items: Iterable[str], end: str, room: int) -> str:
+    parts: list[str] = []
+    for item in items:
+        parts.append(item)
+        room -= len(item) + 2
+        if room < 0:
+            break
+    return start + ", ".join(parts) + end
 
 
 class Guards:

@@ -48,7 +48,7 @@ class Lowered:
         texts = {
             "graph": lambda: str(self.traced),
             "optimized": lambda: str(self.graph),
-            "stablehlo": lambda: self.executable.lowered.as_text(),
+            "stablehlo": lambda: self.executable.lower().as_text(),
             "hlo": lambda: self.executable.compiled.as_text(),
         }
         if stage not in texts:

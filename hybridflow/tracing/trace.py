@@ -265,9 +265,7 @@ class Trace:
 
     def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
         made = compile_graph(self.graph, donate=self.donated, sizes=sizes, device=device)
-        self.record.compiles += 1
-        self.record.lower_ms += made.lower_ms
-        self.record.xla_ms += made.xla_ms
+        self.record.add(made)
         if not self.symbolic and device is None:
             self.only = made
         return made

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -21,6 +21,9 @@ from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.fusion import reads_never
 from hybridflow.ir.graph import Graph
+from hybridflow.xla.store.keeping import Entry, entry_for
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
@@ -30,16 +33,20 @@ class Executable:
     Attributes:
         call: takes raw arrays, returns a list or tuple of `jax.Array`.
         compiled: jax's object, for its texts and analyses.
-        lowered: jax's lowering, for its text.
+        lower: returns jax's lowering, for its text; it is made anew if the executable was loaded from the store.
         lower_ms: jax tracing and lowering to StableHLO, milliseconds.
-        xla_ms: XLA's compilation, milliseconds.
+        xla_ms: XLA's compilation, milliseconds; 0 if it was loaded.
+        load_ms: finding and loading it in the store, milliseconds; 0 if it was not there.
+        store: what the store did: ``loaded``, ``stored``, or why it did neither.
     """
 
     call: Callable[..., Any]
     compiled: Any
-    lowered: Any
+    lower: Callable[[], Any]
     lower_ms: float
     xla_ms: float
+    load_ms: float
+    store: str
 
 
 def is_wide(graph: Graph) -> bool:
@@ -74,32 +81,72 @@ def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, 
     takes_false = needs_never(backend) and reads_never(graph)
     if takes_false:
         lowering = with_never(lowering)
-    function = jax.jit(
-        lowering,
-        donate_argnums=() if calls_host else tuple(donate),
-        compiler_options=compiler_options(backend=backend),
-    )
+    donated = () if calls_host else tuple(donate)
+    options = compiler_options(backend=backend)
+    function = jax.jit(lowering, donate_argnums=donated, compiler_options=options)
+    arguments: list[Any] = [
+        jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
+        for spec in concrete_specs(graph.input_specs, sizes)
+    ]
+    if calls_host:
+        arguments.append(SESSION_SPEC)
+    if takes_false:
+        arguments.append(NEVER_SPEC)
     wide = is_wide(graph)
-    with enable_x64() if wide else nullcontext():
-        start = time.perf_counter()
-        arguments: list[Any] = [
-            jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
-            for spec in concrete_specs(graph.input_specs, sizes)
-        ]
-        if calls_host:
-            arguments.append(SESSION_SPEC)
-        if takes_false:
-            arguments.append(NEVER_SPEC)
-        lowered = function.lower(*arguments)
-        middle = time.perf_counter()
-        compiled = lowered.compile()
-        end = time.perf_counter()
+    steps = _Steps(lambda: function.lower(*arguments), wide)
+    with steps.context():
+        entry: Entry | str = "not stored: it calls Python functions"
+        if not calls_host:
+            entry = entry_for(
+                graph, arguments, donate=donated, sizes=sizes, device=device, options=options,
+                text=lambda: steps.lower().as_text(),
+            )  # fmt: skip
+        compiled = None if isinstance(entry, str) else steps.timed("load", lambda: entry.load(steps.lower))
+        if compiled is not None:
+            done = "loaded"
+        else:
+            compiled = steps.timed("xla", steps.lower().compile)
+            done = entry if isinstance(entry, str) else entry.save(compiled, steps.lower().as_text, steps.seconds())
     call: Callable[..., Any] = call_with_false(compiled, device) if takes_false else compiled
     if wide:
         call = _wide_call(call)
     if calls_host:
         call = _session_call(call)
-    return Executable(call, compiled, lowered, (middle - start) * 1e3, (end - middle) * 1e3)
+    return Executable(call, compiled, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"], done)
+
+
+class _Steps:
+    """The steps of one compilation, each done when it is asked for, once, and timed."""
+
+    def __init__(self, lower: Callable[[], Any], wide: bool) -> None:
+        self.ms = {"lower": 0.0, "load": 0.0, "xla": 0.0}
+        self._lower = lower
+        self._lowered: Any = None
+        self._wide = wide
+
+    def context(self) -> AbstractContextManager[Any]:
+        """Return the context in which jax keeps the dtypes of the graph."""
+        return enable_x64() if self._wide else nullcontext()
+
+    def timed(self, step: str, run: Callable[[], T]) -> T:
+        """Do a step, which may have lowered the graph on the way."""
+        lowering, start = self.ms["lower"], time.perf_counter()
+        result = run()
+        self.ms[step] = (time.perf_counter() - start) * 1e3 - (self.ms["lower"] - lowering)
+        return result
+
+    def lower(self) -> Any:
+        """Return jax's lowering."""
+        if self._lowered is None:
+            start = time.perf_counter()
+            with self.context():
+                self._lowered = self._lower()
+            self.ms["lower"] = (time.perf_counter() - start) * 1e3
+        return self._lowered
+
+    def seconds(self) -> float:
+        """Return how long it took, in seconds."""
+        return sum(self.ms.values()) / 1e3
 
 
 def _session_call(compiled: Any) -> Callable[..., Any]:

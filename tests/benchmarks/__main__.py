@@ -11,6 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+import hybridflow as hf
+
 from . import report
 from .measure import SMOKE, Effort, RowResult, run_rows
 from .registry import Row, all_rows
@@ -40,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if not rows:
         parser.error(f"no row or group matches {' '.join(options.rows)}; --list shows them")
+    hf.config.cache(False)  # every first call compiles
     facts = report.environment()
     progress = Console(stderr=True)
     with progress.status("") as status:

@@ -1,0 +1,290 @@
+"""A directory of files that only its owner can write: checked at every use, safe with many writers, bounded in size.
+
+Whoever can write into the store can have any code run, so a directory is used only if it is no link, belongs to the
+user of this process and nobody else may write to it; it stays open during a use, so that none is put in its place. A
+file counts only if its first bytes are the keyed hash of the rest, with a key that lies in the directory and that only
+its owner can read: what was cut, changed, renamed or brought along from elsewhere is not read any further.
+
+A file is written under a name of its own and then renamed, which is atomic: readers see all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import secrets
+import stat
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hybridflow.core.errors import message
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: `supported` says no
+
+    fcntl: Any = None
+
+MAGIC = b"hybridflow store 1\n"
+SUFFIX = ".xla"
+_KEY = "key"
+_HITS = "hits"
+_TEMPORARY = "writing-"
+_KEY_BYTES = 32
+_MAC_BYTES = 32
+_STARTED = 10.0
+"""Seconds after which a process that writes a file has locked it for long; if it is not locked, it was killed."""
+_AFTER_EVICTION = 0.8
+"""What part of the bound is left full once the oldest files made room, so that not every write has to."""
+
+
+class Unsafe(Exception):
+    """A directory that others could have written to, or that is none."""
+
+
+class Use(NamedTuple):
+    """How much is in a directory."""
+
+    entries: int
+    size: int
+    hits: int
+
+
+def supported() -> bool:
+    """Whether this system can say who owns a file and open files relative to a directory."""
+    return fcntl is not None and {os.open, os.unlink, os.stat, os.rename} <= os.supports_dir_fd
+
+
+class Directory:
+    """The files of one directory, each bytes under a name.
+
+    Args:
+        path: the directory; it is made, for its owner only, at the first write.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    # -- trust ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _opened(self, *, make: bool = False) -> Generator[int]:
+        """Open the directory.
+
+        Raises:
+            FileNotFoundError: there is none, and it is not to be made.
+            Unsafe: what is there could have been written by others.
+        """
+        if make:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                self.path.mkdir(mode=0o700)
+        try:
+            opened = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise Unsafe(
+                message(f"{self.path} cannot be used: it is a link, no directory, or closed to this user ({error})",
+                        hint="Remove what is there, or choose another directory.")
+            ) from None  # fmt: skip
+        try:
+            self._require_own(opened)
+            yield opened
+        finally:
+            os.close(opened)
+
+    def _require_own(self, opened: int) -> None:
+        found = os.fstat(opened)
+        if found.st_uid != os.geteuid():
+            raise Unsafe(
+                message(f"{self.path} belongs to user {found.st_uid}, not to the one who runs this ({os.geteuid()})",
+                        hint="Choose another directory.")
+            )  # fmt: skip
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise Unsafe(
+                message(f"{self.path} can be written by others (mode {stat.S_IMODE(found.st_mode):o})",
+                        hint=f"Somebody may have put code there: run rm -r '{self.path}'.")
+            )  # fmt: skip
+
+    def _own_bytes(self, opened: int, name: str, *, secret: bool = False) -> bytes | None:
+        """Return a file's bytes, None if there is none that only its owner can write (and read, if it is secret)."""
+        try:
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=opened)
+        except OSError:
+            return None
+        with open(file, "rb") as stream:
+            found = os.fstat(file)
+            forbidden = 0o077 if secret else 0o022
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & forbidden:
+                return None
+            if not secret:
+                with contextlib.suppress(OSError):
+                    os.utime(file)  # used now
+            return stream.read()
+
+    # -- files ------------------------------------------------------------------------------------------------
+
+    def read(self, name: str) -> bytes | None:
+        """Return what was written under a name; None if there is nothing, or nothing to trust (which is removed).
+
+        Raises:
+            Unsafe: others could have written to the directory.
+        """
+        try:
+            with self._opened() as opened:
+                found = self._own_bytes(opened, name + SUFFIX)
+                if found is None:
+                    return None
+                key = self._secret(opened)
+                start = len(MAGIC) + _MAC_BYTES
+                if key is not None and found.startswith(MAGIC):
+                    body = found[start:]
+                    if hmac.compare_digest(_mac(key, name, body), found[len(MAGIC) : start]):
+                        return body
+                _remove(opened, name + SUFFIX)
+        except OSError:
+            pass  # nothing there, or nothing that this process may read
+        return None
+
+    def write(self, name: str, body: bytes, most: int) -> None:
+        """Write bytes under a name, and remove what was used longest ago if there is more than `most` bytes then.
+
+        Raises:
+            OSError: the disk is full, the directory cannot be written.
+            Unsafe: others could have written to the directory.
+        """
+        if len(body) > most:
+            return
+        with self._opened(make=True) as opened:
+            key = self._key(opened)
+            _write(opened, name + SUFFIX, MAGIC + _mac(key, name, body) + body)
+            self._evict(opened, most)
+
+    def remove(self, name: str) -> None:
+        """Remove what was written under a name."""
+        with contextlib.suppress(OSError, Unsafe), self._opened() as opened:
+            _remove(opened, name + SUFFIX)
+
+    def _key(self, opened: int) -> bytes:
+        """Return the directory's key, made by whoever is first."""
+        found = self._secret(opened)
+        for replace in (False, True):
+            if found is None:
+                _write(opened, _KEY, secrets.token_bytes(_KEY_BYTES), replace=replace)
+                found = self._secret(opened)
+        if found is None:
+            raise Unsafe(message(f"{self.path}/{_KEY} cannot be read back", hint="Choose another directory."))
+        return found
+
+    def _secret(self, opened: int) -> bytes | None:
+        found = self._own_bytes(opened, _KEY, secret=True)
+        return found if found is not None and len(found) == _KEY_BYTES else None
+
+    # -- size -------------------------------------------------------------------------------------------------
+
+    def _evict(self, opened: int, most: int) -> None:
+        files: list[tuple[float, int, str]] = []
+        for name in os.listdir(opened):
+            if name.startswith(_TEMPORARY):
+                _remove_if_left(opened, name)
+            elif name.endswith(SUFFIX):
+                with contextlib.suppress(FileNotFoundError):
+                    found = os.stat(name, dir_fd=opened, follow_symlinks=False)
+                    files.append((found.st_mtime, found.st_size, name))
+        total = sum(size for _, size, _ in files)
+        if total <= most:
+            return
+        for _, size, name in sorted(files):
+            if total <= most * _AFTER_EVICTION:
+                break
+            _remove(opened, name)
+            total -= size
+
+    def count_hit(self) -> None:
+        """Count a use: a file has one byte for each, so that no process needs to wait for another."""
+        with contextlib.suppress(OSError, Unsafe), self._opened() as opened:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(_HITS, flags, 0o600, dir_fd=opened)
+            try:
+                os.write(file, b".")
+            finally:
+                os.close(file)
+
+    def use(self) -> Use:
+        """Return how much is in the directory.
+
+        Raises:
+            Unsafe: others could have written to it.
+        """
+        entries = size = hits = 0
+        with contextlib.suppress(FileNotFoundError), self._opened() as opened:
+            for name in os.listdir(opened):
+                with contextlib.suppress(FileNotFoundError):
+                    found = os.stat(name, dir_fd=opened, follow_symlinks=False).st_size
+                    if name == _HITS:
+                        hits = found
+                    elif name.endswith(SUFFIX):
+                        entries += 1
+                        size += found
+        return Use(entries, size, hits)
+
+    def clear(self) -> Use:
+        """Remove every file that the store has made, the counts and the key too, and return what there was.
+
+        Raises:
+            Unsafe: others could have written to the directory.
+        """
+        before = self.use()
+        with contextlib.suppress(FileNotFoundError), self._opened() as opened:
+            for name in os.listdir(opened):
+                if name.endswith(SUFFIX) or name.startswith(_TEMPORARY) or name in (_KEY, _HITS):
+                    _remove(opened, name)
+        return before
+
+
+def _mac(key: bytes, name: str, body: bytes) -> bytes:
+    found = hmac.new(key, name.encode() + b"\0", "sha256")
+    found.update(body)
+    return found.digest()
+
+
+def _write(opened: int, name: str, data: bytes, *, replace: bool = True) -> None:
+    """Write a file at once; one that is there already stays if it is not to be replaced."""
+    temporary = f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(temporary, flags, 0o600, dir_fd=opened)
+    try:
+        with open(file, "wb") as stream:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            stream.write(data)
+        if replace:
+            os.rename(temporary, name, src_dir_fd=opened, dst_dir_fd=opened)
+        else:
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, name, src_dir_fd=opened, dst_dir_fd=opened)
+            os.unlink(temporary, dir_fd=opened)
+    except BaseException:
+        _remove(opened, temporary)
+        raise
+
+
+def _remove_if_left(opened: int, name: str) -> None:
+    """Remove a file that a process began and was killed while it wrote it: its lock is gone."""
+    with contextlib.suppress(OSError):
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=opened)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - os.fstat(file).st_mtime > _STARTED:
+                os.unlink(name, dir_fd=opened)
+        finally:
+            os.close(file)
+
+
+def _remove(opened: int, name: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=opened)

@@ -1,0 +1,179 @@
+"""Keeping executables and finding them again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridflow.backend.jax_shim import load_executable, save_executable, x64_enabled
+from hybridflow.core.errors import CacheWarning, message
+from hybridflow.ir.graph import Graph
+from hybridflow.xla.store.directory import Directory, Unsafe
+from hybridflow.xla.store.fingerprint import NotPlain, fingerprint, text_fingerprint
+from hybridflow.xla.store.place import place
+from hybridflow.xla.store.surroundings import default_device, device_text, installation, settings_text
+
+_WORTH_KEEPING = 0.05
+"""Seconds from which a compilation is worth a file: others are done again as fast as a file is found and loaded."""
+_CALLBACK = re.compile(r"custom_call @\w*callback\w*")
+_CUSTOM_CALL = re.compile(r"custom_call @(?!Sharding|SPMD|annotate)")
+
+
+class Entry:
+    """The place that one compilation has, or would have, in the store.
+
+    Args:
+        directory: the store's directory.
+        most: how many bytes it may have.
+        name: the compilation's key.
+        device: the jax device to run on.
+        arrays: how many arrays the executable takes and returns.
+    """
+
+    def __init__(self, directory: Directory, most: int, name: str, device: Any, arrays: tuple[int, int]) -> None:
+        self.directory = directory
+        self.most = most
+        self.name = name
+        self.device = device
+        self.arrays = arrays
+
+    def load(self, prepare: Callable[[], Any]) -> Any:
+        """Return the executable if there is one that works here, else None.
+
+        Args:
+            prepare: lowers the graph, which readies the libraries that its executable calls, if it calls any.
+        """
+        body = _tried(self.directory.path, lambda: self.directory.read(self.name))
+        if body is None:
+            return None
+        head, _, saved = body.partition(b"\n")
+        if json.loads(head)["calls"]:
+            prepare()
+        try:
+            found = load_executable(saved, *self.arrays, self.device)
+            self.directory.count_hit()
+            return found
+        except Exception as error:  # what jax and XLA raise for what they cannot load is of any kind
+            self.directory.remove(self.name)
+            if not _loads_at_all(self.device):
+                _REFUSED.add(_device_key(self.device))
+                _warn(
+                    f"{self.directory.path}: this jaxlib cannot load on this machine what it compiled here ({error})",
+                    "The store is not used. Turn it off with hf.config.cache(False).",
+                )
+            return None
+
+    def save(self, compiled: Any, text: Callable[[], str], seconds: float) -> str:
+        """Keep an executable, and return what came of that.
+
+        Args:
+            compiled: jax's object.
+            text: returns the lowered program.
+            seconds: how long it took to make.
+        """
+        if seconds < _WORTH_KEEPING:
+            return f"not stored: made in less than {_WORTH_KEEPING * 1e3:.0f} ms"
+        program = text()
+        if _CALLBACK.search(program):
+            return "not stored: it calls Python functions"
+        try:
+            saved = save_executable(compiled)
+        except Exception as error:  # pickling fails in many ways
+            return f"not stored: {type(error).__name__}: {error}"
+        head = {"calls": _CUSTOM_CALL.search(program) is not None, "seconds": seconds}
+        body = json.dumps(head).encode() + b"\n" + saved
+        if len(body) > self.most:
+            return "not stored: larger than the store may be"
+        written = _tried(self.directory.path, lambda: self.directory.write(self.name, body, self.most) or True)
+        return "stored" if written else "not stored: the directory cannot be used"
+
+
+def entry_for(
+    graph: Graph,
+    arguments: Sequence[Any],
+    *,
+    donate: Sequence[int],
+    sizes: Mapping[str, int],
+    device: Any,
+    options: Mapping[str, Any],
+    text: Callable[[], str],
+) -> Entry | str:
+    """Return the place of a compilation in the store, or why it has none.
+
+    Args:
+        graph: the graph, after its passes, without calls of Python functions.
+        arguments: the shapes and dtypes of what the executable takes, in calling order.
+        donate: the positions of the inputs that are given away.
+        sizes: the size of each symbol.
+        device: the jax device to run on; jax's default one if None.
+        options: the XLA options.
+        text: returns the lowered program, for a graph that holds more than data.
+    """
+    where = place()
+    if where.path is None:
+        return f"off: {where.why}"
+    if jax.process_count() > 1:
+        return "off: several processes run one program"
+    chosen = default_device() if device is None else device
+    if _device_key(chosen) in _REFUSED:
+        return "off: this jaxlib cannot load what it saved"
+    try:
+        of_graph = fingerprint(graph, sizes)
+    except NotPlain:
+        of_graph = text_fingerprint(text())
+    taken = [(one.shape, one.dtype.name) for one in arguments]
+    call = (device is None, x64_enabled(), tuple(donate), taken, sorted(options.items()))
+    parts = [installation(), settings_text(), device_text(chosen), repr(call), of_graph.hex()]
+    name = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return Entry(Directory(where.path), where.most, name, chosen, (len(arguments), len(graph.outputs)))
+
+
+# -- what goes wrong ----------------------------------------------------------------------------------------------
+
+_REFUSED: set[str] = set()
+"""The devices whose jaxlib turned out not to load what it saved."""
+_WARNED: set[str] = set()
+
+
+def _device_key(device: Any) -> str:
+    return f"{device.platform}:{device.id}"
+
+
+def _loads_at_all(device: Any) -> bool:
+    """Whether a small program, saved and loaded, runs on a device."""
+    try:
+        given = jax.ShapeDtypeStruct((2,), "float32", sharding=jax.sharding.SingleDeviceSharding(device))
+        compiled = jax.jit(lambda x: (x + x,)).lower(given).compile()
+        again = load_executable(save_executable(compiled), 1, 1, device)
+        return again(jax.device_put(np.array([1, 2], np.float32), device))[0].tolist() == [2.0, 4.0]
+    except Exception:  # whatever it is, it does not work
+        return False
+
+
+def _tried(path: Path, use: Callable[[], Any]) -> Any:
+    """Return what using the directory gives, or None, with a warning, if it cannot be used."""
+    try:
+        return use()
+    except Unsafe as error:
+        _warn(f"{path}: the store of executables is not used", str(error))
+    except OSError as error:
+        _warn(
+            f"{path}: nothing is stored: {error}",
+            "Free space or choose another directory, by HYBRIDFLOW_CACHE_DIR or hf.config.cache(PATH).",
+        )
+    return None
+
+
+def _warn(what: str, hint: str) -> None:
+    text = message(what, hint=hint)
+    if text not in _WARNED:
+        _WARNED.add(text)
+        warnings.warn(CacheWarning(text), stacklevel=2)

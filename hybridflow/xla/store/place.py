@@ -1,0 +1,68 @@
+"""Where the store is, how large it may become, and whether there is one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.settings import SETTINGS
+from hybridflow.xla.store.directory import supported
+
+DIRECTORY = "HYBRIDFLOW_CACHE_DIR"
+"""The environment variable that says where the store is, or (``off``) that there is none."""
+BYTES = "HYBRIDFLOW_CACHE_BYTES"
+"""The environment variable that says how large it may become."""
+DEFAULT_BYTES = 2 << 30
+_OFF = frozenset({"off", "0", "no", "false", "none"})
+
+
+class Place(NamedTuple):
+    """Where the store is (None: nowhere, and why) and how many bytes it may have."""
+
+    path: Path | None
+    most: int
+    why: str = ""
+
+
+def place() -> Place:
+    """Return where the store is, by `hf.config.cache`, else by the environment, else by the platform's convention."""
+    chosen = SETTINGS.cache_dir
+    if chosen is False:
+        return Place(None, 0, "hf.config.cache(False)")
+    if not supported():
+        return Place(None, 0, "this system does not tell who may write to a directory")
+    if chosen is not True:
+        return Place(chosen, _most())
+    named = os.environ.get(DIRECTORY)
+    if named is not None and named.strip().lower() in _OFF:
+        return Place(None, 0, f"{DIRECTORY}={named}")
+    try:
+        return Place(Path(named).expanduser().absolute() if named else _conventional(), _most())
+    except RuntimeError:
+        return Place(None, 0, "this user has no home directory")
+
+
+def _conventional() -> Path:
+    """Return the directory for caches that the platform's programs agree on.
+
+    Raises:
+        RuntimeError: there is no home directory.
+    """
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "hybridflow"
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(named) if os.path.isabs(named) else Path.home() / ".cache") / "hybridflow"
+
+
+def _most() -> int:
+    if SETTINGS.cache_bytes is not None:
+        return SETTINGS.cache_bytes
+    named = os.environ.get(BYTES, "")
+    if not named:
+        return DEFAULT_BYTES
+    if not named.isascii() or not named.isdigit():
+        raise ArgumentError(message(f"{BYTES}={named} is no number of bytes", hint="Write digits only, or unset it."))
+    return int(named)

@@ -1,0 +1,80 @@
+"""What decides, beside a graph, what XLA makes of it: this package's code, jax, the machine, and their settings."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from hybridflow.backend.jax_shim import jax_settings
+from hybridflow.core.settings import SETTINGS
+
+_PACKAGE = Path(__file__).resolve().parent.parent.parent
+
+_NO_MATTER = ("cache", "eager", "full_tracebacks", "plain")
+"""hybridflow's settings that change nothing of what is compiled."""
+
+
+@cache
+def source_hash() -> str:
+    """Return a hash of this package's source files: another version of it lowers graphs in its own way."""
+    found = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        found.update(f"{path.relative_to(_PACKAGE)}\0".encode())
+        found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+@cache
+def processor() -> str:
+    """Return what the processor is and can do: code for another one may not run."""
+    lines: list[str] = [platform.machine(), platform.processor(), sys.byteorder]
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+    except OSError:
+        text = ""
+    wanted = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
+    lines += [line for line in text.splitlines() if line.partition(":")[0].strip() in wanted]
+    return "\n".join(lines)
+
+
+@cache
+def installation() -> str:
+    """Return the versions of everything between a graph and the machine."""
+    packages = [f"{name} {version(name)}" for name in ("jax", "jaxlib")]
+    parts = [sys.version, sys.platform, np.__version__, *packages, source_hash(), processor()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def device_text(device: Any) -> str:
+    """Return what a device is, with the version of what runs it."""
+    client = device.client
+    return f"{device.platform} {device.id} {device.device_kind} {client.platform_version} of {len(client.devices())}"
+
+
+def settings_text() -> str:
+    """Return every setting of hybridflow, jax and XLA that a compilation may depend on, as it is here and now."""
+    ours = [f"{name}={getattr(SETTINGS, name)}" for name in SETTINGS.__slots__ if not name.startswith(_NO_MATTER)]
+    flags = [f"{name}={os.environ.get(name)}" for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TF_XLA_FLAGS")]
+    return "\n".join([*ours, *flags, *jax_settings(), f"{_cores()} cores"])
+
+
+def _cores() -> int:
+    """Return how many cores this process may use: XLA splits work among as many."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def default_device() -> Any:
+    """Return the device that a compilation without one is for."""
+    chosen = cast(Any, jax.config).jax_default_device
+    if chosen is None:
+        return jax.local_devices()[0]
+    return jax.local_devices(backend=chosen)[0] if isinstance(chosen, str) else chosen
