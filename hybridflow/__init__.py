@@ -3,6 +3,7 @@
 from hybridflow import ir as ir
 from hybridflow.analysis.compare import Comparison as Comparison
 from hybridflow.analysis.compare import compare as compare
+from hybridflow.autodiff.accumulate import accumulate_gradients as accumulate_gradients
 from hybridflow.autodiff.checkpoint import checkpoint as checkpoint
 from hybridflow.autodiff.checkpoint_policies import checkpoint_name as checkpoint_name
 from hybridflow.autodiff.checkpoint_policies import save_any_except as save_any_except

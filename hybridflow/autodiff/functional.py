@@ -142,8 +142,8 @@ def value_and_grad(
         with tape:
             tape.watch([arguments[number] for number in numbers])
             result = as_traced(fn)(*arguments, **kwargs)
-        value, aux = _with_aux(result) if has_aux else (result, None)
-        _require_scalar(value)
+        value, aux = with_aux(result) if has_aux else (result, None)
+        require_scalar(value)
         gradients = tape.gradient(value, [arguments[number] for number in numbers], unconnected_gradients="zero")
         gradient = gradients[0] if isinstance(argnums, int) else tuple(gradients)
         return ((value, aux) if has_aux else value), gradient
@@ -177,7 +177,8 @@ def grad(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bo
     return differentiated
 
 
-def _with_aux(result: Any) -> tuple[Any, Any]:
+def with_aux(result: Any) -> tuple[Any, Any]:
+    """Return what a function returned as ``(result, aux)``."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise ArgumentTypeError(
             message("grad: with has_aux the function must return (result, aux)", got=f"a {type(result).__name__}",
@@ -186,7 +187,8 @@ def _with_aux(result: Any) -> tuple[Any, Any]:
     return result
 
 
-def _require_scalar(value: Any) -> None:
+def require_scalar(value: Any) -> None:
+    """Raise unless a function returned one floating-point tensor of shape ()."""
     leaves, _ = flatten(value)
     if len(leaves) != 1 or not isinstance(leaves[0], Tensor):
         raise ArgumentTypeError(
