@@ -25,6 +25,7 @@ import pytest
 from processes import run_python
 
 import hybridflow as hf
+from hybridflow.cli import main
 from hybridflow.core.op import REGISTRY
 from hybridflow.ir import parse
 from hybridflow.xla.executable import compile_graph
@@ -634,3 +635,26 @@ def prove(times: int = 200) -> None:
     with tempfile.TemporaryDirectory() as path:
         whole = kill_writers(Path(path) / "d", times, np.random.default_rng(0))
     print(f"{times} writers killed; {whole} of {3 * times} reads were whole, none was wrong")
+
+
+# -- the command line ---------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_shows_and_clears_it(store: Path, capsys: pytest.CaptureFixture[str]):
+    for _ in range(2):
+        outcome(lambda x: x + 1.0, hf.asarray(1.0))
+    assert main(["cache"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 executables" in shown
+    assert "1 times" in shown
+    assert main(["cache", "clear"]) == 0
+    assert "Removed 1 executables" in capsys.readouterr().out
+    assert not files(store)
+    store.chmod(0o777)
+    assert main(["cache"]) == 0
+    assert "not used" in capsys.readouterr().out
+    assert main(["cache", "clear"]) == 2
+    assert "can be written by others" in capsys.readouterr().err
+    with hf.config.cache(False):
+        assert main(["cache"]) == 0
+        assert "hf.config.cache(False)" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+from collections.abc import Callable
 from importlib import metadata
 
 import jax
@@ -15,7 +16,9 @@ import hybridflow as hf
 from hybridflow.analysis import compare as comparing
 from hybridflow.analysis.parity import fresh_copy
 from hybridflow.backend.options import EAGER_OPTIONS, OPTIONS, XlaOption, compiler_options
-from hybridflow.cli.targets import load_target, users_errors
+from hybridflow.cli.targets import UserError, load_target, users_errors
+from hybridflow.xla.store.directory import Directory, Unsafe, Use
+from hybridflow.xla.store.place import place
 
 
 def compare(arguments: argparse.Namespace, console: Console) -> bool:
@@ -64,10 +67,48 @@ def doctor(arguments: argparse.Namespace, console: Console) -> bool:
         table.add_row(f"{device.platform}:{device.id}", str(device.device_kind))
     console.print(table)
     _print_options(console)
+    console.print(_store_table())
     x = hf.asarray(np.linspace(-1, 1, 8, dtype=np.float32))
     same = comparing.compare(lambda x: hf.tanh(x) * x, x, repeats=1).same
     console.print(f"A compiled function gives the eager result: {'yes' if same else 'NO'}", highlight=False)
     return same
+
+
+def cache(arguments: argparse.Namespace, console: Console) -> bool:
+    """``hybridflow cache``: print what the store of executables on disk holds; ``clear`` empties it."""
+    if arguments.action == "clear":
+        path = place().path
+        if path is not None:
+            removed = _require_safe(Directory(path).clear)
+            console.print(f"Removed {removed.entries} executables, {removed.size:,} bytes", highlight=False)
+            return True
+    console.print(_store_table())
+    return True
+
+
+def _store_table() -> Table:
+    """Return a table of what the store of executables on disk holds, or of why there is none."""
+    table = Table(title="Store of executables", title_justify="left", show_header=False)
+    where = place()
+    if where.path is None:
+        table.add_row("off", where.why)
+        return table
+    table.add_row("directory", str(where.path))
+    try:
+        use = Directory(where.path).use()
+    except Unsafe as error:
+        table.add_row("not used", str(error))
+        return table
+    table.add_row("holds", f"{use.entries} executables, {use.size:,} of {where.most:,} bytes")
+    table.add_row("loaded so far", f"{use.hits} times")
+    return table
+
+
+def _require_safe(run: Callable[[], Use]) -> Use:
+    try:
+        return run()
+    except Unsafe as error:
+        raise UserError(f"{error}\n") from None
 
 
 def _version(package: str) -> str:

@@ -18,6 +18,7 @@ import hybridflow as hf
 from hybridflow.analysis import report
 from hybridflow.analysis.compare import Comparison, compare
 from hybridflow.analysis.parity import check_parity
+from hybridflow.backend.files import write_text
 from hybridflow.core.errors import ArgumentError, MissingPackageError, message
 
 EPOCHS = 30
@@ -173,7 +174,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
             highlight=False,
             soft_wrap=True,
         )
-    report.write_text(arguments.out, _page(found, eager, compiled, compiled_step, data))
+    write_text(arguments.out, _page(found, eager, compiled, compiled_step, data))
     console.print(f"Report: {arguments.out}", markup=False, highlight=False)
     return found.same
 

@@ -56,6 +56,8 @@ def _parser() -> argparse.ArgumentParser:
             added.add_argument("--out", type=Path, help="a report to write")
 
     command("doctor", commands.doctor, "show versions, devices and known problems of this installation")
+    added = command("cache", commands.cache, "show the store of executables on disk, or empty it")
+    added.add_argument("action", nargs="?", choices=("show", "clear"), default="show", help="what to do (%(default)s)")
     return parser
 
 
