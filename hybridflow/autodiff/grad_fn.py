@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from hybridflow.autodiff.backprop import EVER, reachable
 from hybridflow.autodiff.backward import backward
 from hybridflow.autodiff.recorded_graph import recorded_graph
 from hybridflow.autodiff.requires_grad import is_leaf, known_edge, requires_grad
+from hybridflow.autodiff.saved import RecordedMemory, recorded_memory
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.notes import notes_at, requires
 from hybridflow.core.operators import add_method
@@ -74,6 +76,17 @@ class GradFn:
         outputs = [(self._node, index) for index in range(len(self._node.outputs))]
         visible = len(outputs) - self._node.op.hidden_outputs(self._node.attrs)
         return recorded_graph(outputs[:visible], self.name).graph
+
+    def memory(self) -> RecordedMemory:
+        """Return what is kept alive so that `.backward()` can walk from here to the leaves: by line and operation.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> x = hf.tensor(hf.ones(1024), requires_grad=True)
+            >>> hf.tanh(x).grad_fn.memory().activations
+            4096
+        """
+        return recorded_memory(reachable([(self._node, 0)], [EVER]), ())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GradFn) and other._node is self._node

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from tracemalloc import is_tracing as is_tracing_memory
 from types import FunctionType
 from typing import Any, NamedTuple, NoReturn, Self, cast
 
@@ -15,6 +16,7 @@ from hybridflow.autodiff.backprop import BOUND, RAW, Engine, Wanted, backprop, c
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.quick import quick_gradients
+from hybridflow.autodiff.saved import Peak, RecordedMemory, live_nodes, recorded_memory
 from hybridflow.autodiff.why import cut_inside
 from hybridflow.core.context import current, set_tapes
 from hybridflow.core.device import place
@@ -76,6 +78,7 @@ class GradientTape(Jacobians):
         self._exits: deque[_Exit] = deque(maxlen=_REMEMBERED)
         self._scope: Any = _NOWHERE
         self._used = False
+        self._peak: Peak | None = None
 
     # -- recording --------------------------------------------------------------------------------------------
 
@@ -86,6 +89,8 @@ class GradientTape(Jacobians):
             )
         if self._used and not self._persistent:
             self._clear()
+        if is_tracing_memory() and not self._intervals:
+            self._peak = Peak.begin(_peaks())
         self._push()
         return self
 
@@ -449,6 +454,23 @@ class GradientTape(Jacobians):
             member=lambda node: any(first < node.sequence < last for first, last in intervals),
         ).graph
 
+    def memory(self) -> RecordedMemory:
+        """Return what the recording keeps alive now, so that gradients can be computed: by line and operation.
+
+        Storages that several operations saved, or saved views of, count once. What no living tensor reaches is not
+        kept, nor is what no gradient rule reads. The peak is measured if `tracemalloc` was started before the tape.
+
+        Raises:
+            TapeError: inside a compiled function, where nothing has memory yet; `hf.cost` tells of those.
+        """
+        if current().tracer is not None:
+            self._refuse("memory", "is asked for its memory inside a compiled function")
+        intervals, peak = self._recorded(), None if self._peak is None else self._peak.read(_peaks())
+        nodes = live_nodes(lambda node: any(first < node.sequence < last for first, last in intervals))
+        live = connected(nodes, self._watched_edges())
+        variables = [variable for variable, _ in self._variables.values()]
+        return recorded_memory([node for node in nodes if node in live], variables, peak)
+
     # -- explanations -----------------------------------------------------------------------------------------
 
     def why_none(self, target: Any, source: Any) -> str:
@@ -593,6 +615,10 @@ def _is_bound(targets: Sequence[Tensor]) -> bool:
     if context.tracer is not None or context.tapes:
         return True
     return context.grad and any(requires(target._edge) for target in targets)
+
+
+def _peaks() -> list[Peak | None]:
+    return [getattr(tape, "_peak", None) for tape in current().tapes]
 
 
 def _scope() -> Any:

@@ -1,0 +1,261 @@
+"""What a recording keeps alive for gradients, by line and operation: `tape.memory()` and `grad_fn.memory()`."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+import numpy as np
+
+from hybridflow.core.node import Edge, Node
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.variable import VARIABLE, Variable
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_SHOWN = 30
+PARAMETER, INPUT, ACTIVATION = "parameter", "input", "activation"
+
+
+@dataclass(frozen=True)
+class SavedArray:
+    """One storage that the recording keeps.
+
+    Attributes:
+        op: the operation that saved it first.
+        location: where that was called, as ``file:line``, if known.
+        spec: the shape and dtype in which it was saved; the storage is larger if that is a view of a part.
+        bytes: the size of the storage.
+        kind: ``parameter`` (a Variable's value), ``input`` (what was given) or ``activation`` (what was computed).
+        uses: how many operations saved it.
+        on_host: whether NumPy made it (XLA makes what is of low precision or on a device).
+    """
+
+    op: str
+    location: str | None
+    spec: TensorSpec
+    bytes: int
+    kind: str
+    uses: int
+    on_host: bool
+
+
+class RecordedMemory(Sequence[SavedArray]):
+    """What a recording keeps alive now: a sequence of storages in recording order, printable.
+
+    Attributes:
+        peak: the most that Python and NumPy had allocated at once since the recording began, beyond what there was
+            then; None if `tracemalloc` was not tracing all the while. What XLA allocates is not in it.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> x = hf.ones((256, 256))
+        >>> with hf.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = hf.exp(hf.tanh(x) + 1.0)
+        >>> memory = tape.memory()
+        >>> memory.activations // 1024, memory.parameters, [saved.op for saved in memory]
+        (512, 0, ['tanh', 'exp'])
+    """
+
+    def __init__(self, saved: Sequence[SavedArray], peak: int | None) -> None:
+        self._saved = tuple(saved)
+        self.peak = peak
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._saved[index]
+
+    def __len__(self) -> int:
+        return len(self._saved)
+
+    def _sum(self, *kinds: str) -> int:
+        return sum(one.bytes for one in self._saved if one.kind in kinds)
+
+    @property
+    def total(self) -> int:
+        """Bytes of all storages, each counted once."""
+        return self._sum(PARAMETER, INPUT, ACTIVATION)
+
+    @property
+    def parameters(self) -> int:
+        """Bytes of the Variables' values among them, which are there without the recording too."""
+        return self._sum(PARAMETER)
+
+    @property
+    def inputs(self) -> int:
+        """Bytes of what was given from outside, such as a batch."""
+        return self._sum(INPUT)
+
+    @property
+    def activations(self) -> int:
+        """Bytes of what was computed, and lives as long as the recording does."""
+        return self._sum(ACTIVATION)
+
+    def by_line(self) -> dict[tuple[str | None, str], int]:
+        """Return the bytes of inputs and activations per place and operation, the most first."""
+        found: dict[tuple[str | None, str], int] = {}
+        for one in self._saved:
+            if one.kind != PARAMETER:
+                key = one.location, one.op
+                found[key] = found.get(key, 0) + one.bytes
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values: bytes by kind and by line, the peak, and each storage."""
+        return {
+            "total": self.total,
+            "parameters": self.parameters,
+            "inputs": self.inputs,
+            "activations": self.activations,
+            "peak": self.peak,
+            "by_line": [
+                {"location": location, "op": op, "bytes": size} for (location, op), size in self.by_line().items()
+            ],
+            "saved": [
+                {"op": one.op, "location": one.location, "spec": str(one.spec), "bytes": one.bytes, "kind": one.kind,
+                 "uses": one.uses}
+                for one in self._saved
+            ],
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        lines = [
+            f"saved for gradients: {_size(self.total)} in {len(self)} storages (activations {_size(self.activations)}, "
+            f"inputs {_size(self.inputs)}, parameters {_size(self.parameters)})"
+        ]
+        rows = list(self.by_line().items())
+        for (location, op), size in rows[:_SHOWN]:
+            lines.append(f"  {_size(size):>11}  {op:<24} {location or ''}".rstrip())
+        if len(rows) > _SHOWN:
+            lines.append(f"  {len(rows) - _SHOWN} more, in .by_line()")
+        outside = sum(one.bytes for one in self._saved if not one.on_host)
+        if self.peak is None:
+            lines.append("peak: not measured; call tracemalloc.start() before the recording begins")
+        else:
+            without = f"; {_size(outside)} that XLA made are not in it" if outside else ""
+            lines.append(f"peak since the recording began: {_size(self.peak)} beyond what there was{without}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _size(count: float) -> str:
+    unit = 0
+    while count >= 1024 and unit < len(_UNITS) - 1:
+        count /= 1024
+        unit += 1
+    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
+
+
+def live_nodes(member: Callable[[Node], bool]) -> list[Node]:
+    """Return the living nodes of a kind, in recording order: nothing keeps a list of them, the collector knows."""
+    found = [one for one in gc.get_objects() if type(one) is Node and member(one)]
+    if tracemalloc.is_tracing():
+        tracemalloc.reset_peak()  # the list of all objects was no part of what the user runs
+    return sorted(cast("list[Node]", found), key=lambda node: node.sequence)
+
+
+def recorded_memory(
+    nodes: Iterable[Node], variables: Iterable[Variable], peak: int | None = None
+) -> RecordedMemory:
+    """Return what nodes keep, each storage counted once.
+
+    Args:
+        nodes: eager nodes, in recording order.
+        variables: Variables whose values are parameters, beside those that the nodes read.
+        peak: what was measured.
+    """
+    nodes = list(nodes)
+    parameters = {_storage(variable.current())[0] for variable in (*variables, *_read_by(nodes))}
+    kept: dict[Any, SavedArray] = {}
+    for node in nodes:
+        for value, edge in _saved_by(node):
+            key, size = _storage(value)
+            known = kept.get(key)
+            if known is not None:
+                kept[key] = _used_again(known)
+                continue
+            kind = ACTIVATION
+            if key in parameters or (edge is not None and edge[0].op is VARIABLE):
+                kind = PARAMETER
+            elif edge is None or not edge[0].inputs:
+                kind = INPUT
+            spec = make_spec(value.shape, value.dtype)
+            host = isinstance(value, np.ndarray) and _root(cast("np.ndarray[Any, Any]", value)).base is None
+            kept[key] = SavedArray(node.op.name, node.location, spec, size, kind, 1, host)
+    return RecordedMemory(list(kept.values()), peak)
+
+
+class Peak:
+    """The most that is allocated on the host from a moment on, as `tracemalloc` measures it."""
+
+    __slots__ = ("before", "highest")
+
+    def __init__(self, before: int) -> None:
+        self.before = before
+        self.highest = before
+
+    @classmethod
+    def begin(cls, others: Iterable[Self | None]) -> Self | None:
+        """Begin to measure, if `tracemalloc` traces; others that measure are told of the peak that this forgets."""
+        return cls(_forget_peak(others)) if tracemalloc.is_tracing() else None
+
+    def read(self, others: Iterable[Self | None]) -> int | None:
+        """Return the bytes beyond those at the beginning, None if the tracing ended."""
+        if not tracemalloc.is_tracing():
+            return None
+        _forget_peak((self, *others))
+        return self.highest - self.before
+
+
+def _forget_peak(peaks: Iterable[Peak | None]) -> int:
+    """Let the peak start anew, after those who measure have it; return what is allocated now."""
+    now, highest = tracemalloc.get_traced_memory()
+    for one in peaks:
+        if one is not None:
+            one.highest = max(one.highest, highest)
+    tracemalloc.reset_peak()
+    return now
+
+
+def _used_again(saved: SavedArray) -> SavedArray:
+    fields: Mapping[str, Any] = {**vars(saved), "uses": saved.uses + 1}
+    return SavedArray(**fields)
+
+
+def _read_by(nodes: Iterable[Node]) -> Iterator[Variable]:
+    for node in nodes:
+        for edge in node.inputs:
+            if edge is not None and edge[0].op is VARIABLE:
+                variable = edge[0].attrs["variable"]()
+                if variable is not None:
+                    yield variable
+
+
+def _saved_by(node: Node) -> Iterator[tuple[Any, Edge | None]]:
+    """Yield the arrays that a node saved, inputs with the edges that they came from."""
+    if node.saved is None:
+        return
+    outputs, *inputs = node.saved
+    for index, value in enumerate(outputs if type(outputs) is tuple else (outputs,)):
+        if value is not None:
+            yield value, (node, index)
+    for value, edge in zip(inputs, node.inputs, strict=True):
+        if value is not None:
+            yield value, edge
+
+
+def _root(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    while isinstance(value.base, np.ndarray):
+        value = value.base
+    return value
+
+
+def _storage(value: Any) -> tuple[Any, int]:
+    """Return what tells a value's storage from others, and its size."""
+    if isinstance(value, np.ndarray):
+        root = _root(cast("np.ndarray[Any, Any]", value))
+        return root.__array_interface__["data"][0] if root.size else id(root), root.nbytes
+    return id(value), value.nbytes
