@@ -1,0 +1,103 @@
+"""Deep networks as plain loops: XLA's work per layer does not grow with the depth; shallow ones stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow.core.node import Node
+from hybridflow.ir.fusion import BREAK
+from hybridflow.ir.graph import Graph
+from hybridflow.passes import PASSES, run_passes
+from hybridflow.passes.fusion_breaks import CHAIN, is_kept
+from hybridflow.xla.executable import compile_graph
+
+from .deep import main
+from .networks import NETWORKS, Draw, Ours, OurStep, Theirs
+
+
+def step(name: str, layers: int) -> tuple[OurStep, Graph]:
+    """Return a small network's training step and its graph after the passes."""
+    blocks, x = NETWORKS[name].make(Draw(smoke=True), layers)
+    made = OurStep(NETWORKS[name], blocks, x)
+    return made, made.compiled.graph(made.x)
+
+
+def breaks(graph: Graph) -> list[Node]:
+    return [node for node in graph.walk() if node.op is BREAK]
+
+
+@pytest.mark.parametrize("name", ["gated", "resnet", "lstm"])
+def test_xla_has_as_much_to_do_for_every_layer_however_deep_the_network_is(name: str):
+    lines: dict[int, int] = {}
+    for layers in (4, 8, 16):
+        made, _ = step(name, layers)
+        lines[layers] = len(made.compiled.lower(made.x).as_text("hlo").splitlines())
+    assert (lines[16] - lines[8]) / 8 <= 1.15 * (lines[8] - lines[4]) / 4
+
+
+@pytest.mark.parametrize("name", ["gated", "post_norm_mlp", "resnet", "lstm"])
+def test_breaks_are_as_many_per_layer(name: str):
+    counts = [len(breaks(step(name, layers)[1])) for layers in (8, 16, 24)]
+    assert 0 < counts[2] - counts[1] == counts[1] - counts[0]
+
+
+def test_a_plain_network_has_no_breaks():
+    assert not breaks(step("mlp", 8)[1])
+
+
+def chain_to_the_last_kept(graph: Graph) -> dict[Node, int]:
+    """Return how many cheap nodes in a row end in each node, by recursion without a table of the pass's."""
+
+    def length(node: Node) -> int:
+        if node in graph.inputs or is_kept(node, graph):
+            return 0
+        before = max((length(edge[0]) for edge in node.inputs if edge is not None), default=-1)
+        return max(before, 0) if node.op.has("layout") else before + 1
+
+    return {node: length(node) for node in graph.nodes}
+
+
+@pytest.mark.parametrize("name", ["gated", "post_norm", "resnet"])
+def test_no_value_that_several_read_ends_a_longer_chain(name: str):
+    _, graph = step(name, 4)
+    readers = {node: {n for n in graph.nodes if any(e is not None and e[0] is node for e in n.inputs)}
+               for node in graph.nodes}  # fmt: skip
+    for node, length in chain_to_the_last_kept(graph).items():
+        several = len(readers[node]) > 1 or (len(readers[node]) == 1 and any(e[0] is node for e in graph.outputs))
+        assert length < CHAIN or not several or len(node.outputs) > 1
+
+
+@pytest.mark.parametrize("name", ["gated", "resnet"])
+def test_a_network_with_breaks_computes_the_same(name: str):
+    made, graph = step(name, 6)
+    named = {variable.name: variable.numpy() for variable in made.variables}
+    values = [named.get(node.attrs["name"], made.x.numpy()) for node in graph.inputs]
+    others = PASSES.keys() - {"fusion_breaks"}
+    plain, _ = run_passes(made.compiled.lower(made.x).traced, only=others, differentiable=False)
+    assert breaks(graph)
+    assert not breaks(plain)
+    for a, b in zip(run(graph, values), run(plain, values), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6)
+
+
+def run(graph: Graph, values: list[Any]) -> list[np.ndarray[Any, Any]]:
+    return [np.asarray(value) for value in compile_graph(graph, sizes={}).call(*values)]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_both_sides_are_the_same_network(name: str):
+    network = NETWORKS[name]
+    blocks, x = network.make(Draw(smoke=True), 2)
+    ours = network.forward(Ours, blocks, hf.asarray(x))
+    theirs = jax.jit(lambda blocks, x: network.forward(Theirs, blocks, x))(blocks, x)
+    np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_the_command_runs(capsys: pytest.CaptureFixture[str]):
+    assert main(["--smoke", "--layers", "2", "--peers", "jit,scan", "--rounds", "1", "mlp"]) == 0
+    assert "2 layers: first" in capsys.readouterr().out
