@@ -1,0 +1,347 @@
+"""A model of what XLA:CPU stores while a graph runs: what it fuses, in which order it runs that, and what lives when.
+
+It follows the rules of XLA's CPU backend (jaxlib 0.10): products, convolutions and steps of long reductions run by
+themselves; other operations are computed wherever they are read, but for expensive ones with several readers or whose
+elements are read again and again; kernels run breadth-first; what a Variable held is copied if it is still read when
+the Variable's new value is written.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from hybridflow.core.node import Node
+from hybridflow.ir.costs import Sizes, bodies
+from hybridflow.ir.graph import Graph
+from hybridflow.xla.primitives import Primitive, Program, Value, program_of
+
+_ALONE = (
+    "dot_general", "conv_general_dilated", "reduce_window", "select_and", "scatter", "sort", "cum", "fft", "while",
+    "scan", "cond", "node", "cholesky", "lu", "qr", "svd", "eig", "triangular_solve", "custom_call", "ffi_call",
+    "pure_callback", "io_callback", "debug_callback", "argmax", "argmin", "top_k", "householder", "schur", "hessenberg",
+    "tridiagonal", "approx_top_k", "random_bits",
+)  # fmt: skip
+"""Beginnings of the names of primitives into which and with which nothing is fused."""
+_EXPENSIVE = {
+    "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "sin", "cos", "tan", "sqrt", "rsqrt", "cbrt", "pow",
+    "atan2", "erf", "erfc_part", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "digamma", "lgamma", "erf_inv",
+    "threefry2x32",
+}  # fmt: skip
+_SMALL = 128
+"""Buffers of less than this part of the largest are packed as one."""
+_MOVES = {"transpose", "rev", "concatenate", "slice", "dynamic_slice", "gather", "pad", "dynamic_update_slice"}
+
+
+@dataclass(eq=False)
+class Kernel:
+    """What XLA runs as one.
+
+    Attributes:
+        primitive: the one whose outputs it stores, None for a copy of a Variable's value.
+        outputs: the values it stores.
+        reads: the stored values that it reads.
+        node: the node of the graph that its outputs belong to, None for a copy.
+        inside: the bytes of what runs inside it.
+        moves: whether elements change their places in it.
+    """
+
+    primitive: Primitive | None
+    outputs: list[Value]
+    reads: dict[Value, None] = field(default_factory=dict[Value, None])
+    node: Node | None = None
+    inside: int = 0
+    moves: bool = False
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """What is stored while a graph runs, beside its inputs and outputs.
+
+    Attributes:
+        kernels: in the order in which they run.
+        bytes: what is stored while each of them runs.
+        peak: the largest of them.
+        at: the kernel at the peak, None if there is none.
+        alive: the values stored then, and what made each; largest first.
+    """
+
+    kernels: tuple[Kernel, ...]
+    bytes: tuple[int, ...]
+    peak: int
+    at: Kernel | None
+    alive: tuple[tuple[Value, Node | None], ...]
+
+
+def buffers(graph: Graph, sizes: Sizes | None = None, donated: Sequence[tuple[int, int]] = ()) -> Buffers:
+    """Return what XLA:CPU is expected to store.
+
+    Args:
+        graph: the graph after its passes.
+        sizes: the size of each symbol; those at which it was traced if not given.
+        donated: pairs of an output and the input whose memory it takes.
+    """
+    if sizes is None:
+        sizes = graph.dims.hints
+
+    def inside(node: Node) -> int:
+        return max((buffers(body.graph, sizes).peak for body in bodies(node, sizes) or ()), default=0)
+
+    program = program_of(graph, sizes, inside)
+    return _lifetimes(program, _kernels(program), donated)
+
+
+# -- fusion -------------------------------------------------------------------------------------------------------
+
+
+def _runs_alone(primitive: Primitive) -> bool:
+    return primitive.name.startswith(_ALONE)
+
+
+def _is_expensive(primitive: Primitive) -> bool:
+    return primitive.name in _EXPENSIVE or primitive.name.startswith("reduce_")
+
+
+def _repeats(user: Primitive, value: Value) -> bool:
+    """Whether a primitive reads the elements of a value more than once."""
+    if user.name == "broadcast_in_dim":
+        return user.outputs[0].size > value.size
+    return user.name == "gather" and user.inputs[0] is value
+
+
+def _fuse(program: Program) -> dict[Primitive, dict[Primitive, bool]]:
+    """Return the kernels that compute each primitive, by the primitive they store, and whether it is repeated there."""
+    found: dict[Primitive, dict[Primitive, bool]] = {}
+    results = {value.base for value in program.outputs}
+    for primitive in reversed(program.primitives):
+        stored = any(value in results for value in primitive.outputs)
+        into: dict[Primitive, bool] = {}
+        for value in primitive.outputs:
+            for user in value.users:
+                if _runs_alone(primitive) or _runs_alone(user):
+                    stored = True
+                    continue
+                again = _repeats(user, value)
+                for kernel, repeated in found[user].items():
+                    into[kernel] = into.get(kernel, False) or again or repeated
+        if _is_expensive(primitive):
+            several = len(into) + stored > 1
+            refused = [kernel for kernel, repeated in into.items() if repeated or several]
+            stored = stored or bool(refused)
+            for kernel in refused:
+                del into[kernel]
+        found[primitive] = into
+        if stored or not into:
+            into[primitive] = False
+    return found
+
+
+def _kernels(program: Program) -> list[Kernel]:
+    members = _fuse(program)
+    kernels = {
+        primitive: Kernel(primitive, primitive.outputs, node=primitive.node, inside=primitive.inside)
+        for primitive in program.primitives
+        if primitive in members[primitive]
+    }
+    for primitive in program.primitives:
+        for root in members[primitive]:
+            kernel = kernels[root]
+            kernel.moves |= primitive.name in _MOVES or _runs_alone(primitive) or primitive.name.startswith("reduce_")
+            for value in primitive.inputs:
+                made = value.made
+                if value.constant or (made is not None and made is not primitive and root in members[made]):
+                    continue
+                kernel.reads[value] = None
+    return list(kernels.values())
+
+
+# -- order and lifetimes ------------------------------------------------------------------------------------------
+
+
+def _ancestors(kernels: Iterable[Kernel]) -> dict[Kernel, set[Kernel]]:
+    maker = {value: kernel for kernel in kernels for value in kernel.outputs}
+    found: dict[Kernel, set[Kernel]] = {}
+    for kernel in kernels:
+        before: set[Kernel] = set()
+        for value in kernel.reads:
+            made = maker.get(value)
+            if made is not None:
+                before |= found[made] | {made}
+        found[kernel] = before
+    return found
+
+
+def _copy_donated(program: Program, kernels: list[Kernel], donated: Sequence[tuple[int, int]]) -> list[Kernel]:
+    """Return copies of donated inputs that are read by what need not run before their memory is written."""
+    if not donated:
+        return []
+    before = _ancestors(kernels)
+    maker = {value: kernel for kernel in kernels for value in kernel.outputs}
+    copies: list[Kernel] = []
+    for output, position in donated:
+        value, writer = program.inputs[position], maker.get(program.outputs[output].base)
+        if writer is None:
+            continue
+        readers = [kernel for kernel in kernels if value in kernel.reads]
+        if all(reader is writer or reader in before[writer] for reader in readers):
+            continue
+        copy = Value(value.shape, value.itemsize)
+        copies.append(Kernel(None, [copy], {value: None}))
+        for reader in readers:
+            del reader.reads[value]
+            reader.reads[copy] = None
+    return copies
+
+
+def _breadth_first(program: Program, kernels: list[Kernel]) -> list[Kernel]:
+    """Return the kernels in the order in which they get ready, those that read the inputs first."""
+    readers: dict[Value, list[Kernel]] = {}
+    missing: dict[Kernel, int] = {}
+    for kernel in kernels:
+        missing[kernel] = len(kernel.reads)
+        for value in kernel.reads:
+            readers.setdefault(value, []).append(kernel)
+    ready = deque([kernel for kernel in kernels if not kernel.reads])
+    order: list[Kernel] = []
+
+    def there(value: Value) -> None:
+        for kernel in readers.get(value, ()):
+            missing[kernel] -= 1
+            if not missing[kernel]:
+                ready.append(kernel)
+
+    for value in program.inputs:
+        there(value)
+    while ready:
+        kernel = ready.popleft()
+        order.append(kernel)
+        for value in kernel.outputs:
+            there(value)
+    return order
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Where a value is stored, and from which kernel to which.
+
+    Attributes:
+        value: the value.
+        start, end: positions of the first and the last kernel that needs it; -1 is before the first.
+        node: the node that computes it.
+        moves: whether the kernel that writes it must not write over what it reads.
+    """
+
+    value: Value
+    start: int
+    end: int
+    node: Node | None = None
+    moves: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return self.value.nbytes
+
+    def meets(self, other: Buffer) -> bool:
+        """Whether the two cannot be in the same place; nothing is written over what a Variable held."""
+        first, second = (self, other) if self.start <= other.start else (other, self)
+        if first.end == second.start and first.start < second.start:
+            return second.moves or first.nbytes != second.nbytes or first.value.made is None
+        return first.end >= second.start
+
+
+def _lifetimes(program: Program, kernels: list[Kernel], donated: Sequence[tuple[int, int]]) -> Buffers:
+    order = _breadth_first(program, [*_copy_donated(program, kernels, donated), *kernels])
+    results = {value.base for value in program.outputs}
+    last: dict[Value, int] = {}
+    for position, kernel in enumerate(order):
+        last.update(dict.fromkeys([*kernel.outputs, *kernel.reads], position))
+    mine: list[Buffer] = []
+    results_at: dict[Value, Buffer] = {}
+    for position, kernel in enumerate(order):
+        for value in kernel.outputs:
+            results_at[value] = Buffer(value, position, len(order), kernel.node, kernel.moves)
+            if value not in results:
+                mine.append(Buffer(value, position, last[value], kernel.node, kernel.moves))
+    left = _beside_results(mine, _result_memory(program, donated, results_at, last))
+    inside = [kernel.inside for kernel in order]
+    live = [a + b for a, b in zip(_live(left, len(order)), inside, strict=True)]
+    at = live.index(max(live)) if live else -1
+    alive = [(one.value, one.node) for one in left if one.start <= at <= one.end]
+    alive.sort(key=lambda one: -one[0].nbytes)
+    peak = max([_packed(left, len(order)), *live])
+    return Buffers(tuple(order), tuple(live), peak, order[at] if live else None, tuple(alive))
+
+
+def _live(left: list[Buffer], count: int) -> list[int]:
+    """Return the bytes stored while each kernel runs."""
+    starting: dict[int, list[Buffer]] = {}
+    for one in left:
+        starting.setdefault(one.start, []).append(one)
+    change = [0] * (count + 1)
+    for one in left:
+        end = one.end
+        if any(not other.meets(one) for other in starting.get(end, ())):
+            end -= 1  # written over
+        change[one.start] += one.nbytes
+        change[end + 1] -= one.nbytes
+    return list(accumulate(change[:count]))
+
+
+def _result_memory(
+    program: Program, donated: Sequence[tuple[int, int]], written: dict[Value, Buffer], last: dict[Value, int]
+) -> list[list[Buffer]]:
+    """Return the memory of the results, and when it is taken: by the input it came with, and from its writing on."""
+    positions = dict(donated)
+    found: list[list[Buffer]] = []
+    for index, value in enumerate(program.outputs):
+        result = written.get(value.base)
+        if result is None:
+            continue
+        place = [result]
+        if index in positions:
+            before = program.inputs[positions[index]]
+            place.append(Buffer(before, -1, last.get(before, -1)))
+        found.append(place)
+    return found
+
+
+def _beside_results(mine: list[Buffer], places: list[list[Buffer]]) -> list[Buffer]:
+    """Return the buffers that find no room in memory of results of the same size while that is not in use."""
+    by_size: dict[int, list[list[Buffer]]] = {}
+    for place in places:
+        by_size.setdefault(place[0].nbytes, []).append(place)
+    left: list[Buffer] = []
+    for one in sorted(mine, key=lambda buffer: -buffer.nbytes):
+        for place in reversed(by_size.get(one.nbytes, [])):
+            if not any(one.meets(other) for other in place):
+                place.append(one)
+                break
+        else:
+            left.append(one)
+    return left
+
+
+def _packed(left: list[Buffer], count: int) -> int:
+    """Return the bytes that buffers take when each gets the lowest free place, the largest first.
+
+    Small ones fit somewhere: only what is alive of them at once is counted.
+    """
+    least = max((one.nbytes for one in left), default=0) // _SMALL
+    placed: list[tuple[int, Buffer]] = []
+    top = 0
+    for one in sorted([one for one in left if one.nbytes > least], key=lambda buffer: -buffer.nbytes):
+        offset = 0
+        for start, other in sorted([(start, other) for start, other in placed if one.meets(other)], key=_offset):
+            if start - offset >= one.nbytes:
+                break
+            offset = max(offset, start + other.nbytes)
+        placed.append((offset, one))
+        top = max(top, offset + one.nbytes)
+    return top + max(_live([one for one in left if one.nbytes <= least], count), default=0)
+
+
+def _offset(one: tuple[int, Buffer]) -> int:
+    return one[0]

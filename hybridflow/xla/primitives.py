@@ -1,0 +1,276 @@
+"""A graph as jax's primitive operations, each with the node it comes from: what a model of XLA works on.
+
+Every node is traced by itself, on specs, so nothing runs and equal nodes are traced once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.core.dims import SIZES, substitute
+from hybridflow.core.node import Edge, Node
+from hybridflow.ir.costs import Sizes, bodies, concrete, input_specs
+from hybridflow.ir.graph import Graph
+from hybridflow.xla.executable import is_wide
+
+_CALLS = {
+    "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr",
+    "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
+}  # fmt: skip
+"""Primitives that only call a jaxpr, and the parameter that holds it."""
+_SAME = {"stop_gradient", "copy", "copy_p", "optimization_barrier", "reduce_precision"}
+_VIEWS = {"reshape", "squeeze", "expand_dims"}
+_TREE = 32
+"""XLA:CPU reduces in steps of this many elements per axis, and stores what lies between the steps."""
+
+
+class Value:
+    """An array of a program.
+
+    Attributes:
+        shape, itemsize: of the array.
+        made: the primitive that computes it, None for inputs, constants and views.
+        base: the value whose memory it is: itself, but for views.
+        constant: whether it is computed wherever it is read.
+        users: the primitives that read it or a view of it.
+    """
+
+    __slots__ = ("base", "constant", "itemsize", "made", "shape", "users")
+
+    def __init__(
+        self, shape: tuple[int, ...], itemsize: int, made: Primitive | None = None, *, constant: bool = False
+    ) -> None:
+        self.shape = shape
+        self.itemsize = itemsize
+        self.made = made
+        self.base = self
+        self.constant = constant
+        self.users: list[Primitive] = []
+
+    def viewed(self, shape: tuple[int, ...]) -> Value:
+        """Return a view of another shape."""
+        view = Value(shape, self.itemsize, constant=self.constant)
+        view.base = self.base
+        return view
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.itemsize
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+class Primitive:
+    """One operation.
+
+    Attributes:
+        name: as jax names it; ``node`` for a node that carries graphs.
+        inputs, outputs: its values.
+        node: the node that it is part of.
+        inside: the bytes of what runs inside it.
+    """
+
+    __slots__ = ("inputs", "inside", "name", "node", "outputs")
+
+    def __init__(self, name: str, inputs: list[Value], node: Node, inside: int = 0) -> None:
+        self.name = name
+        self.inputs = [value.base for value in inputs]
+        self.node = node
+        self.inside = inside
+        self.outputs: list[Value] = []
+        for value in dict.fromkeys(self.inputs):
+            value.users.append(self)
+
+
+class Program:
+    """A graph as primitives.
+
+    Attributes:
+        primitives: in an order in which they can run.
+        inputs: a value per input of the graph.
+        outputs: a value per output.
+    """
+
+    def __init__(self) -> None:
+        self.primitives: list[Primitive] = []
+        self.inputs: list[Value] = []
+        self.outputs: list[Value] = []
+        self._known: dict[Any, list[Value]] = {}
+
+    def add(
+        self, name: str, inputs: list[Value], specs: Sequence[tuple[tuple[int, ...], int]], node: Node, **more: Any
+    ) -> list[Value]:
+        """Add a primitive and return its outputs; what was computed before is not computed again.
+
+        Args:
+            name, inputs, node: as `Primitive` has them.
+            specs: the shape and itemsize of each output.
+            more: ``key``, what else tells it from others (nothing is equal to it if that is None), and ``inside``.
+        """
+        key = more.get("key")
+        known = None if key is None else (name, key, tuple(map(id, inputs)), tuple(specs))
+        found = self._known.get(known) if known is not None else None
+        if found is not None:
+            return found
+        made = Primitive(name, inputs, node, more.get("inside", 0))
+        made.outputs = [Value(shape, itemsize, made) for shape, itemsize in specs]
+        self.primitives.append(made)
+        if known is not None:
+            self._known[known] = made.outputs
+        return made.outputs
+
+
+def program_of(graph: Graph, sizes: Sizes | None, inside: Any) -> Program:
+    """Return a graph as primitives.
+
+    Args:
+        graph: the graph, with its symbols' `sizes`.
+        sizes: the size of each symbol.
+        inside: from a node that carries graphs to the bytes of what runs inside it.
+    """
+    program = Program()
+    values: dict[Edge, Value] = {}
+    for node in graph.inputs:
+        spec = concrete(node.spec(), sizes)
+        value = Value(spec.shape, spec.dtype.itemsize)
+        values[node, 0] = value
+        program.inputs.append(value)
+    traced: dict[Any, Any] = {}
+    token = SIZES.set((graph.dims, sizes)) if sizes else None
+    try:
+        with enable_x64() if is_wide(graph) else nullcontext():
+            for node in graph.nodes:
+                inputs = [values[edge] for edge in node.inputs if edge is not None]
+                made = _node(program, node, inputs, sizes, traced, inside)
+                values.update({(node, index): value for index, value in enumerate(made)})
+    finally:
+        if token is not None:
+            SIZES.reset(token)
+    program.outputs = [values[edge] for edge in graph.outputs]
+    return program
+
+
+def _node(
+    program: Program, node: Node, inputs: list[Value], sizes: Sizes | None, traced: dict[Any, Any], inside: Any
+) -> list[Value]:
+    specs = [concrete(spec, sizes) for spec in node.specs]
+    if node.op.name == "constant":
+        return [Value(spec.shape, spec.dtype.itemsize, constant=True) for spec in specs]
+    if bodies(node) is not None:
+        wanted = [(spec.shape, spec.dtype.itemsize) for spec in specs]
+        # A loop or branch needs in memory what other operations would compute on the way.
+        made_up = sum(value.nbytes for value in inputs if value.constant and value.size > 1)
+        return program.add("node", inputs, wanted, node, inside=inside(node) + made_up)
+    given = input_specs(node, sizes)
+    attrs = {name: substitute(value, sizes) if sizes else value for name, value in node.attrs.items()}
+    key = (node.op, tuple(attrs.items()), tuple(given))
+    closed = traced.get(key)
+    if closed is None:
+        arguments = [jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in given]
+        closed = traced[key] = jax.make_jaxpr(lambda *xs: node.op.lower(*xs, **attrs))(*arguments)
+    return _run(program, closed.jaxpr, inputs, node)
+
+
+def _run(program: Program, jaxpr: Any, inputs: list[Value], node: Node) -> list[Value]:
+    known: dict[Any, Value] = dict(zip(jaxpr.invars, inputs, strict=True))
+    for variable in jaxpr.constvars:
+        known[variable] = _constant(variable.aval)
+
+    def value(atom: Any) -> Value:
+        return _constant(atom.aval) if hasattr(atom, "val") else known[atom]
+
+    for equation in jaxpr.eqns:
+        outputs = _equation(program, equation, [value(atom) for atom in equation.invars], node)
+        known.update(zip(equation.outvars, outputs, strict=True))
+    return [value(atom) for atom in jaxpr.outvars]
+
+
+def _constant(aval: Any) -> Value:
+    return Value(tuple(aval.shape), aval.dtype.itemsize, constant=True)
+
+
+def _spec(aval: Any) -> tuple[tuple[int, ...], int]:
+    return tuple(aval.shape), getattr(aval.dtype, "itemsize", 4)
+
+
+def _equation(program: Program, equation: Any, inputs: list[Value], node: Node) -> list[Value]:
+    name, params = equation.primitive.name, equation.params
+    inner = params.get(_CALLS.get(name, ""))
+    if inner is not None:
+        return _run(program, getattr(inner, "jaxpr", inner), inputs, node)
+    if name in _SAME:
+        return inputs
+    specs = [_spec(variable.aval) for variable in equation.outvars]
+    if name in _VIEWS:
+        return [inputs[0].viewed(specs[0][0])]
+    if name == "iota" or (inputs and all(one.constant for one in inputs)):
+        return [Value(*spec, constant=True) for spec in specs]
+    key = str(params)
+    if name == "erfc":  # two fractions and an exponential, which are computed once
+        inputs = [program.add("erfc_part", inputs, specs, node, key=part)[0] for part in range(3)]
+    if name.startswith("reduce_") and "axes" in params and name != "reduce_precision":
+        return _reduction(program, name, inputs, specs, params["axes"], node)
+    if name == "dot_general":
+        return program.add(name, _dot_operands(params, inputs), specs, node, key=key)
+    if name == "conv_general_dilated":
+        return _convolution(program, inputs, specs, params, node)
+    return program.add(name, inputs, specs, node, key=key)
+
+
+def _reduction(program: Program, name: str, inputs: list[Value], specs: Any, axes: Any, node: Node) -> list[Value]:
+    """Add a reduction; one over more than a few elements is done in two steps."""
+    shape = inputs[0].shape
+    if len(inputs) == 1 and any(shape[axis] > _TREE for axis in axes):
+        between = tuple([-(-size // _TREE) if axis in axes else size for axis, size in enumerate(shape)])
+        inputs = program.add("reduce_window", inputs, [(between, inputs[0].itemsize)], node, key=(name, axes))
+    return program.add(name, inputs, specs, node, key=str(axes))
+
+
+def _dot_operands(params: Any, inputs: list[Value]) -> list[Value]:
+    """Return what a product reads: it reads a matrix in either order of its last two axes."""
+    batches = params["dimension_numbers"][1]
+    return [_untransposed(value, len(batch)) for value, batch in zip(inputs, batches, strict=True)]
+
+
+def _untransposed(value: Value, batch: int) -> Value:
+    made = value.made
+    if made is None or made.name != "transpose" or len(value.shape) != batch + 2:
+        return value
+    before = made.inputs[0]
+    kept = before.shape[:batch] == value.shape[:batch]
+    return before if kept and before.shape[batch:] == value.shape[batch:][::-1] else value
+
+
+def _convolution(program: Program, inputs: list[Value], specs: Any, params: Any, node: Node) -> list[Value]:
+    """Add a convolution: XLA:CPU runs it with the channels last, so other orders are transposed before and after."""
+    numbers = params["dimension_numbers"]
+    order_in = (numbers.lhs_spec[0], *numbers.lhs_spec[2:], numbers.lhs_spec[1])
+    order_kernel = (*numbers.rhs_spec[2:], numbers.rhs_spec[1], numbers.rhs_spec[0])
+    order_out = (numbers.out_spec[0], *numbers.out_spec[2:], numbers.out_spec[1])
+    turned = [
+        _transposed(program, value, order, node)
+        for value, order in zip(inputs, (order_in, order_kernel), strict=True)
+    ]
+    shape, itemsize = specs[0]
+    made = program.add(
+        "conv_general_dilated", turned, [(tuple([shape[axis] for axis in order_out]), itemsize)], node, key=str(params)
+    )
+    back = tuple([order_out.index(axis) for axis in range(len(shape))])
+    return [_transposed(program, made[0], back, node)]
+
+
+def _transposed(program: Program, value: Value, order: tuple[int, ...], node: Node) -> Value:
+    if order == tuple(range(len(order))):
+        return value
+    shape = tuple([value.shape[axis] for axis in order])
+    return program.add("transpose", [value], [(shape, value.itemsize)], node, key=f"{{'permutation': {order}}}")[0]
