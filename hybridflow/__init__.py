@@ -3,6 +3,9 @@
 from hybridflow import ir as ir
 from hybridflow.analysis.compare import Comparison as Comparison
 from hybridflow.analysis.compare import compare as compare
+from hybridflow.analysis.cost import CostReport as CostReport
+from hybridflow.analysis.cost import XlaCheck as XlaCheck
+from hybridflow.analysis.cost import cost as cost
 from hybridflow.autodiff.accumulate import accumulate_gradients as accumulate_gradients
 from hybridflow.autodiff.checkpoint import checkpoint as checkpoint
 from hybridflow.autodiff.checkpoint_policies import checkpoint_name as checkpoint_name

@@ -398,10 +398,14 @@ class BoundEngine:
         if not isinstance(tracer, GraphBuilder) or b._edge is None:
             return PUBLIC.add(a, b)
         outer, tracer.place = tracer.place, b._edge[0].where
+        first = len(tracer.nodes)
         try:
             return PUBLIC.add(a, b)
         finally:
             tracer.place = outer
+            of = tracer.gradient_of.get(b._edge[0])
+            if of is not None:
+                tracer.gradient_of.update(dict.fromkeys(tracer.nodes[first:], of))
 
     def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
         """Run the loop as it is."""

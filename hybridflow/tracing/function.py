@@ -34,6 +34,7 @@ from hybridflow.tracing.arguments import (
 from hybridflow.tracing.cache import CacheInfo, TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
 from hybridflow.tracing.convert import NotConvertible, converted_text, recursion_limit
+from hybridflow.tracing.costing import Costing, Specs, report
 from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_open
 from hybridflow.tracing.explain import Change, Explanation, TraceRecord
 from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
@@ -216,16 +217,18 @@ class CompiledFunction(Generic[P, R]):
             return [(value, self._name) for value in (function.func, *function.args, *function.keywords.values())]
         return [(function, self._name)]
 
-    def _find(self, signature: Signature, args: tuple[Any, ...]) -> tuple[Trace, Signature]:
+    def _find(
+        self, signature: Signature, args: tuple[Any, ...], *, to_run: bool = True
+    ) -> tuple[Trace, Signature]:
         """Return the trace of a call, made if there is none, and the signature by which it was found."""
         found = self._known(signature)
         if found is None:
             with self._lock:
                 found = self._known(signature)
                 if found is None:
-                    return self._add(self._shapes.to_trace(signature), args)
+                    return self._add(self._shapes.to_trace(signature), args, to_run)
         self._hits += 1
-        if found[0] is not self._last:
+        if to_run and found[0] is not self._last:
             self._shorten(*found)
         return found
 
@@ -252,7 +255,7 @@ class CompiledFunction(Generic[P, R]):
                 return trace
         return None
 
-    def _add(self, generic: Signature, args: tuple[Any, ...]) -> tuple[Trace, Signature]:
+    def _add(self, generic: Signature, args: tuple[Any, ...], to_run: bool) -> tuple[Trace, Signature]:
         self._misses += 1
         needed = self._needed.get(generic.key, frozenset[int]())
         while True:
@@ -271,7 +274,8 @@ class CompiledFunction(Generic[P, R]):
         self._traces.add(_cache_key(signature), kept)
         self._trace_count += 1
         self._records.append(kept.record)
-        self._shorten(kept, signature)
+        if to_run:
+            self._shorten(kept, signature)
         if self._misses == _MANY and self._hits < _MANY:
             self._warn(kept.record)
         # A draw for an initial value belongs to this call alone, in its place among the others.
@@ -455,6 +459,21 @@ class CompiledFunction(Generic[P, R]):
         arrays = inputs_of(trace, signature)
         return Lowered(trace.raw_graph, trace.graph, trace.executable(arrays, current().device))
 
+    def cost(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what a call with these arguments costs; nothing runs.
+
+        The function is traced if no trace fits, which counts as any trace does; a call with such arguments uses it.
+
+        Args:
+            *args, **kwargs: as for a call; a `TensorSpec` may stand for any tensor, None for a size left open.
+
+        Returns:
+            The `hf.CostReport`; see `hf.cost`.
+        """
+        given = Specs(args, kwargs)
+        trace, signature = self._find(given.pattern(self._signature(given.args, given.kwargs)), given.args, to_run=False)
+        return report(Costing.of(self._name, trace, signature, opened=given.opened))
+
     def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:
         """Return what `hf.debugging.locate` runs: the call's graph as it was traced, and its inputs."""
         return Replay.of(*self._trace_for(args, kwargs))
@@ -510,6 +529,10 @@ class CompiledMethod(BoundCall):
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """See `CompiledFunction.lower`."""
         return self.__func__.lower(self.__self__, *args, **kwargs)
+
+    def cost(self, *args: Any, **kwargs: Any) -> Any:
+        """See `CompiledFunction.cost`."""
+        return self.__func__.cost(self.__self__, *args, **kwargs)
 
     def replay(self, *args: Any, **kwargs: Any) -> Replay:
         """See `CompiledFunction.replay`."""

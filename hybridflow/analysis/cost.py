@@ -1,0 +1,439 @@
+"""`hf.cost`: what a call of a function costs, by operation, by line and in total, without running it."""
+
+from __future__ import annotations
+
+import io
+import linecache
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from rich.console import Console
+from rich.table import Table
+
+from hybridflow.analysis.memory import Memory, bytes_of, format_bytes, memory_of
+from hybridflow.core.dims import Dim
+from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.node import where_file_line
+from hybridflow.ir.costs import Cost, NodeCost, Sizes, node_costs, total
+from hybridflow.tracing.costing import Costing, on_cost
+from hybridflow.tracing.function import CompiledFunction, CompiledMethod
+
+_SHOWN = 12
+"""How many lines and operations a table shows."""
+_TEXT = 50
+"""How much of a line."""
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """What one operation of a call costs, all of its runs together.
+
+    Attributes:
+        name: the operation.
+        result: what it computes, as text.
+        line: the user's line, ``file:line``, None if it has none.
+        flops, macs: floating-point operations, and multiply-adds among them (each is two FLOPs).
+        read, written: bytes.
+        runs: how often it runs in a call.
+        note: what keeps the count from being exact, or why it is not part of the total; empty if nothing does.
+        inside: the loop bodies and branches that it is in.
+        counted: whether it is part of the total.
+    """
+
+    name: str
+    result: str
+    line: str | None
+    flops: Any
+    macs: Any
+    read: Any
+    written: Any
+    runs: Any
+    note: str
+    inside: tuple[str, ...]
+    counted: bool
+
+
+@dataclass(frozen=True)
+class LineRow:
+    """What a line of the user's code costs: the operations it makes, and those of their gradients.
+
+    Attributes:
+        line: ``file:line``.
+        text: the line itself, if it can be read.
+        flops, macs, read, written: as `NodeRow` has them.
+        activations: bytes of its results that the backward pass reads.
+        operations: how many operations it makes.
+    """
+
+    line: str
+    text: str
+    flops: Any
+    macs: Any
+    read: Any
+    written: Any
+    activations: Any
+    operations: int
+
+
+@dataclass(frozen=True)
+class XlaCheck:
+    """Our figures beside XLA's.
+
+    Attributes:
+        flops: FLOPs of one call, by the operations' own counts.
+        flops_once: the same with the body of every loop counted once, and both sides of every branch, as XLA does.
+        xla_flops: what XLA counts in the program that it is given.
+        xla_transcendentals: exponentials, tanh and the like, which XLA counts apart.
+        temporaries: bytes predicted.
+        xla_temporaries: bytes that XLA allocated.
+        remarks: why the figures may differ.
+    """
+
+    flops: int
+    flops_once: int
+    xla_flops: int
+    xla_transcendentals: int
+    temporaries: int
+    xla_temporaries: int
+    remarks: tuple[str, ...]
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return the table as ``(what, hybridflow, XLA)``."""
+        return [
+            ("FLOPs of a call", f"{self.flops:,}", ""),
+            ("FLOPs, loop bodies once", f"{self.flops_once:,}", f"{self.xla_flops + self.xla_transcendentals:,}"),
+            ("of those, exponentials and the like", "", f"{self.xla_transcendentals:,}"),
+            ("temporaries", f"{format_bytes(self.temporaries)} (estimate)", format_bytes(self.xla_temporaries)),
+        ]
+
+    def __str__(self) -> str:
+        table = Table()
+        for title in ("", "hybridflow", "XLA"):
+            table.add_column(title, justify="left" if not title else "right")
+        for row in self.rows():
+            table.add_row(*row)
+        return _printed(table, *self.remarks)
+
+
+@dataclass(frozen=True)
+class CostReport:
+    """What one call of a function costs; ``print(report)`` is a table.
+
+    FLOPs, bytes and the split of memory are exact for the operations as they are written; what is counted at most or
+    not at all says so in `notes`. Bytes are those of operations run one by one: fused ones move less. The temporaries
+    and the peak are an estimate of what XLA:CPU allocates.
+
+    Attributes:
+        name: the function's name.
+        nodes: one row per operation, in order.
+        lines: one row per line of the user's code, the most FLOPs first.
+        total: the sums: ``flops``, ``macs``, ``read``, ``written``, ``moved``.
+        memory: where the memory goes.
+        notes: what is not exact.
+        sizes: the sizes that the figures are for; None if they are formulas.
+    """
+
+    name: str
+    nodes: tuple[NodeRow, ...]
+    lines: tuple[LineRow, ...]
+    total: Cost
+    memory: Memory
+    notes: tuple[str, ...]
+    sizes: dict[str, int] | None
+    _costing: Costing = field(repr=False, compare=False)
+
+    @property
+    def flops(self) -> Any:
+        """Floating-point operations of a call; a formula if sizes are open."""
+        return self.total.flops
+
+    @property
+    def macs(self) -> Any:
+        """Multiply-adds of a call, each two of its FLOPs."""
+        return self.total.macs
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs per byte read or written; None if sizes are open or nothing moves."""
+        if self.sizes is None or not self.total.moved:
+            return None
+        return self.total.flops / self.total.moved
+
+    def at(self, **sizes: int) -> CostReport:
+        """Return the report at given sizes of the open ones, by the names that the formulas have.
+
+        Raises:
+            ArgumentError: a name that is none of an open size, or one that is missing.
+        """
+        known = self._costing.graph.dims.hints
+        if sizes.keys() != known.keys():
+            raise ArgumentError(
+                message(f"at: the open sizes are {sorted(known)}", got=f"{sorted(sizes)}", hint="Give one number each.")
+            )
+        return report_of(replace(self._costing, sizes=dict(sizes)))
+
+    def against_xla(self) -> XlaCheck:
+        """Return our figures beside XLA's; this compiles the call, as calling would, and runs nothing.
+
+        Raises:
+            ArgumentError: if sizes are open.
+        """
+        sizes = self.sizes
+        if sizes is None:
+            raise ArgumentError(message("against_xla: XLA compiles for sizes", hint="Choose some with .at(...)."))
+        executable = self._costing.compile(sizes)
+        counted = _analysis(executable.lowered)
+        once = _once(node_costs(self._costing.graph, sizes))
+        return XlaCheck(
+            flops=int(self.flops),
+            flops_once=int(once),
+            xla_flops=int(counted.get("flops", 0)),
+            xla_transcendentals=int(counted.get("transcendentals", 0)),
+            temporaries=cast(int, self.memory.temporaries),
+            xla_temporaries=int(executable.compiled.memory_analysis().temp_size_in_bytes),
+            remarks=_REMARKS,
+        )
+
+    # -- showing ----------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values; formulas are text."""
+
+        def plain(value: Any) -> Any:
+            return str(value) if type(value) is Dim else value
+
+        def rows(found: Iterable[Any]) -> list[dict[str, Any]]:
+            return [{key: plain(value) for key, value in vars(row).items()} for row in found]
+
+        memory = {what: plain(count) for what, count, _ in self.memory.rows()}
+        return {
+            "name": self.name,
+            "total": {key: plain(value) for key, value in self.total._asdict().items()},
+            "intensity": self.intensity,
+            "memory": memory,
+            "nodes": rows(self.nodes),
+            "lines": rows(self.lines),
+            "activations": rows(self.memory.activations),
+            "at_peak": rows(self.memory.at_peak),
+            "notes": list(self.notes),
+            "sizes": self.sizes,
+        }
+
+    def tables(self) -> list[Table]:
+        """Return the tables for a `rich` console: the total, the lines, and the memory."""
+        return [self._total_table(), self._line_table(), self._memory_table(), *self._activation_table()]
+
+    def _total_table(self) -> Table:
+        table = Table(title=f"Cost of one call of {self.name}", title_justify="left", show_header=False)
+        cost = self.total
+        table.add_row("FLOPs", _count(cost.flops), f"{_count(cost.macs)} multiply-adds")
+        remark = "operations run one by one; fused ones move less"
+        table.add_row("bytes read and written", format_bytes(cost.moved), remark)
+        if self.intensity is not None:
+            table.add_row("FLOPs per byte", f"{self.intensity:.3g}", "")
+        return table
+
+    def _line_table(self) -> Table:
+        table = Table(title="By line, gradients with what they are the gradients of", title_justify="left")
+        for title in ("line", "FLOPs", "share", "moved", "kept", ""):
+            table.add_column(title, justify="left" if title in ("line", "") else "right", no_wrap=True)
+        for row in self.lines[:_SHOWN]:
+            moved = format_bytes(row.read + row.written)
+            share = "" if self.sizes is None or not self.flops else f"{row.flops / self.flops:.1%}"
+            kept = format_bytes(row.activations)
+            table.add_row(_short(row.line), _count(row.flops), share, moved, kept, row.text[:_TEXT])
+        if len(self.lines) > _SHOWN:
+            table.add_row(f"and {len(self.lines) - _SHOWN} more", "", "", "", "", "")
+        return table
+
+    def _memory_table(self) -> Table:
+        table = Table(title="Memory", title_justify="left", show_header=False)
+        for what, count, remark in self.memory.rows():
+            table.add_row(what, format_bytes(count), remark)
+        return table
+
+    def _activation_table(self) -> list[Table]:
+        kept = self.memory.activations
+        if not kept:
+            return []
+        table = Table(title=f"Activations kept for the backward pass: {len(kept)}", title_justify="left")
+        for title in ("operation", "line", "array", "bytes"):
+            table.add_column(title, justify="right" if title == "bytes" else "left", no_wrap=True)
+        order = sorted(kept, key=lambda one: 0 if self.sizes is None else -one.bytes)
+        for one in order[:_SHOWN]:
+            table.add_row(one.name, _short(one.line), one.spec, format_bytes(one.bytes))
+        if len(kept) > _SHOWN:
+            rest = bytes_of(order[_SHOWN:])
+            table.add_row(f"and {len(kept) - _SHOWN} more", "", "", format_bytes(rest))
+        return [table]
+
+    def print(self, console: Console | None = None) -> None:
+        """Print the tables.
+
+        Args:
+            console: where to print; the terminal if None.
+        """
+        console = console or Console()
+        for table in self.tables():
+            console.print(table)
+        for note in self.notes:
+            console.print(note, markup=False, highlight=False)
+
+    def __str__(self) -> str:
+        return _printed(*self.tables(), *self.notes)
+
+    __repr__ = __str__
+
+
+_REMARKS = (
+    "XLA counts the body of a loop once whatever its number of steps, and both sides of a branch.",
+    "XLA leaves out multiplications by padding; the operations' counts, like the closed forms, do not.",
+    "XLA counts every step of a composite operation (a softmax, a norm); hybridflow counts a few per element.",
+)
+
+
+def cost(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> CostReport:
+    """Return what a call of a function costs: FLOPs, bytes and memory, by operation, by line and in total.
+
+    Nothing runs: the function is traced, as compiling it would. A loop counts as often as it runs, of two branches the
+    one that costs more. Memory is split into parameters, optimizer state, activations, gradients and temporaries.
+
+    Args:
+        fn: the function, compiled or not. One that is not is traced as `hf.compile` would; tapes and assignments
+            in it belong to the call.
+        *args, **kwargs: what to call it with; a `TensorSpec` may stand for any tensor, None for a size left open.
+
+    Returns:
+        The report.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> report = hf.cost(lambda x, w: hf.nn.relu(x @ w), hf.TensorSpec([8, 4]), hf.TensorSpec([4, 2]))
+        >>> report.flops, report.macs
+        (144, 64)
+        >>> open_report = hf.cost(lambda x, w: x @ w, hf.TensorSpec([None, 4]), hf.TensorSpec([4, 2]))
+        >>> open_report.flops, open_report.at(x_0=8).flops
+        (16*x_0, 128)
+    """
+    if isinstance(fn, CompiledFunction | CompiledMethod):
+        return cast(Any, fn).cost(*args, **kwargs)
+    return CompiledFunction(fn).cost(*args, **kwargs)
+
+
+def report_of(costing: Costing) -> CostReport:
+    """Return the report of a call."""
+    found = node_costs(costing.graph, costing.sizes)
+    memory = memory_of(costing)
+    nodes = tuple([_row(one) for one in found])
+    return CostReport(
+        costing.name, nodes, tuple(_lines(found, memory, costing.sizes)), total(found), memory,
+        tuple(_notes(found)), costing.sizes, costing,
+    )  # fmt: skip
+
+
+on_cost(report_of)
+
+
+def _row(one: NodeCost) -> NodeRow:
+    results = ", ".join([str(spec) for spec in one.node.specs])
+    cost = one.cost
+    return NodeRow(
+        one.node.op.name, results, one.node.location, cost.flops, cost.macs, cost.read, cost.written, one.runs,
+        _note(one), one.inside, one.taken,
+    )  # fmt: skip
+
+
+def _note(one: NodeCost) -> str:
+    notes: list[str] = []
+    if not one.taken:
+        notes.append("in the cheaper branch: not counted")
+    if not one.bounded:
+        notes.append("number of steps unknown: counted once")
+    elif not one.exact:
+        notes.append("at most")
+    return ", ".join(notes)
+
+
+def _notes(found: list[NodeCost]) -> list[str]:
+    notes: list[str] = []
+    if any(not one.bounded for one in found):
+        notes.append("A loop whose number of steps nothing bounds is counted once.")
+    if any(one.bounded and not one.exact for one in found):
+        notes.append("A loop that may end early is counted with all of its steps.")
+    left = [one for one in found if not one.taken]
+    if left:
+        flops = largest_text(left)
+        notes.append(f"Of two branches the one that costs more is counted; the others have {flops} FLOPs.")
+    if any(one.node.op.has("foreign") for one in found):
+        notes.append("Functions that are not hybridflow's count as 0 FLOPs.")
+    return notes
+
+
+def largest_text(left: list[NodeCost]) -> str:
+    """Return the FLOPs of what is not counted."""
+    flops: Any = 0
+    for one in left:
+        flops = flops + one.cost.flops
+    return _count(flops)
+
+
+def _lines(found: list[NodeCost], memory: Memory, sizes: Sizes | None) -> list[LineRow]:
+    """Return a row per line of code, in the order of FLOPs, or of the code where they are formulas."""
+    kept: dict[str, Any] = {}
+    for held in memory.activations:
+        if held.line is not None:
+            kept[held.line] = kept.get(held.line, 0) + held.bytes
+    rows: dict[str, LineRow] = {}
+    for one in found:
+        place = where_file_line(one.node.where)
+        if place is None or not one.taken or one.node.op.has("source"):
+            continue
+        line = f"{place[0]}:{place[1]}"
+        row = rows.get(line)
+        if row is None:
+            row = LineRow(line, _source(*place), 0, 0, 0, 0, kept.get(line, 0), 0)
+        cost = one.cost
+        rows[line] = replace(
+            row, flops=row.flops + cost.flops, macs=row.macs + cost.macs, read=row.read + cost.read,
+            written=row.written + cost.written, operations=row.operations + 1,
+        )  # fmt: skip
+    result = list(rows.values())
+    if sizes is not None:
+        result.sort(key=lambda row: (-row.flops, -(row.read + row.written)))
+    return result
+
+
+def _source(file: str, line: int) -> str:
+    return linecache.getline(file, line).strip()
+
+
+def _short(line: str | None) -> str:
+    return "" if line is None else os.path.basename(line)
+
+
+def _count(count: Any) -> str:
+    return str(count) if type(count) is Dim else f"{int(count):,}"
+
+
+def _once(found: list[NodeCost]) -> int:
+    """Return the FLOPs with every loop's body counted once and every branch."""
+    flops = 0
+    for one in found:
+        runs = one.runs if isinstance(one.runs, int) else 1
+        flops += one.cost.flops // max(1, runs)
+    return flops
+
+
+def _analysis(lowered: Any) -> dict[str, Any]:
+    found = lowered.cost_analysis()
+    return found[0] if isinstance(found, list) else found or {}
+
+
+def _printed(*parts: Any) -> str:
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    for part in parts:
+        console.print(part, markup=False, highlight=False, soft_wrap=isinstance(part, str))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().rstrip()

@@ -1,0 +1,246 @@
+"""Where a call's memory goes: parameters, optimizer state, activations, gradients, temporaries, and the peak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from hybridflow.core.dims import Dim
+from hybridflow.core.node import Edge, Node
+from hybridflow.ir.costs import Sizes, concrete
+from hybridflow.ir.graph import Graph
+from hybridflow.ir.liveness import roots
+from hybridflow.tracing.costing import Costing
+from hybridflow.xla.buffers import Buffers, buffers
+
+
+@dataclass(frozen=True)
+class Held:
+    """One array, and where it comes from.
+
+    Attributes:
+        name: of the argument or Variable, or of the operation that computes it.
+        bytes: its size.
+        spec: its dtype and shape, as text.
+        line: the user's line that computed it, None for inputs.
+    """
+
+    name: str
+    bytes: Any
+    spec: str
+    line: str | None = None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is stored while one kernel of a call runs, beside inputs and results.
+
+    Attributes:
+        name: the operation that the kernel ends with; ``copy`` is the copy of what a Variable held.
+        line: the user's line of it.
+        bytes: what is stored.
+    """
+
+    name: str
+    line: str | None
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A call's memory, split as the field splits it. Each array counts once; views count as what they view.
+
+    Attributes:
+        arguments: tensors given to the call or captured by it.
+        parameters: Variables that the call reads and takes gradients of (all it reads, if it takes none).
+        state: the other Variables: optimizer state, counters, running statistics.
+        activations: values of the forward pass that the backward pass reads.
+        gradients: values of the backward pass that the rest of the call reads.
+        results: what the call returns, beside the Variables' new values, which take the place of the old ones.
+        temporaries: what XLA:CPU is predicted to need beside all inputs and results, with activations and gradients
+            as far as it stores them; None if sizes are open.
+        timeline: what is stored of that, kernel by kernel.
+        at_peak: what is stored at the peak.
+    """
+
+    arguments: tuple[Held, ...]
+    parameters: tuple[Held, ...]
+    state: tuple[Held, ...]
+    activations: tuple[Held, ...]
+    gradients: tuple[Held, ...]
+    results: tuple[Held, ...]
+    temporaries: int | None
+    timeline: tuple[Moment, ...]
+    at_peak: tuple[Held, ...]
+
+    @property
+    def peak(self) -> Any:
+        """The bytes that are needed at once: all inputs, results and temporaries."""
+        if self.temporaries is None:
+            return None
+        held = (self.arguments, self.parameters, self.state, self.results)
+        return sum(bytes_of(one) for one in held) + self.temporaries
+
+    @property
+    def peak_at(self) -> Moment | None:
+        """The moment at which most is stored; None if there is none, or sizes are open."""
+        return max(self.timeline, key=lambda moment: moment.bytes, default=None)
+
+    def rows(self) -> list[tuple[str, Any, str]]:
+        """Return the split as ``(what, bytes, remark)``."""
+        split = [
+            ("arguments", self.arguments, ""),
+            ("parameters", self.parameters, ""),
+            ("optimizer state", self.state, "and other Variables that no gradient is taken of"),
+            ("activations", self.activations, "of the forward pass, read by the backward pass"),
+            ("gradients", self.gradients, ""),
+            ("results", self.results, ""),
+        ]
+        rows = [(what, bytes_of(held), remark) for what, held, remark in split]
+        if self.temporaries is not None:
+            rows.append(("temporaries", self.temporaries, "estimated for XLA:CPU, activations and gradients included"))
+            rows.append(("peak", self.peak, "all inputs, results and temporaries" + self._where()))
+        return rows
+
+    def _where(self) -> str:
+        at = self.peak_at
+        return "" if at is None else f"; at {at.name}" + (f", {at.line}" if at.line else "")
+
+
+def bytes_of(held: Iterable[Held]) -> Any:
+    """Return the bytes of several arrays."""
+    total: Any = 0
+    for one in held:
+        total = total + one.bytes
+    return total
+
+
+def format_bytes(count: Any) -> str:
+    """Format a number of bytes with the unit that fits; a symbolic one as its formula."""
+    if isinstance(count, Dim) and type(count) is not int:
+        return f"{count} B"
+    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count} B"
+
+
+def memory_of(costing: Costing) -> Memory:
+    """Return where the memory of a call goes."""
+    graph, sizes = costing.graph, costing.sizes
+    roles = Roles(costing)
+    count = len(graph.inputs) - len(costing.variables)
+    parameters = roles.parameters()
+    variables = list(range(count, len(graph.inputs)))
+    found: Buffers | None = None
+    if sizes is not None:
+        found = buffers(graph, sizes, costing.donated)
+    donated = {output for output, _ in costing.donated}
+    returned = [edge for index, edge in enumerate(graph.outputs) if index not in donated]
+    results = [edge for edge in dict.fromkeys(map(roles.stored, returned)) if edge[0] not in roles.given]
+    return Memory(
+        arguments=tuple([_input(node, sizes) for node in graph.inputs[:count]]),
+        parameters=tuple([_input(graph.inputs[i], sizes) for i in variables if i - count in parameters]),
+        state=tuple([_input(graph.inputs[i], sizes) for i in variables if i - count not in parameters]),
+        activations=_held(roles.activations(), sizes),
+        gradients=_held(roles.gradients(), sizes),
+        results=_held(results, sizes),
+        temporaries=None if found is None else found.peak,
+        timeline=() if found is None else _timeline(found),
+        at_peak=() if found is None else _alive(found),
+    )
+
+
+class Roles:
+    """Which nodes of a graph belong to the forward pass and which to the backward pass.
+
+    Passes replace nodes; a new one keeps the place in the recording of the one it replaces, and so its role.
+    """
+
+    def __init__(self, costing: Costing) -> None:
+        self._costing = costing
+        self._graph: Graph = costing.graph
+        self._backward = {node.sequence for node in costing.gradient_of}
+        self._differentiated = {node.sequence for node in costing.gradient_of.values()} - self._backward
+        self._views = roots(costing.graph)
+        self.given = {*self._graph.inputs, *[node for node in self._graph.nodes if not node.inputs]}
+
+    def stored(self, edge: Edge) -> Edge:
+        """Return the value whose memory a value is in."""
+        return self._views.get(edge, edge)
+
+    def _is_backward(self, node: Node) -> bool:
+        return node.sequence in self._backward
+
+    def parameters(self) -> set[int]:
+        """Return which Variables are parameters, by their position."""
+        costing = self._costing
+        first = len(self._graph.inputs) - len(costing.variables)
+        if not self._backward:
+            return {i for i, one in enumerate(costing.variables) if i not in costing.assigned or one.trainable}
+        traced = roots(costing.traced)
+        found: set[int] = set()
+        positions = {node: index - first for index, node in enumerate(costing.traced.inputs)}
+        for node in costing.traced.nodes:
+            if node.sequence not in self._differentiated:
+                continue
+            for edge in cast("Sequence[Edge]", node.inputs):
+                position = positions.get(traced.get(edge, edge)[0], -1)
+                if position >= 0 and costing.variables[position].trainable:
+                    found.add(position)
+        return found
+
+    def activations(self) -> list[Edge]:
+        """Return the computed values of the forward pass that the backward pass reads, each storage once."""
+        found: dict[Edge, None] = {}
+        for node in self._graph.nodes:
+            if not self._is_backward(node):
+                continue
+            for edge in cast("Sequence[Edge]", node.inputs):
+                source = self.stored(edge)
+                if source[0] not in self.given and not self._is_backward(source[0]):
+                    found[source] = None
+        return list(found)
+
+    def gradients(self) -> list[Edge]:
+        """Return the values of the backward pass that other nodes read or the call returns, each storage once."""
+        found: dict[Edge, None] = {}
+        readers = [node.inputs for node in self._graph.nodes if not self._is_backward(node)]
+        for edges in (*readers, self._graph.outputs):
+            for edge in cast("Sequence[Edge]", edges):
+                source = self.stored(edge)
+                if self._is_backward(source[0]) and source[0] not in self.given:
+                    found[source] = None
+        return list(found)
+
+
+def _input(node: Node, sizes: Sizes | None) -> Held:
+    spec = concrete(node.spec(), sizes)
+    return Held(node.attrs["name"], spec.nbytes, str(spec))
+
+
+def _held(edges: Iterable[Edge], sizes: Sizes | None) -> tuple[Held, ...]:
+    found: list[Held] = []
+    for node, index in edges:
+        spec = concrete(node.spec(index), sizes)
+        found.append(Held(node.op.name, spec.nbytes, str(spec), node.location))
+    return tuple(found)
+
+
+def _timeline(found: Buffers) -> tuple[Moment, ...]:
+    moments: list[Moment] = []
+    for kernel, count in zip(found.kernels, found.bytes, strict=True):
+        node = kernel.node
+        moments.append(Moment("copy" if node is None else node.op.name, None if node is None else node.location, count))
+    return tuple(moments)
+
+
+def _alive(found: Buffers) -> tuple[Held, ...]:
+    return tuple([
+        Held(
+            "copy" if node is None else node.op.name, value.nbytes, f"{value.itemsize} B x {list(value.shape)}",
+            None if node is None else node.location,
+        )
+        for value, node in found.alive
+    ])  # fmt: skip

@@ -1,0 +1,133 @@
+"""What a cost report is made of: a call's graphs, and what each of their inputs and outputs is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridflow.core.context import current
+from hybridflow.core.node import Node
+from hybridflow.core.spec import TensorSpec
+from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.ir.costs import concrete
+from hybridflow.ir.graph import Graph
+from hybridflow.tracing.dynamic import ANY, Pattern, sizes_of, with_patterns
+from hybridflow.tracing.signature import TENSOR, Signature
+from hybridflow.tracing.trace import Trace
+from hybridflow.xla.executable import Executable
+
+
+@dataclass(frozen=True)
+class Costing:
+    """A call that may be costed.
+
+    Attributes:
+        name: the function's name.
+        traced: the graph as it was traced.
+        graph: the graph that runs.
+        sizes: the size of each symbol; None if the arguments leave them open.
+        arguments: how many of the inputs are tensor arguments, Python numbers among them; captured tensors follow.
+        variables: the Variables that are the last inputs.
+        assigned: which of them the call assigns.
+        results: how many outputs the function returns; the assigned Variables' values follow.
+        donated: pairs of an output and the input whose memory it takes.
+        gradient_of: for the traced nodes that compute a gradient, the node it is the gradient of.
+        compile: compiles the graph, or returns what was compiled.
+    """
+
+    name: str
+    traced: Graph
+    graph: Graph
+    sizes: dict[str, int] | None
+    arguments: int
+    variables: tuple[Variable, ...]
+    assigned: tuple[int, ...]
+    results: int
+    donated: tuple[tuple[int, int], ...]
+    gradient_of: dict[Node, Node] = field(repr=False)
+    compile: Callable[[dict[str, int]], Executable] = field(repr=False)
+
+    @classmethod
+    def of(cls, name: str, trace: Trace, signature: Signature, *, opened: bool) -> Costing:
+        """Return the costing of a call, whose sizes count only if they are not left open."""
+        device = current().device
+        count = trace.plan.count
+
+        def compiled(sizes: dict[str, int]) -> Executable:
+            return trace.executable([concrete(spec, sizes) for spec in trace.graph.input_specs], device)
+
+        variables = trace.variables(signature)
+        return cls(
+            name=name,
+            traced=trace.raw_graph,
+            graph=trace.graph,
+            sizes=None if opened else sizes_of(signature, trace.places),
+            arguments=len(trace.graph.inputs) - len(trace.captures) - len(variables),
+            variables=variables,
+            assigned=trace.assigned,
+            results=count,
+            donated=tuple([(count + index, position) for index, position in enumerate(trace.donated)]),
+            gradient_of=trace.gradient_of,
+            compile=compiled,
+        )
+
+
+_REPORT: list[Callable[[Costing], Any]] = []
+
+
+def on_cost(report: Callable[[Costing], Any]) -> None:
+    """Have `CompiledFunction.cost` answered by a function: reports come after tracing in the import order."""
+    _REPORT[:] = [report]
+
+
+def report(costing: Costing) -> Any:
+    """Return the report of a call."""
+    return _REPORT[0](costing)
+
+
+class Specs:
+    """Arguments in which tensors stand for specs: they have shapes and dtypes, and take no memory."""
+
+    def __init__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self._patterns: dict[int, Pattern] = {}
+        self._made: list[Tensor] = []
+        self.args = tuple([self._filled(value) for value in args])
+        self.kwargs = {name: self._filled(value) for name, value in kwargs.items()}
+
+    def _filled(self, value: Any) -> Any:
+        if not any(isinstance(leaf, TensorSpec) for leaf in jax.tree_util.tree_leaves(value)):
+            return value
+        return jax.tree_util.tree_map(self._tensor, value)
+
+    def _tensor(self, leaf: Any) -> Any:
+        if not isinstance(leaf, TensorSpec):
+            return leaf
+        shape = tuple([_EXAMPLE if size is None else size for size in leaf.shape])
+        made = make_tensor(np.broadcast_to(np.zeros((), leaf.dtype), shape))
+        if None in leaf.shape:
+            self._patterns[id(made)] = tuple([ANY if size is None else size for size in leaf.shape])
+        self._made.append(made)
+        return made
+
+    @property
+    def opened(self) -> bool:
+        """Whether a spec leaves a size open."""
+        return bool(self._patterns)
+
+    def pattern(self, signature: Signature) -> Signature:
+        """Return a call's signature with the open sizes in its key."""
+        found = {
+            position: self._patterns[id(leaf.value)]
+            for position, leaf in enumerate(signature.leaves)
+            if leaf.kind == TENSOR and id(leaf.value) in self._patterns
+        }
+        return with_patterns(signature, found) if found else signature
+
+
+_EXAMPLE = 17
+"""The size that stands for an open one while the function is traced."""
