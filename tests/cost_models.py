@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,7 +59,7 @@ def _labels(*shape: int) -> hf.Tensor:
 
 def mlp(sizes: Sequence[int] = (784, 256, 256, 256, 10), batch: int = 512, optimizer: Optimizer = sgd) -> Step:
     """Return a step of a multilayer perceptron with ReLU."""
-    pairs = [(weights(a, b), weights(b, name="b")) for a, b in zip(sizes, sizes[1:], strict=False)]
+    pairs = [(weights(a, b), weights(b, name="b")) for a, b in itertools.pairwise(sizes)]
 
     def loss(x: Any, y: Any) -> Any:
         for w, b in pairs[:-1]:

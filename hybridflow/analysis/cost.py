@@ -184,7 +184,7 @@ class CostReport:
         if sizes is None:
             raise ArgumentError(message("against_xla: XLA compiles for sizes", hint="Choose some with .at(...)."))
         executable = self._costing.compile(sizes)
-        counted = _analysis(executable.lowered)
+        counted = _analysis(executable.lower())
         once = _once(node_costs(self._costing.graph, sizes))
         return XlaCheck(
             flops=int(self.flops),

@@ -118,7 +118,7 @@ def bytes_of(held: Iterable[Held]) -> Any:
 
 def format_bytes(count: Any) -> str:
     """Format a number of bytes with the unit that fits; a symbolic one as its formula."""
-    if isinstance(count, Dim) and type(count) is not int:
+    if type(count) is Dim:
         return f"{count} B"
     for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= factor:

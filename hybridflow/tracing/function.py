@@ -471,7 +471,8 @@ class CompiledFunction(Generic[P, R]):
             The `hf.CostReport`; see `hf.cost`.
         """
         given = Specs(args, kwargs)
-        trace, signature = self._find(given.pattern(self._signature(given.args, given.kwargs)), given.args, to_run=False)
+        wanted = given.pattern(self._signature(given.args, given.kwargs))
+        trace, signature = self._find(wanted, given.args, to_run=False)
         return report(Costing.of(self._name, trace, signature, opened=given.opened))
 
     def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:

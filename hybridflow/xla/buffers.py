@@ -27,8 +27,8 @@ _ALONE = (
 """Beginnings of the names of primitives into which and with which nothing is fused."""
 _EXPENSIVE = {
     "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "sin", "cos", "tan", "sqrt", "rsqrt", "cbrt", "pow",
-    "atan2", "erf", "erfc_part", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "digamma", "lgamma", "erf_inv",
-    "threefry2x32",
+    "atan2", "erf", "erfc_part", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "digamma", "lgamma",
+    "erf_inv", "threefry2x32",
 }  # fmt: skip
 _SMALL = 128
 """Buffers of less than this part of the largest are packed as one."""
