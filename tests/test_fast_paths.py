@@ -7,12 +7,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import hybridflow as hf
 from hybridflow.autodiff import backprop, host_walk, quick, tape
+from hybridflow.autodiff.namespaces import HOST
 from hybridflow.backend.host import RUNNER
+from hybridflow.core.op import REGISTRY, Sample
+from hybridflow.ops.host_rows import BLOCK, in_blocks
+from hybridflow.testing.checks import samples_of
 
 
 def arrays(*shapes: tuple[int, ...]) -> list[Any]:
@@ -168,3 +173,101 @@ def test_a_copied_context_runs_in_another_thread():
     thread.join()
     assert len(found) == 400
     assert set(found) == {float("inf")}
+
+
+# -- rules with a form of their own for the host --------------------------------------------------------------------
+
+HOST_RULES = [op for op in REGISTRY.values() if op.host_rule is not None]
+
+
+def recorded_samples(op: Any) -> list[tuple[Any, Any]]:
+    """Return the host nodes that an op's good samples record, with a cotangent each."""
+    found: list[tuple[Any, Any]] = []
+    rng = np.random.default_rng(5)
+    for sample in samples_of(op, 0):
+        if not isinstance(sample, Sample) or not sample.gradient:
+            continue
+        given = [hf.asarray(one) if isinstance(one, np.ndarray) else one for one in sample.args]
+        with hf.GradientTape() as tape:
+            tape.watch([one for one in given if isinstance(one, hf.Tensor) and one.dtype.kind == "f"])
+            y = op.public(*given, **sample.kwargs)
+        edge = jax.tree.leaves(y)[0]._edge
+        if edge is None:
+            continue  # integers
+        node = edge[0]
+        if node.op is op and node.backend == "host":
+            shape, dtype = node.outputs[0].shape if hasattr(node.outputs[0], "shape") else node.outputs[0]
+            found.append((node, np.asarray(rng.standard_normal(shape), dtype)))
+    return found
+
+
+def both_forms(op: Any, node: Any, g: Any) -> tuple[Any, Any]:
+    args, attrs = backprop.RAW.arguments(node), {k: v for k, v in node.attrs.items() if k != "residuals"}
+
+    def computed(gradients: Any) -> Any:
+        return [one() if callable(one) else one for one in gradients]
+
+    host = op.host_rule(g, *args, **attrs)
+    return None if host is None else computed(host), computed(op.vjp(HOST, g, *args, **attrs))
+
+
+def forms_agree(op: Any) -> int:
+    """Return how many samples the form for the host answers; every one must do as the rule does."""
+    answered = 0
+    for node, g in recorded_samples(op):
+        arrays = [g, *jax.tree.leaves(node.saved)]
+        before = [one.copy() for one in arrays]
+        host, rule = both_forms(op, node, g)
+        if host is not None:
+            answered += 1
+            for a, b in zip(host, rule, strict=True):
+                if b is None:
+                    assert a is None
+                    continue
+                a, b = np.asarray(a), np.asarray(b)
+                assert (a.shape, a.dtype) == (b.shape, b.dtype)
+                np.testing.assert_allclose(a, b, 3e-5 if a.dtype == np.float32 else 1e-12, 1e-6)
+        for one, same in zip(arrays, before, strict=True):
+            np.testing.assert_array_equal(one, same)
+    return answered
+
+
+@pytest.mark.parametrize("op", HOST_RULES, ids=lambda op: op.name)
+def test_a_rule_for_the_host_does_what_the_rule_does(op: Any):
+    assert forms_agree(op)
+
+
+@pytest.mark.parametrize("fault", ["scaled", "writes"])
+def test_faults_in_rules_for_the_host_are_found(fault: str, monkeypatch: pytest.MonkeyPatch):
+    op = REGISTRY["softmax"]
+    real = op.host_rule
+    assert real is not None
+
+    def faulty(g: Any, y: Any, x: Any, **attrs: Any) -> Any:
+        (found,) = real(g, y, x, **attrs)
+        if fault == "writes":
+            g += 1
+            return (found,)
+        return (found * np.float32(1.001),)
+
+    monkeypatch.setattr(op, "host_rule", faulty)
+    with pytest.raises(AssertionError):
+        forms_agree(op)
+
+
+def test_softmax_of_rows_whose_exponentials_overflow():
+    for big in (50.0, 61.0, 89.0, 1e4):
+        x = np.asarray([[big, 0.0, -big], [-big, -big, -big]], np.float32)
+        np.testing.assert_allclose(hf.nn.softmax(x).numpy(), jax.nn.softmax(x, -1), 1e-5, 1e-37)
+    for odd in (np.nan, np.inf, -np.inf):
+        x = np.asarray([[odd, 0.0], [1.0, 2.0]], np.float32)
+        np.testing.assert_allclose(hf.nn.softmax(x).numpy(), jax.nn.softmax(x, -1), 1e-5, 1e-37)
+
+
+def test_blocks_cover_arrays_of_any_size():
+    for size in (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7):
+        x = np.linspace(-3, 3, size, dtype=np.float32)
+        y = in_blocks(lambda y, x, t: np.add(x, np.multiply(x, x, out=t), out=y), 1, x)
+        np.testing.assert_allclose(y, x + x * x)
+    strided = np.arange(12, dtype=np.float32).reshape(3, 4).T
+    np.testing.assert_array_equal(in_blocks(lambda y, x: np.negative(x, out=y), 0, strided), -strided)

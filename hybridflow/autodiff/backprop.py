@@ -329,7 +329,8 @@ class RawEngine:
         if node.backend != "host":
             return self._run_jitted(op, rule, g, args, attrs, wanted)
         g = tuple([None if x is None else np.asarray(x) for x in g]) if type(g) is tuple else np.asarray(g)
-        return _computed(rule(HOST, g, *args, **attrs), wanted)
+        found = None if op.host_rule is None else op.host_rule(g, *args, **attrs)
+        return _computed(rule(HOST, g, *args, **attrs) if found is None else found, wanted)
 
     def arguments(self, node: Node) -> Sequence[Any]:
         """Return ``(y, *xs)``: what was saved, and specs in the places of the rest that the rule looks at."""

@@ -132,9 +132,12 @@ def walk_on_host(  # noqa: C901 (a call per step is what this saves)
             gradients: Any = general(node, g, wanted)
         else:
             args: Any = node.saved if op.looked_at == () else arguments(node)
-            rule: Any = op.vjp
+            rule: Any = op.host_rule
             attrs = node.attrs
-            if type(rule) is Each:
+            gradients = None if rule is None else rule(g, *args, **attrs)
+            if gradients is not None:
+                pass
+            elif type(rule := op.vjp) is Each:
                 rules = rule.rules
                 if len(rules) == 2 and not attrs:  # calls without * are cheaper
                     y, a, b = args

@@ -48,6 +48,16 @@ class Each:
         return [lambda rule=rule: rule(F, g, y, *xs, **attrs) for rule in self.rules]
 
 
+def on_host(rule: Callable[..., Any], host: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a gradient rule a second form for NumPy arrays, ``host(g, y, *xs, **attrs)``, which need not be pure inside.
+
+    It returns what the rule does, or None where the rule itself shall answer; it writes to none of its arguments. Only
+    eager gradients of the first order run it, and a test compares it with the rule on the op's samples.
+    """
+    cast(Any, rule).host = host
+    return rule
+
+
 class Joint:
     """A gradient rule of an op that carries graphs: ``(F, g, y, *xs, wanted, **attrs)``.
 
@@ -206,6 +216,7 @@ class Op:
     public: Callable[..., Any] | None = None
     fast_kernel: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     plain: bool = field(default=False, init=False, repr=False)
+    host_rule: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     looked_at: tuple[int, ...] | None = field(default=None, init=False, repr=False)
     jitted: dict[Any, Callable[..., Any]] = field(default_factory=dict[Any, Callable[..., Any]], repr=False)
     accepted: set[Any] = field(default_factory=set[Any], repr=False)
@@ -214,8 +225,9 @@ class Op:
         """Derive what the fast paths ask of every call.
 
         `fast_kernel` is the kernel if it needs no ``residuals``; `plain` says that the rule runs on bare arrays as
-        it is.
+        it is; `host_rule` is a rule's form for the host.
         """
+        self.host_rule = getattr(self.vjp, "host", None)
         hidden = bool(self.saves.hidden)
         self.fast_kernel = None if isinstance(self.kernel, No) or hidden else self.kernel
         self.plain = not isinstance(self.vjp, No) and not hidden and "tensor_rule" not in self.traits

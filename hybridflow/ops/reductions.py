@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32
 from hybridflow.core.errors import ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, Stops, on_host, op, public_names
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ops.common import (
     FLOATING,
@@ -30,8 +30,19 @@ from hybridflow.ops.common import (
     promote_float,
     require_kind,
 )
+from hybridflow.ops.host_rows import spread
 from hybridflow.ops.jax_rule import rule_from_lowering
-from hybridflow.ops.sizes import Axes, Axis, accumulator, as_asked, count_along, reduced_shape, restore_axes, size_value
+from hybridflow.ops.sizes import (
+    Axes,
+    Axis,
+    accumulator,
+    as_asked,
+    count_along,
+    count_elements,
+    reduced_shape,
+    restore_axes,
+    size_value,
+)
 from hybridflow.ops.summation import add_up
 
 
@@ -96,6 +107,14 @@ def _sum_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> A
     return (F.broadcast_to(restore_axes(F, g, x, axis), shape=x.shape),)
 
 
+def _sum_host(g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    del y, keepdims
+    shape = x.shape
+    if len(axis) < len(shape):
+        g = g.reshape(reduced_shape(shape, axis, True))
+    return (spread(g, shape, count_elements(shape)),)
+
+
 def _sum_samples(rng: np.random.Generator) -> Any:
     yield from _axis_samples(rng)
     yield Sample((normals(rng, 0, 3),), {"axis": 0})
@@ -110,7 +129,7 @@ def _sum_samples(rng: np.random.Generator) -> Any:
     kernel=_sum_kernel,
     lower=_sum_lower,
     infer=_reduction("sum", NUMERIC),
-    vjp=_sum_vjp,
+    vjp=on_host(_sum_vjp, _sum_host),
     flops=input_elements,
     samples=_sum_samples,
     traits=("full_precision",),
@@ -162,6 +181,14 @@ def _mean_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> 
     return (F.broadcast_to(restore_axes(F, g, x, axis), shape=x.shape),)
 
 
+def _mean_host(g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    del y, keepdims
+    shape = x.shape
+    if len(axis) < len(shape):
+        g = g.reshape(reduced_shape(shape, axis, True))
+    return (spread(np.asarray(g / g.dtype.type(count_along(shape, axis))), shape, count_elements(shape)),)
+
+
 def _mean_samples(rng: np.random.Generator) -> Any:
     yield from _axis_samples(rng)
     yield Sample((normals(rng, 0, 3),), {"axis": 0}, gradient=False)
@@ -173,7 +200,7 @@ def _mean_samples(rng: np.random.Generator) -> Any:
     kernel=_mean_kernel,
     lower=_mean_lower,
     infer=_reduction("mean", FLOATING),
-    vjp=_mean_vjp,
+    vjp=on_host(_mean_vjp, _mean_host),
     flops=input_elements,
     samples=_mean_samples,
     traits=("full_precision",),

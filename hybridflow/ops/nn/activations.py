@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.op import No, Saves, op, public_names
+from hybridflow.core.op import No, Saves, on_host, op, public_names
 from hybridflow.ops.common import (
     REAL,
     Tensor,
@@ -21,6 +21,7 @@ from hybridflow.ops.common import (
     promote_float,
     unary_samples,
 )
+from hybridflow.ops.host_rows import in_blocks
 from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow, lower_wide, narrow, wide
 
 
@@ -212,7 +213,12 @@ def hard_swish(x: TensorLike, /) -> Tensor:
 
 def _sigmoid_kernel(x: Any) -> Any:
     one = x.dtype.type(1)
-    return one / (one + np.exp(-x))
+    if not x.ndim:
+        return one / (one + np.exp(-x))
+    y = np.negative(x)
+    np.exp(y, out=y)
+    y += one
+    return np.reciprocal(y, out=y)
 
 
 def _sigmoid_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
@@ -409,10 +415,23 @@ def gelu(x: TensorLike, /, approximate: bool = False) -> Tensor:
 # (1 + tanh(u)) / 2 is sigmoid(2 * u), which does not cancel on the left.
 
 
-def _gelu_tanh_kernel(x: Any) -> Any:
+def _exp_of_minus_doubled(x: Any, square: Any, out: Any) -> None:
     kind = x.dtype.type
-    doubled = x * (x * x * kind(_TANH_CUBIC * _TANH_SCALE) + kind(_TANH_SCALE))
-    return x / (np.exp(-doubled) + kind(1))
+    np.multiply(square, kind(-_TANH_CUBIC * _TANH_SCALE), out=out)
+    out -= kind(_TANH_SCALE)
+    out *= x
+    np.exp(out, out=out)
+
+
+def _gelu_tanh_steps(y: Any, x: Any) -> None:
+    np.multiply(x, x, out=y)
+    _exp_of_minus_doubled(x, y, y)
+    y += x.dtype.type(1)
+    np.divide(x, y, out=y)
+
+
+def _gelu_tanh_kernel(x: Any) -> Any:
+    return in_blocks(_gelu_tanh_steps, 0, x)
 
 
 def _gelu_tanh_lower(x: Any) -> Any:
@@ -431,12 +450,33 @@ def _gelu_tanh_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     return (narrow(F, g * (gate * (x * (1 - gate) * slope + 1)), dtype),)
 
 
+def _gelu_tanh_slopes(y: Any, g: Any, x: Any, square: Any, gate: Any) -> None:
+    kind = x.dtype.type
+    np.multiply(x, x, out=square)
+    _exp_of_minus_doubled(x, square, gate)
+    gate += kind(1)
+    np.reciprocal(gate, out=gate)
+    np.subtract(kind(1), gate, out=y)
+    y *= x
+    square *= kind(3 * _TANH_CUBIC * _TANH_SCALE)
+    square += kind(_TANH_SCALE)
+    y *= square
+    y += kind(1)
+    y *= gate
+    y *= g
+
+
+def _gelu_tanh_host(g: Any, y: Any, x: Any) -> Any:
+    del y
+    return (in_blocks(_gelu_tanh_slopes, 2, g, x),)
+
+
 @op(
     name="gelu_tanh",
     kernel=_gelu_tanh_kernel,
     lower=_gelu_tanh_lower,
     infer=pointwise("gelu_tanh", REAL_FLOAT),
-    vjp=_gelu_tanh_vjp,
+    vjp=on_host(_gelu_tanh_vjp, _gelu_tanh_host),
     saves=Saves(x=(0,)),
     flops=elements,
     samples=unary_samples(),

@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_differentiable, int32, kind_of
 from hybridflow.core.errors import ArgumentError, IndexRangeError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, on_host, op, public_names
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -109,6 +109,17 @@ def _integer_vjp(F: Any, g: Any, y: Any, logits: Any, labels: Any) -> Any:
     return narrow(F, column * (probabilities - target), logits.dtype), None
 
 
+def _integer_host(g: Any, y: Any, logits: Any, labels: Any) -> Any:
+    if not logits.size or logits.ndim < 2:
+        return None
+    result = logits - y[1][..., None]
+    np.exp(result, out=result)
+    rows = result.reshape(-1, result.shape[-1])
+    rows[np.arange(rows.shape[0]), labels.reshape(-1)] -= result.dtype.type(1)
+    result *= g[..., None]
+    return result, None
+
+
 def _integer_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 3, 4), integers(rng, 0, 4, 3)))
     yield Sample((normals(rng, 2, 3, 4), integers(rng, 0, 4, 2, 3, dtype="int64")))
@@ -128,7 +139,7 @@ def _integer_samples(rng: np.random.Generator) -> Any:
     kernel=_integer_kernel,
     lower=_integer_lower,
     infer=_integer_infer,
-    vjp=_integer_vjp,
+    vjp=on_host(_integer_vjp, _integer_host),
     saves=Saves(x=(0, 1), hidden=1),
     flops=lambda y, logits, labels, **attrs: 5 * logits.size,
     samples=_integer_samples,

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, on_host, op, public_names
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -21,6 +21,7 @@ from hybridflow.ops.common import (
     promote_float,
     require_kind,
 )
+from hybridflow.ops.host_rows import row_products, row_sums
 from hybridflow.ops.nn.common import (
     REAL_FLOAT,
     compute_dtype,
@@ -30,6 +31,7 @@ from hybridflow.ops.nn.common import (
     wide,
 )
 from hybridflow.ops.sizes import count_along, reduced_shape
+from hybridflow.ops.summation import add_up
 
 
 def _infer(
@@ -114,9 +116,16 @@ def _parameter_samples(rng: np.random.Generator, name: str, count: int) -> Any:
 def _layer_norm_kernel(
     x: Any, *parameters: Any, axis: tuple[int, ...], epsilon: float, has_scale: bool, has_shift: bool, residuals: bool
 ) -> Any:
-    mean = _kernel_mean(x, axis)
-    y = x - mean
-    rstd = x.dtype.type(1) / np.sqrt(_kernel_mean(y * y, axis) + x.dtype.type(epsilon))
+    if axis == (x.ndim - 1,) and x.shape[-1]:
+        count = x.dtype.type(x.shape[-1])
+        mean = row_sums(x) / count
+        y = x - mean
+        variance = row_products(y, y) / count
+    else:
+        mean = _kernel_mean(x, axis)
+        y = x - mean
+        variance = _kernel_mean(y * y, axis)
+    rstd = x.dtype.type(1) / np.sqrt(variance + x.dtype.type(epsilon))
     y *= rstd
     if has_scale:
         y *= _kernel_parameter(parameters[0], x.shape, axis)
@@ -187,6 +196,34 @@ def _layer_norm_vjp(
     return gradients
 
 
+def _layer_norm_host(
+    g: Any, y: Any, x: Any, *parameters: Any, axis: tuple[int, ...], epsilon: float, has_scale: bool, has_shift: bool
+) -> Any:
+    del epsilon
+    if axis != (x.ndim - 1,) or not x.size:
+        return None
+    _, mean, rstd = y
+    normed = x - mean
+    normed *= rstd
+    others = tuple(range(x.ndim - 1))
+
+    def of_x() -> Any:
+        inner = g * parameters[0] if has_scale else g
+        count = x.dtype.type(x.shape[-1])
+        along = normed * (row_products(inner, normed) / count)
+        result = np.subtract(inner, row_sums(inner) / count, out=inner if has_scale else None)
+        result -= along
+        result *= rstd
+        return result
+
+    gradients = [of_x]
+    if has_scale:
+        gradients.append(lambda: add_up(g * normed, others, False))
+    if has_shift:
+        gradients.append(lambda: add_up(g, others, False))
+    return gradients
+
+
 def _layer_norm_samples(rng: np.random.Generator) -> Any:
     yield from _parameter_samples(rng, "layer_norm", 2)
     yield Sample((normals(rng, 3, 4), None, normals(rng, 4)))
@@ -196,7 +233,7 @@ def _layer_norm_samples(rng: np.random.Generator) -> Any:
     kernel=_layer_norm_kernel,
     lower=_layer_norm_lower,
     infer=_layer_norm_infer,
-    vjp=_layer_norm_vjp,
+    vjp=on_host(_layer_norm_vjp, _layer_norm_host),
     saves=Saves(x="all", hidden=2),
     flops=lambda y, x, *parameters, **attrs: 8 * x.size,
     samples=_layer_norm_samples,

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ShapeError
-from hybridflow.core.op import Bad, Sample, Saves, op
+from hybridflow.core.op import Bad, Sample, Saves, on_host, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -20,6 +20,7 @@ from hybridflow.ops.common import (
     promote_float,
     require_kind,
 )
+from hybridflow.ops.host_rows import LONG_ROW, row_sums
 from hybridflow.ops.nn.common import (
     REAL_FLOAT,
     lower_narrow,
@@ -69,9 +70,27 @@ def _samples(rng: np.random.Generator) -> Any:
 # -- softmax ------------------------------------------------------------------------------------------------------
 
 
+_TAME = {4: 60.0, 8: 600.0}
+"""By the size of a dtype: exponentials of numbers up to here neither overflow nor vanish beside each other."""
+
+
+def _softmax_rows(x: Any) -> Any:
+    """Return the softmax of many short rows, or None if the exponentials of the numbers as they are would overflow."""
+    limit = _TAME.get(x.dtype.itemsize, 0.0)
+    if not (np.maximum.reduce(x, axis=None) <= limit and np.minimum.reduce(x, axis=None) >= -limit):
+        return None
+    y = np.exp(x)
+    y *= np.reciprocal(row_sums(y))
+    return y
+
+
 def _softmax_kernel(x: Any, *, axis: tuple[int, ...]) -> Any:
     if not x.size:
         return x.copy()
+    if axis == (x.ndim - 1,) and x.ndim > 1 and x.shape[-1] <= LONG_ROW:
+        y = _softmax_rows(x)
+        if y is not None:
+            return y
     y = kernel_shifted(x, axis)
     y = np.exp(y, out=y) if y.ndim else np.exp(y)
     total = np.add.reduce(y, axis=axis, keepdims=True)
@@ -91,6 +110,16 @@ def _softmax_gradient(F: Any, g: Any, y: Any, axis: tuple[int, ...]) -> Any:
     return product - y * F.sum(product, axis=axis, keepdims=True)
 
 
+def _softmax_host(g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
+    del x
+    product = g * y
+    if not product.ndim:
+        return (np.zeros_like(product),)
+    short = axis == (y.ndim - 1,)
+    total = row_sums(product) if short else np.add.reduce(product, axis=axis, keepdims=True)
+    return (np.subtract(product, y * total, out=product),)
+
+
 def _softmax_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
     return (narrow(F, _softmax_gradient(F, wide(F, g), wide(F, y), axis), x.dtype),)
 
@@ -99,7 +128,7 @@ def _softmax_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -> An
     kernel=_softmax_kernel,
     lower=_softmax_lower,
     infer=_infer("softmax"),
-    vjp=_softmax_vjp,
+    vjp=on_host(_softmax_vjp, _softmax_host),
     saves=Saves(y=True),
     flops=lambda y, x, *, axis: 5 * x.size,
     samples=_samples,
