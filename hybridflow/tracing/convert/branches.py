@@ -152,7 +152,10 @@ class _Branches:
             p is q or (is_number(p) and is_number(q) and same_python(p, q))
             for p, q in zip(one.dynamic(), two.dynamic(), strict=True)
         ]
-        constant = [same and name in true.parts and name in false.parts for same in constant]
+        if true.raised or false.raised:  # no call that counts has another value
+            constant = [is_number(leaf) for leaf in one.dynamic()]
+        else:
+            constant = [same and name in true.parts and name in false.parts for same in constant]
         places = [plan.add(name, index) for index in range(len(constant))]
         one_sided = (name in true.parts) != (name in false.parts) and not (true.raised or false.raised)
         partly = name in true.ran or name in false.ran or (one_sided and not name.startswith("."))

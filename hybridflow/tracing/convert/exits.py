@@ -58,10 +58,16 @@ def is_converted_loop(node: Any) -> bool:
 
 
 class _Lowering:
-    """One function: the flags in use."""
+    """One function: the flags in use.
+
+    Attributes:
+        loops: the flags of break and continue of the loops around.
+        finals: the flags of exits in the ``finally`` blocks around, and how many loops are around each block.
+    """
 
     def __init__(self) -> None:
         self.loops: list[tuple[str, str]] = []
+        self.finals: list[tuple[int, dict[str, str]]] = []
         self.count = 0
 
     # -- what exits -------------------------------------------------------------------------------------------
@@ -110,6 +116,9 @@ class _Lowering:
 
     def flag(self, kind: str) -> str:
         """Return the name of a flag."""
+        for depth, names in reversed(self.finals):
+            if kind == "return" or depth == len(self.loops):
+                return names[kind]
         if kind == "return":
             return ".returned"
         return self.loops[-1][0 if kind == "break" else 1]
@@ -160,14 +169,8 @@ class _Lowering:
         if isinstance(node, _LOOPS):
             return self.loop(node)
         if isinstance(node, ast.Try):
-            kinds = self.exits(node.body)
-            orelse = self.block(node.orelse)
-            if kinds and orelse:
-                orelse = [at(one_line(orelse[0]), ast.If(self.clear(orelse[0], kinds), orelse, []))]
-            node.body, node.orelse, node.finalbody = self.block(node.body), orelse, self.block(node.finalbody)
-            for handler in node.handlers:
-                handler.body = self.block(handler.body)
-        elif isinstance(node, ast.Match):
+            return self.try_(node)
+        if isinstance(node, ast.Match):
             for case in node.cases:
                 case.body = self.block(case.body)
         elif isinstance(node, ast.If):
@@ -175,6 +178,64 @@ class _Lowering:
         elif isinstance(node, ast.With):
             node.body = self.block(node.body)
         return [node]
+
+    def try_(self, node: ast.Try) -> list[Any]:
+        """Rewrite a ``try``."""
+        final = self.exits(node.finalbody)
+        kinds = self.exits(node.body)
+        others = kinds | self.exits(node.orelse) | self.exits(node.handlers)
+        orelse = self.block(node.orelse)
+        if kinds and orelse:
+            orelse = [at(one_line(orelse[0]), ast.If(self.clear(orelse[0], kinds), orelse, []))]
+        node.body, node.orelse = self.block(node.body), orelse
+        for handler in node.handlers:
+            handler.body = self.block(handler.body)
+        if final:
+            return self.final_exits(node, final, others)
+        node.finalbody = self.block(node.finalbody)
+        return [node]
+
+    def final_exits(self, node: ast.Try, kinds: set[str], others: set[str]) -> list[Any]:
+        """Return what stands for a ``try`` whose ``finally`` exits, which it does in place of whatever was to happen.
+
+        Args:
+            node: the ``try``, its other blocks rewritten.
+            kinds: how its ``finally`` exits.
+            others: how its other blocks do.
+        """
+        self.count += 1
+        place, end = one_line(node), one_line(node.finalbody[0])
+        caught = f".caught_{self.count}"
+        names = {kind: f".{kind}_finally_{self.count}" for kind in sorted(kinds)}
+        self.finals.append((len(self.loops), names))
+        final = self.block(node.finalbody)
+        self.finals.pop()
+        node.finalbody = []
+        keep = at(place, ast.ExceptHandler(None, None, [assign(place, store(place, caught), runtime(place, "caught"))]))
+        guarded = at(place, ast.Try([node] if node.handlers else node.body, [keep], [], []))
+        stays = runtime(end, "none_of", *[load(end, name) for name in names.values()])
+        failed = at(end, ast.Compare(load(end, caught), [ast.IsNot()], [constant(end, None)]))
+        again = at(end, ast.Raise(load(end, caught), None))
+        again = at(end, ast.If(stays, [again], self.handed_on(end, names, others, sure=True)))
+        made = [assign(place, store(place, name), constant(place, False)) for name in names.values()]
+        made += [assign(place, store(place, caught), constant(place, None)), guarded, *final]
+        return [*made, at(end, ast.If(failed, [again], self.handed_on(end, names, others, sure=False)))]
+
+    def handed_on(self, place: Any, names: dict[str, str], others: set[str], *, sure: bool) -> list[Any]:
+        """Return the statements by which an exit of a ``finally`` takes the place of those in its ``try``.
+
+        Args:
+            place: where they lie.
+            names: the flags that say how it exits.
+            others: how its ``try`` may exit.
+            sure: whether one of the flags is set.
+        """
+        made: list[Any] = []
+        for index, (kind, name) in enumerate(names.items()):
+            values = {kind: True, **dict.fromkeys(sorted(others - {kind}), False)}
+            flags = [assign(place, store(place, self.flag(one)), constant(place, on)) for one, on in values.items()]
+            made = flags if sure and not index else [at(place, ast.If(load(place, name), flags, made))]
+        return made
 
     def loop(self, node: Any) -> list[Any]:
         """Rewrite a loop: ``node.stops`` are the flags that end it."""
@@ -186,7 +247,7 @@ class _Lowering:
         node.body = self.block(node.body)
         self.loops.pop()
         node.orelse = []
-        stops = [broken] * ("break" in kinds) + [".returned"] * ("return" in kinds)
+        stops = [broken] * ("break" in kinds) + ([self.flag("return")] if "return" in kinds else [])
         node.stops = stops
         place = one_line(node)
         before = [assign(place, store(place, broken), constant(place, False))] if "break" in kinds else []
@@ -215,11 +276,6 @@ def _needs_lowering(node: Any, lowered: bool = False) -> bool:
     return False
 
 
-def _exits_in_finally(node: Any) -> bool:
-    lowering = _Lowering()
-    return any(isinstance(one, ast.Try) and lowering.exits(one.finalbody) for one in inside_body(node))
-
-
 def inside_body(node: Any) -> Iterator[Any]:
     """Yield what is below a function's statements."""
     for statement in node.body:
@@ -234,14 +290,14 @@ def has_exit(node: Any) -> bool:
 def lower_exits(node: ast.FunctionDef) -> bool:
     """Lower the exits of a function, if any stands inside of what is converted; return whether they stay there.
 
-    A generator's exits stay, and so do those of a function with an exit in a ``finally``.
+    A generator's exits stay, but for those of loops that it does not yield in.
     """
-    generator = any(isinstance(one, ast.Yield | ast.YieldFrom) for one in inside_body(node))
+    lowering = _Lowering()
     if not _needs_lowering(node):
         return False
-    if generator or _exits_in_finally(node):
+    if any(isinstance(one, ast.Yield | ast.YieldFrom) for one in inside_body(node)):
+        _lower_loops(node, lowering)
         return True
-    lowering = _Lowering()
     place = one_line(node.body[-1])
     returns = any(isinstance(one, ast.Return) for one in inside_body(node))
     if returns and not lowering.always(node.body):
@@ -254,3 +310,22 @@ def lower_exits(node: ast.FunctionDef) -> bool:
         body.append(at(place, ast.Return(load(place, RESULT))))
     node.body = [*start, *body]
     return False
+
+
+def _lower_loops(node: Any, lowering: _Lowering) -> None:
+    """Lower the exits of the loops below a statement that nothing but they themselves depends on."""
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(node, field, None)
+        if isinstance(block, list):
+            setattr(node, field, [made for one in block for made in _with_loops_lowered(one, lowering)])
+    for one in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        _lower_loops(one, lowering)
+
+
+def _with_loops_lowered(node: Any, lowering: _Lowering) -> list[Any]:
+    if isinstance(node, _FUNCTIONS):
+        return [node]
+    if is_converted_loop(node) and not lowering.exits_of(node):
+        return lowering.loop(node)
+    _lower_loops(node, lowering)
+    return [node]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable
 from types import CellType
 from typing import Any
@@ -226,6 +227,10 @@ class Runtime:
             return test
         add_check(truth(test), CheckError, str(text()))
         return True
+
+    def caught(self) -> BaseException | None:
+        """Return the exception that is handled."""
+        return sys.exc_info()[1]
 
     def raised(self, error: Any) -> Any:
         """Return what a ``raise`` statement raises; in a branch on a tensor only the calls that take it fail."""
