@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 import hybridflow as hf
@@ -1645,3 +1646,420 @@ def double_precision(x):
     if x > 0:
         y = x * 0.1
     return y + x
+
+
+# -- protocols ------------------------------------------------------------------------------------------------------
+
+
+class Clipped:
+    """A number whose operators branch on it."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __add__(self, other):
+        other = other.value if isinstance(other, Clipped) else other
+        return Clipped(self.value + other if self.value > 0 else self.value - other)
+
+    def __radd__(self, other):
+        return Clipped(other * 10 if self.value > 0 else other)
+
+    def __iadd__(self, other):
+        if other > 0:
+            self = Clipped(self.value + 100)
+        return self
+
+    def __neg__(self):
+        return Clipped(-self.value if self.value > 1 else self.value)
+
+    def __abs__(self):
+        return self.value if self.value > 0 else -self.value
+
+    def __lt__(self, other):
+        return self.value < other if self.value > 0 else other > 0
+
+    def __eq__(self, other):
+        return self.value == other if self.value > 0 else self.value != other
+
+    __hash__ = None
+
+    def __getitem__(self, key):
+        return self.value * key if self.value > 0 else self.value + key
+
+    def __contains__(self, item):
+        return item > 0 and self.value > item
+
+    def __iter__(self):
+        for k in range(3):
+            yield self.value * k if self.value > 0 else self.value - k
+
+    def __len__(self):
+        return 3
+
+
+jax.tree_util.register_pytree_node(Clipped, lambda c: ((c.value,), None), lambda _, parts: Clipped(*parts))
+
+
+@on(2.0, -2.0)
+def operators_of_a_class(x):
+    c = Clipped(x)
+    c += x
+    total = (c + 1.0) + Clipped(x)
+    return total.value, (3.0 + c).value, (-c).value, abs(c), c < 1.0, c == 2.0, c != 2.0, 1.0 > c  # noqa: SIM300
+
+
+@on(2.0, -2.0)
+def items_of_a_class(x):
+    c = Clipped(x)
+    total = c[3.0] + sum(c) + max(c) + [v for v in c][1] + len(c)
+    for v in c:
+        if v > 1:
+            total = total + v
+    for i, (a, b) in enumerate(zip(c, Clipped(-x))):
+        total = total + a * b * i
+    return total, 1.0 in c, 3.0 in c, 1.0 not in c
+
+
+class Countdown:
+    def __init__(self, start, steps):
+        self.value, self.left = start, steps
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.left == 0:
+            raise StopIteration
+        self.left -= 1
+        self.value = self.value - 1 if self.value > 0 else self.value * 2
+        return self.value
+
+
+class Rows:
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __getitem__(self, index):
+        if index == 3:
+            raise IndexError
+        return self.rows[index] if self.rows[index] > 0 else -self.rows[index] * 2
+
+
+@on([1.5, -2.0, 3.0])
+def iterators_of_a_class(x):
+    one = Countdown(x[0], 3)
+    first = next(one)
+    return first, list(one), [v for v in Rows(x)], x[0] in Rows(x)
+
+
+class Store:
+    def __init__(self):
+        self.rows = {}
+        self._level = None
+
+    def __setitem__(self, key, value):
+        self.rows[key] = value if value > 0 else value * 2
+
+    def __delitem__(self, key):
+        del self.rows[key]
+
+    def __getitem__(self, key):
+        return self.rows[key] * 2
+
+    @property
+    def level(self):
+        return self._level
+
+    @level.setter
+    def level(self, value):
+        self._level = value if value > 1 else value * 0.5
+
+
+@on(2.0, -2.0)
+def stores_of_a_class(x):
+    store = Store()
+    store["a"] = x
+    store["b"] = x * 2
+    store["a"] += x
+    del store["b"]
+    store.level = x
+    store.level -= 1
+    return store["a"], store.level, len(store.rows)
+
+
+class Scaled:
+    def __init__(self, k):
+        self.k, self.log = k, []
+
+    def __enter__(self):
+        return self.k if self.k > 0 else self.k * 3
+
+    def __exit__(self, kind, error, place):
+        self.log.append(-self.k if self.k > 1 else self.k)
+        return kind is KeyError
+
+
+@on(2.0, -2.0)
+def managers_of_a_class(x):
+    manager = Scaled(x)
+    with manager as k, Scaled(k) as j:
+        if x > 1:
+            x = x * k
+        {}["missing"]
+    return x + j, manager.log
+
+
+@contextmanager
+def halved(v):
+    if v > 1:
+        v = v / 2
+    yield v
+
+
+class Cached:
+    def __init__(self, x):
+        self.x, self.made = x, []
+
+    @functools.cached_property
+    def level(self):
+        self.made.append(1)
+        return self.x * 2 if self.x > 0 else -self.x
+
+    @functools.cache  # noqa: B019
+    def times(self, k):
+        return self.x * k if self.x > 0 else self.x + k
+
+
+@on(2.0, -2.0)
+def standard_library_wrappers(x):
+    cached = Cached(x)
+    with halved(x) as h:
+        y = h * 2
+    return cached.level + cached.level, len(cached.made), cached.times(3) + cached.times(3), kinded(x), y
+
+
+@on(2.0, -2.0, grad=False)
+def cached_function(x):
+    return power_of(x, 2), power_of(x, n=3), power_of(x, 2)
+
+
+@functools.cache
+def power_of(x, n):
+    for _ in range(n):
+        x = x * x if x > 0 else x
+    return x
+
+
+@functools.singledispatch
+def kinded(x):
+    return x * 2 if x > 0 else x
+
+
+@kinded.register
+def _(x: int):
+    return x
+
+
+@on(2.0, -2.0)
+def decorators_with_wraps(x):
+    return logged(x, k=2.0), logged.__wrapped__(x), logged.__name__ == "logged"
+
+
+def counted(limit):
+    def decorate(f):
+        @functools.wraps(f)
+        def run(x, **options):
+            y = f(x, **options)
+            return y if y < limit else limit - y
+
+        return run
+
+    return decorate
+
+
+@counted(3.0)
+def logged(x, k=1.0):
+    return x * k if x > 0 else x
+
+
+# -- comprehensions that keep some ----------------------------------------------------------------------------------
+
+
+@on([3.0, -1.0, 2.0], [-3.0, 1.0, 9.0])
+def filter_in_sum(x):
+    return sum(v * v for v in x if v > 0), sum([v for v in x if v > 0 if v < 3], 10.0), sum(1.0 for v in x if v < 0)
+
+
+@on([3.0, -1.0, 2.0], [-3.0, 1.0, 9.0], grad=False)
+def filter_in_len_any_all(x):
+    return len([v for v in x if v > 0]), any(v > 2 for v in x if v > 0), all(v > 1 for v in x if v > 0)
+
+
+@on([3.0, -1.0, 2.0], [-3.0, 1.0, 9.0])
+def filter_in_min_max(x):
+    small = min((v for v in x if v < 0), default=x[0] * 5)
+    return max(v for v in x if v > 0), small, max((v for v in x if v > -2), key=lambda v: -v)
+
+
+@on([3.0, -1.0], [-3.0, -1.0], grad=False)
+def filter_that_keeps_nothing(x):
+    return max(v for v in x if v > 0)
+
+
+@on([4.0, 0.0, 2.0])
+def filter_guards_what_it_keeps(x):
+    return sum(hf.log(v) for v in x if v > 0), max(1 / v for v in x if v != 0)
+
+
+@on([3.0, -1.0, 2.0])
+def filter_nested(x):
+    return sum(a * b for a in x for b in x if a < b), sum(i * v for i, v in enumerate(x) if i != 1 and v > 2)
+
+
+# -- := where only some evaluations come by ---------------------------------------------------------------------------
+
+
+@on(2.0, 0.1, -1.0)
+def walrus_in_and(x):
+    if x > 0 and (y := x * 2) > 1:
+        return y
+    return x
+
+
+@on(2.0, -6.0, -1.0, 0.1)
+def walrus_in_and_or(x):
+    y = w = x
+    z = x
+    if (x > 0 and (y := x * 2) > 1 and (z := y * 2) > 3) or (w := x - 1) < -5:
+        return y + w + z
+    return x + 1
+
+
+@on(2.0, 100.0, 0.1, grad=False)
+def walrus_in_while_and(x):
+    y, n = x, 0
+    while n < 3 and (y := y * 0.5) > 0.3:
+        n += 1
+    else:
+        n += 10
+    return y, n
+
+
+@on(2.0, -2.0)
+def walrus_in_ternary(x):
+    y = x
+    z = (y := x * 2) + 1 if x > 0 else (y := -x)
+    return z + y
+
+
+@on(1.0, 5.0, -1.0, grad=False)
+def walrus_in_chain(x):
+    y = x
+    inside = 0 < (z := x) < (y := x + 1) < 3
+    return inside, y, z
+
+
+@on(2.0, -2.0)
+def walrus_in_arguments(x):
+    y = x
+    return hf.where(x > 0 and (y := x * 3) > 1, y, x), (x > 0 or (y := x * 5) > 1, y)
+
+
+# -- conditions with effects ------------------------------------------------------------------------------------------
+
+
+@on(9.0, 1.5, grad=False)
+def while_condition_that_changes(x):
+    while (x := x / 2) > 1:
+        pass
+    return x
+
+
+@on(3.5, 0.5, grad=False)
+def while_condition_that_assigns(x):
+    COUNTER.assign(0.0)
+    n = 0
+    while COUNTER.assign_add(1.0) < x:
+        n += 1
+    return COUNTER.read(), n
+
+
+# -- exits in finally, generators' own loops ---------------------------------------------------------------------------
+
+
+@on(2.0, -2.0, 0.5)
+def finally_returns(x):
+    for i in range(4):
+        try:
+            x = x * i if x > 0 else x - i
+            if x > 3:
+                return x * 100
+        finally:
+            if x < -2:
+                return x  # noqa: B012
+    return -x
+
+
+@on(1.0, -1.0, grad=False)
+def finally_swallows(x):
+    try:
+        raise KeyError("k")
+    finally:
+        if x > 0:
+            return x  # noqa: B012
+
+
+@on(1.0, 20.0, 3.0, -10.0, grad=False)
+def finally_breaks_and_continues(x):
+    n = 0
+    while n < 5:
+        n += 1
+        try:
+            if x > 10:
+                return x
+            x = x + n
+        finally:
+            if x > 4:
+                break  # noqa: B012
+            if x > 2:
+                continue  # noqa: B012
+        x = x * 1.5
+    return x + n
+
+
+@on([1.0, 2.0, -3.0])
+def generator_with_loops_that_break(x):
+    def totals(v):
+        for row in (v, v * 2, -v):
+            total = 0.0
+            for e in row:
+                if e > 3:
+                    break
+                if e < 0:
+                    continue
+                total = total + e
+            else:
+                total = total + 100
+            yield total
+
+    return list(totals(x))
+
+
+# -- errors of users' classes ------------------------------------------------------------------------------------------
+
+
+class Refused(Exception):
+    def __init__(self, code, what):
+        super().__init__(f"{what}: {code}")
+        self.code = code
+
+
+@on(1.0, 4.0, -1.0, -4.0, grad=False)
+def raise_own_class(x):
+    if x > 3:
+        raise Refused(7, "too large")
+    if x < -3:
+        raise KeyError("small")
+    if x < 0:
+        raise OSError(2, "no such value")
+    return x

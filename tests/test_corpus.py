@@ -22,7 +22,8 @@ def outcome(function: Any, arguments: list[Any]) -> Any:
     try:
         result = function(*arguments)
     except Exception as error:
-        return type(error).__mro__, str(error)
+        attributes = {name: value for name, value in vars(error).items() if name != "__notes__"}
+        return type(error).__mro__, str(error), attributes
     return jax.tree_util.tree_map(hf.asarray, result)
 
 
@@ -47,9 +48,10 @@ def check(case: Case) -> None:
         eager = outcome(case.function, arguments)
         hf.random.seed(1)
         found = outcome(compiled, arguments)
-        if isinstance(eager, tuple) and len(eager) == 2 and isinstance(eager[1], str):
+        if isinstance(eager, tuple) and len(eager) == 3 and isinstance(eager[1], str):
             assert eager[0][0] in found[0], found
             assert found[1].startswith(eager[1]) or not eager[1], found
+            assert found[2] == eager[2]
             continue
         same(eager, found, rtol=2e-6)
         if case.grad:

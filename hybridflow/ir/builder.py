@@ -21,6 +21,7 @@ from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
+from hybridflow.ir.checks import Check
 from hybridflow.ir.graph import INPUT, Graph, constant_node, input_node
 from hybridflow.ir.initial import needed_for, value_now
 from hybridflow.ir.variables import VariableState
@@ -42,15 +43,6 @@ class Scope:
         self.name = name
         self.parent = parent
         self.alive = True
-
-
-class Check(NamedTuple):
-    """A condition that must hold for a call to count."""
-
-    ok: Tensor
-    error: type[Exception]
-    text: str
-    where: Where | None
 
 
 def _same(x: Any) -> Any:
@@ -477,11 +469,11 @@ def trace_with_variables(
     return Traced(graph, captures, tuple(builder.checks), tuple(builder.variables.values()))
 
 
-def add_check(ok: Tensor, error: type[HybridflowError], text: str) -> None:
-    """Make the current trace's calls fail with `error` unless `ok` (bool, shape ()) holds."""
+def add_check(ok: Tensor, error: type[HybridflowError], text: str, example: Exception | None = None) -> None:
+    """Make the current trace's calls fail with `error`, or `example` again, unless `ok` (bool, shape ()) holds."""
     tracer = current().tracer
     assert isinstance(tracer, GraphBuilder)
     if ok.dtype != np.bool_:
         raise DTypeError(message(f"check: the condition must be bool, not {ok.dtype}", got=str(spec_of(ok))))
     if SETTINGS.checks:
-        tracer.checks.append(Check(ok, error, text, user_place(2)))
+        tracer.checks.append(Check(ok, error, text, user_place(2), example))

@@ -153,11 +153,10 @@ def _specs(graph: Graph) -> Sequence[Any]:
 
 def _require(check: Check, ok: Any, name: str) -> None:
     """Make a JAX call fail unless a condition holds: at once where it is known, else when the program runs."""
-    text = f"{check.text}\n  in {name}, at {format_where(check.where)}"
 
     def verify(value: Any) -> None:
         if not value:
-            raise check.error(text)
+            raise check.failure(name)
 
     if isinstance(ok, Tracer):
         jax.debug.callback(verify, ok)

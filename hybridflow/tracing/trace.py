@@ -354,8 +354,7 @@ class Trace:
         return pending
 
     def _raise_failed(self, flags: Any) -> None:
-        check = self.checks[int(np.argmin(flags))]
-        raise check.error(f"{check.text}\n  in {self.raw_graph.name}, at {format_where(check.where)}")
+        raise self.checks[int(np.argmin(flags))].failure(self.raw_graph.name)
 
     # -- gradients --------------------------------------------------------------------------------------------
 

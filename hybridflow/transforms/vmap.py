@@ -15,7 +15,6 @@ from hybridflow.core.errors import (
     ArgumentError,
     ArgumentTypeError,
     AxisError,
-    HybridflowError,
     ShapeError,
     TraceError,
     message,
@@ -232,7 +231,7 @@ def _keep_checks(checks: Sequence[Check], flags: Sequence[Tensor]) -> None:
         if isinstance(tracer, GraphBuilder):
             tracer.checks.append(check._replace(ok=ok))
         elif not bool(ok):
-            raise cast(type[HybridflowError], check.error)(f"{check.text}\n  in vmap, at {format_where(check.where)}")
+            raise check.failure("vmap")
 
 
 class _SliceScope(Scope):

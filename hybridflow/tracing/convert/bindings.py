@@ -70,7 +70,7 @@ class _Hoisting:
         elif isinstance(node, ast.UnaryOp):
             node.operand = self.lifted(node.operand, before)
         else:
-            self.first_operand(node, before)
+            self.others(node, before)
         return node
 
     def operands(self, node: ast.BoolOp, before: list[Any]) -> Any:
@@ -112,21 +112,33 @@ class _Hoisting:
             left = name
         return at(node, ast.BoolOp(ast.And(), parts))
 
-    def first_operand(self, node: Any, before: list[Any]) -> None:
-        """Lift out of the operand that is evaluated first, names and constants before it aside."""
+    def others(self, node: Any, before: list[Any]) -> None:
+        """Lift out of an expression's operands; those that are evaluated earlier keep their turn as temporaries."""
+        operands = _operands(node)
+        while operands and not _is_bound_later(operands[-1][0][operands[-1][1]]):
+            operands.pop()
         bound = {one.target.id for one in inside(node) if isinstance(one, ast.NamedExpr)}
-        for field in ("func", "left", "value", "elts", "args", "comparators", "right"):
-            found = getattr(node, field, None)
-            several = found if isinstance(found, list) else [] if found is None else [found]
-            for index, operand in enumerate(several):
-                if _is_end(operand, bound):
-                    continue
-                made = self.lifted(operand, before)
-                if isinstance(found, list):
-                    found[index] = made
-                else:
-                    setattr(node, field, made)
-                return
+        if any(isinstance(holder[key], ast.Starred | ast.Slice) for holder, key in operands):
+            return
+        for holder, key in operands:
+            value = self.lifted(holder[key], before)
+            if not _is_end(value, bound) and (holder, key) != operands[-1]:
+                name, place = self.temporary(), one_line(value)
+                before.append(assign(place, store(place, name), value))
+                value = load(value, name)
+            holder[key] = value
+
+
+def _operands(node: Any) -> list[tuple[Any, Any]]:
+    """Return where an expression's operands are, in the order of their evaluation."""
+    made: list[tuple[Any, Any]] = []
+    for field in ("func", "left", "value", "slice", "elts", "args", "comparators", "right"):
+        found = getattr(node, field, None)
+        if isinstance(found, list):
+            made += [(found, index) for index in range(len(found))]
+        elif isinstance(found, ast.expr):
+            made.append((node.__dict__, field))
+    return made + [(keyword.__dict__, "value") for keyword in getattr(node, "keywords", ())]
 
 
 def _is_end(node: Any, bound: set[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
+import jax
 import numpy as np
 
 from hybridflow.autodiff.control_flow.bodies import predicate, trace_function
@@ -12,8 +13,9 @@ from hybridflow.autodiff.control_flow.branches import join
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.core.errors import CheckError, TraceError, message
 from hybridflow.core.node import format_where, user_place
-from hybridflow.core.tensor import as_tensor
+from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ir.builder import Traced, add_check, trace_body
+from hybridflow.ir.checks import again
 from hybridflow.tracing.convert.cells import Cells
 from hybridflow.tracing.convert.poison import UNSET, Late, Poison, set_in_one, spoken
 from hybridflow.tracing.convert.regions import DEPTH, is_too_deep, region
@@ -247,10 +249,36 @@ def add_raise(error: Exception) -> None:
     """Make the calls that come here fail with an error."""
     kind: type[Exception] = type(error)
     text = str(error)
-    own = issubclass(kind, TraceError)
-    if (kind.__module__ != "builtins" and not own) or kind in (KeyError, UnicodeDecodeError, UnicodeEncodeError):
-        kind, text = CheckError, f"{type(error).__name__}: {text}"
-    add_check(as_tensor(np.asarray(False)), kind, text)  # pyright: ignore[reportArgumentType]
+    never: Any = as_tensor(np.asarray(False))
+    if isinstance(error, TraceError) or _is_text(error):
+        add_check(never, kind, text)  # pyright: ignore[reportArgumentType]
+    elif _is_known(error):
+        add_check(never, kind, text, _without_mark(error))  # pyright: ignore[reportArgumentType]
+    else:
+        add_check(never, CheckError, f"{kind.__name__}: {text}")
+
+
+def _is_text(error: Exception) -> bool:
+    """Whether an exception is one of Python's with nothing but a text."""
+    plain = type(error).__module__ == "builtins" and not isinstance(error, KeyError)
+    return plain and (not error.args or (len(error.args) == 1 and type(error.args[0]) is str))
+
+
+def _is_known(error: Exception) -> bool:
+    """Whether an exception can be made again, without values that only the trace has."""
+    leaves = jax.tree_util.tree_leaves((error.args, vars(error)))
+    if any(isinstance(leaf, Tensor) and leaf._value is None for leaf in leaves):
+        return False
+    try:
+        return type(again(error)) is type(error)
+    except Exception:  # noqa: BLE001, RUF100 (a class of the user's that wants to be made in a way of its own)
+        return False
+
+
+def _without_mark(error: Exception) -> Exception:
+    made = again(error)
+    made.__dict__.pop(RAISED, None)
+    return made
 
 
 def where_now() -> str:

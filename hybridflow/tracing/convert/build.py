@@ -151,7 +151,7 @@ def reason_of(code: CodeType) -> str | None:
         why = found.reason
     elif not is_users(code):
         why = "it belongs to a library"
-    elif found is not None or is_kept(code):
+    elif is_kept(code):
         why = "it is marked with hf.no_convert"
     else:
         why = "it was called by Python itself or by a library, or it is compiled with autograph=False"

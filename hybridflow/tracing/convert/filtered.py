@@ -12,7 +12,7 @@ from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.errors import ArgumentError, TraceError, message
 from hybridflow.ir.builder import add_check
 from hybridflow.tracing.convert.branches import value_on_tensor, value_where, where_now
-from hybridflow.tracing.convert.values import is_tensor, truth
+from hybridflow.tracing.convert.values import is_tensor, negated, truth
 
 
 class Maybe:
@@ -126,7 +126,7 @@ def extreme(
             has, best = test, found
             continue
         wins = better(found[1], best[1])
-        wins = _or(wins, _not(has))
+        wins = _or(wins, negated(has))
         best = _chosen(_and(test, wins), found, best)
         has = _or(has, test)
     if not is_tensor(has):
@@ -140,10 +140,6 @@ def extreme(
     return best[0]
 
 
-def _not(a: Any) -> Any:
-    return PUBLIC.logical_not(a) if is_tensor(a) else not a
-
-
 def _or(a: Any, b: Any) -> Any:
     if is_tensor(a) and is_tensor(b):
         return PUBLIC.logical_or(a, b)
@@ -151,7 +147,7 @@ def _or(a: Any, b: Any) -> Any:
 
 
 def _and(a: Any, b: Any) -> Any:
-    return _not(_or(_not(a), _not(b)))
+    return negated(_or(negated(a), negated(b)))
 
 
 def _chosen(test: Any, one: Any, other: Any) -> Any:

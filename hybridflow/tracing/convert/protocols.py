@@ -13,6 +13,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.convert import callee as callees
+from hybridflow.tracing.convert.values import negated
 
 _PLAIN = frozenset(
     {Tensor, Variable, TracedFloat, int, float, bool, complex, str, bytes, list, tuple, dict, set, type(None), range,
@@ -101,6 +102,17 @@ COMPARISONS = {
     for kind, name in _COMPARED.items()
 }
 """Comparisons by the name of their node."""
+_plain_not_equal = COMPARISONS["NotEq"]
+
+
+def _not_equal(a: Any, b: Any) -> Any:
+    """Return ``a != b``, which without a method of its own is not ``a == b``."""
+    if type(a) in _PLAIN or type(a).__ne__ is not object.__ne__ or method_of(a, "__eq__") is None:
+        return _plain_not_equal(a, b)
+    return negated(COMPARISONS["Eq"](a, b))
+
+
+COMPARISONS["NotEq"] = _not_equal
 _UNARY = {"USub": "neg", "UAdd": "pos", "Invert": "invert"}
 UNARY = {kind: _unary(f"__{name}__", getattr(operator, f"__{name}__")) for kind, name in _UNARY.items()}
 """Unary operators by the name of their node."""
@@ -215,4 +227,4 @@ def contains(container: Any) -> Callable[[Any, Any], Any] | None:
         return found
     if method_of(container, "__iter__") is None and method_of(container, "__getitem__") is None:
         return None
-    return lambda obj, item: [one for one in items_of(obj) if one is item or one == item]
+    return lambda obj, item: [True if one is item else COMPARISONS["Eq"](one, item) for one in items_of(obj)]

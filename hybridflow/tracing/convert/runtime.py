@@ -22,18 +22,14 @@ from hybridflow.tracing.convert.filtered import Filtered, keeps, kept
 from hybridflow.tracing.convert.loops import LoopNames, for_on_range, for_on_rows, while_on_tensor, while_with_effects
 from hybridflow.tracing.convert.poison import Late, Poison
 from hybridflow.tracing.convert.rows import TensorRange, parts_of
-from hybridflow.tracing.convert.values import is_tensor, truth
+from hybridflow.tracing.convert.values import is_tensor, negated, truth
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     **protocols.COMPARISONS, "Is": operator.is_, "IsNot": operator.is_not,
-    "In": builtin.contains, "NotIn": lambda a, b: _negated(builtin.contains(a, b)),
+    "In": builtin.contains, "NotIn": lambda a, b: negated(builtin.contains(a, b)),
 }  # fmt: skip
 _ENDLESS = 10_000
 """Steps after which an iterator of unknown length is taken to be endless, if only a tensor could end the loop."""
-
-
-def _negated(value: Any) -> Any:
-    return PUBLIC.logical_not(truth(value)) if is_tensor(value) else not value
 
 
 class Runtime:
@@ -206,7 +202,7 @@ class Runtime:
 
     def not_(self, value: Any) -> Any:
         """Return ``not value``."""
-        return _negated(value)
+        return negated(value)
 
     def choose(self, test: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
         """Return ``true if test else false``."""

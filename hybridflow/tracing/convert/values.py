@@ -37,6 +37,11 @@ def truth(value: Any) -> Tensor:
     return tensor if tensor.dtype == np.bool_ else tensor != 0
 
 
+def negated(value: Any) -> Any:
+    """Return ``not value``, a tensor of a tensor."""
+    return PUBLIC.logical_not(truth(value)) if is_tensor(value) else not value
+
+
 def is_number(leaf: Any) -> bool:
     """Whether a leaf is a Python number, which takes the dtype of what it meets."""
     return type(leaf) in _NUMBERS
