@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from hybridflow.backend.collector import collector_paused
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.ir.graph import Graph
 from hybridflow.passes.rewrite import count_nodes, map_nested
@@ -184,23 +183,8 @@ def run_passes(
         ArgumentError: an unknown name in `only`.
     """
     passes = [one for one in ordered(only) if not (one.final and differentiable)]
-    with _collector_paused():
+    with collector_paused():
         return _run(passes, graph, differentiable, on_change)
-
-
-@contextmanager
-def _collector_paused() -> Generator[None]:
-    """Keep Python's garbage collector from walking over the whole heap again and again while nodes are made.
-
-    It would take most of the time on a graph of 10,000 nodes, and find nothing: the nodes are alive.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _run(

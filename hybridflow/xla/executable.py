@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from hybridflow.backend.collector import collector_paused
 from hybridflow.backend.fusion import NEVER_SPEC, call_with_false, needs_never, with_never
 from hybridflow.backend.host_calls import SESSION_SPEC, run_session, with_session
 from hybridflow.backend.jax_shim import enable_x64
@@ -139,7 +140,7 @@ class _Steps:
         """Return jax's lowering."""
         if self._lowered is None:
             start = time.perf_counter()
-            with self.context():
+            with self.context(), collector_paused():
                 self._lowered = self._lower()
             self.ms["lower"] = (time.perf_counter() - start) * 1e3
         return self._lowered
