@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -190,6 +191,26 @@ def transformer_first(case: Case) -> None:
     case.ours(lambda model: model.step(), prepare=lambda: Ours(data))
     case.peer("jax.jit", lambda model: model.step(), prepare=lambda: Theirs(data))
     case.peer("jax.jit, lax.scan", lambda model: model.step(), prepare=lambda: Theirs(data, scan=True))
+
+
+@row("24-layer transformer, Python loop, SGD step: trace, passes, lowering", aims={"jax.jit": 1.0})
+def transformer_lowering(case: Case) -> None:
+    data = Data(case, case.size(24, 1))
+
+    def ours() -> float:
+        model = Ours(data)
+        model.step()
+        record = model.compiled.explain()[0]
+        return (record.trace_ms + record.passes_ms + record.lower_ms) / 1e3
+
+    def theirs() -> float:
+        model = Theirs(data)
+        start = time.perf_counter()
+        model.jitted.lower(model.blocks, model.x, model.target)
+        return time.perf_counter() - start
+
+    case.ours(ours, self_timed=True)
+    case.peer("jax.jit", theirs, self_timed=True)
 
 
 @row("12-layer transformer, Python loop, SGD step: step", aims={"jax.jit": 0.67, "jax.jit, lax.scan": 0.75})
