@@ -6,6 +6,8 @@ from hybridflow.analysis.compare import compare as compare
 from hybridflow.analysis.cost import CostReport as CostReport
 from hybridflow.analysis.cost import XlaCheck as XlaCheck
 from hybridflow.analysis.cost import cost as cost
+from hybridflow.analysis.profile import Profile as Profile
+from hybridflow.analysis.profile import profile as profile
 from hybridflow.autodiff.accumulate import accumulate_gradients as accumulate_gradients
 from hybridflow.autodiff.checkpoint import checkpoint as checkpoint
 from hybridflow.autodiff.checkpoint_policies import checkpoint_name as checkpoint_name

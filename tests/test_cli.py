@@ -99,6 +99,16 @@ def test_inspect(model: Path, capsys: pytest.CaptureFixture[str]):
     assert "6 floating-point operations" in out
 
 
+@pytest.mark.parametrize(("ending", "text"), [(".html", "By line"), (".json", "traceEvents")])
+def test_profile(model: Path, tmp_path: Path, ending: str, text: str, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / f"profile{ending}"
+    assert main(["profile", f"{model}:double", "--repeats", "3", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "Eager, 3 calls" in printed
+    assert "double: 3 compiled calls" in printed
+    assert text in out.read_text()
+
+
 def test_doctor(capsys: pytest.CaptureFixture[str]):
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
@@ -120,7 +130,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str]):
         ("{dir}/model.py:wrong", "Define wrong_args in the file"),
     ],
 )
-@pytest.mark.parametrize("command", ["compare", "inspect"])
+@pytest.mark.parametrize("command", ["compare", "inspect", "profile"])
 def test_a_target_that_is_not_there(
     command: str, target: str, text: str, model: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -131,7 +141,7 @@ def test_a_target_that_is_not_there(
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("command", ["compare", "inspect"])
+@pytest.mark.parametrize("command", ["compare", "inspect", "profile"])
 def test_a_function_that_raises_shows_the_users_lines_only(
     command: str, model: Path, capsys: pytest.CaptureFixture[str]
 ):

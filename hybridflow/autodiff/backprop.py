@@ -28,6 +28,7 @@ from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import GradientError, message
 from hybridflow.core.node import Edge, Node, in_gradient
 from hybridflow.core.op import REGISTRY, Joint, No, Op, Stops
+from hybridflow.core.profiling import PROFILER
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.builder import GraphBuilder
@@ -119,6 +120,9 @@ def backprop(
     Returns:
         The gradient of each source that a path reaches; the others have none.
     """
+    profiler = PROFILER.get()
+    if profiler is not None and current().tracer is None:
+        engine = profiler.engine(engine)
     if engine is RAW and visit is None:
         order = wanted_inputs(nodes, {node for node, _ in sources})
         if order is not None:

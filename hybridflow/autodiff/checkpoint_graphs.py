@@ -14,7 +14,7 @@ from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.op import Joint, No, Op, Saves, register
 from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import silenced
-from hybridflow.ir.evaluate import RUN_NODE, lower_graph, run_lowering
+from hybridflow.ir.evaluate import NAMER, RUN_NODE, lower_graph, run_lowering
 from hybridflow.ir.graph import Edge, Graph
 
 _TESTED = No("made by hf.checkpoint; tested with it")
@@ -127,7 +127,7 @@ def _run_outlined(graph: Graph, xs: Sequence[Any]) -> Any:
         return _one_or_all(lower_graph(graph)(*xs))
     around = SIZES.get()
     sizes = None if around is None or not graph.dims.hints else around[1]
-    key = ("outlined checkpoint", *(() if sizes is None else sizes.items()))
+    key = ("outlined checkpoint", NAMER.get(), *(() if sizes is None else sizes.items()))
     found = graph.executables.get(key)
     if found is None:
         found = graph.executables[key] = outlined(lower_graph(graph, sizes))

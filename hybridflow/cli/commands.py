@@ -54,6 +54,26 @@ def inspect(arguments: argparse.Namespace, console: Console) -> bool:
     return True
 
 
+def profile(arguments: argparse.Namespace, console: Console) -> bool:
+    """``hybridflow profile``: print where the time goes, eagerly and compiled, and write a page or a flame chart."""
+    target = load_target(arguments.target, arguments.shapes)
+    compiled = fresh_copy(target.function)
+    with users_errors():
+        for title, eager in (("Eager", True), ("Compiled", False)):
+            with hf.config.run_eagerly(eager):
+                compiled(*target.args, **target.kwargs)  # what only a first call takes is no part of it
+                with hf.profile() as found:
+                    for _ in range(arguments.repeats):
+                        compiled(*target.args, **target.kwargs)
+            console.rule(f"{title}, {arguments.repeats} calls", align="left")
+            console.print(str(found), markup=False, highlight=False, soft_wrap=True)
+            if arguments.out is not None and not eager:
+                write = found.to_chrome_trace if arguments.out.suffix == ".json" else found.to_html
+                write(arguments.out)
+                console.print(f"Profile: {arguments.out}", markup=False, highlight=False)
+    return True
+
+
 def doctor(arguments: argparse.Namespace, console: Console) -> bool:
     """``hybridflow doctor``: print versions, devices and the XLA options in use, and compile something."""
     del arguments

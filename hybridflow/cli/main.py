@@ -46,10 +46,14 @@ def _parser() -> argparse.ArgumentParser:
     for name, run, text in (
         ("compare", commands.compare, "run a function eagerly and compiled, judge the results and time both"),
         ("inspect", commands.inspect, "show a function's graph, its cost and its traces"),
+        ("profile", commands.profile, "show where the time of a function goes, eagerly and compiled"),
     ):
         added = command(name, run, text)
         added.add_argument("target", metavar="FILE.py:FUNCTION", help=_TARGET_HELP)
         added.add_argument("--shapes", nargs="+", metavar="SPEC", help="random arguments, such as f32[4,3] i32[4]")
+        if name == "profile":
+            added.add_argument("--repeats", type=_positive, default=10, help="calls of each mode (%(default)s)")
+            added.add_argument("--out", type=Path, help="a page (.html) or a flame chart (.json) of the compiled calls")
         if name == "compare":
             added.add_argument("--repeats", type=_positive, help="calls of each mode to time; default: about a second")
             added.add_argument("--gradients", action="store_true", help="compare gradients too")

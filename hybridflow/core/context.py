@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from hybridflow.core.node import FOREVER, Edge, next_sequence
 from hybridflow.core.observer import binder_now
+from hybridflow.core.profiling import PROFILER
 
 NEVER = 1 << 63
 """The `start` of a context in which nothing is recorded: no node is that young."""
@@ -78,8 +79,8 @@ class Context:
 
     Attributes:
         tracer: the tracer that turns operations into nodes, or None.
-        binder: what operations are handed to instead of being executed: the tracer, or who keeps results for a function
-            that is run again.
+        binder: what operations are handed to instead of being executed: the tracer, who keeps results for a function
+            that is run again, or who takes their time.
         tapes: the active tapes, outermost first.
         grad: whether what requires a gradient is recorded; a tape records what it watches in any case.
         start: recordings older than this are followed by no active tape, nor forever.
@@ -100,7 +101,9 @@ class Context:
         autocast: AutocastProtocol | None = None,
     ) -> None:
         self.tracer = tracer
-        self.binder = binder_now() if tracer is None else tracer
+        self.binder: Any = tracer
+        if tracer is None:
+            self.binder = binder_now() or PROFILER.get()
         self.tapes = tapes
         self.grad = grad
         self.start = min([tape.first_sequence for tape in tapes]) if tapes else FOREVER if grad else NEVER

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 from hybridflow.core.dims import SIZES, Dim, substitute
 from hybridflow.core.errors import ShapeError, message
@@ -98,7 +99,24 @@ def symbol_positions(graph: Graph) -> tuple[tuple[int, int, str], ...]:
 
 def run_lowering(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
     """Run a node as jax operations."""
-    return node.op.lower(*inputs, **attrs)
+    namer = NAMER.get()
+    if namer is None:
+        return node.op.lower(*inputs, **attrs)
+    with namer(node):
+        return node.op.lower(*inputs, **attrs)
+
+
+class NamerProtocol(Protocol):
+    """What names the operations of a lowered program after the nodes that they come from."""
+
+    suffix: str
+
+    def __call__(self, node: Node) -> AbstractContextManager[Any]:
+        """Return the scope in which a node is lowered."""
+        ...
+
+
+NAMER: ContextVar[NamerProtocol | None] = ContextVar("namer", default=None)
 
 
 RUN_NODE: ContextVar[RunNode] = ContextVar("run_node", default=run_lowering)
@@ -111,5 +129,7 @@ def lower_graph(graph: Graph, sizes: Mapping[str, int] | None = None) -> Callabl
     def lowered(*values: Any) -> tuple[Any, ...]:
         return evaluate(graph, values, RUN_NODE.get(), sizes=sizes)
 
-    lowered.__name__ = "".join(c if c.isalnum() else "_" for c in graph.name) or "graph"
+    namer = NAMER.get()
+    name = "".join(c if c.isalnum() else "_" for c in graph.name) or "graph"
+    lowered.__name__ = name if namer is None else name + namer.suffix
     return lowered

@@ -10,7 +10,7 @@ from hybridflow.core.dispatch import run_raw
 from hybridflow.core.node import Node
 from hybridflow.core.op import No, Op, register
 from hybridflow.ir.costs import Bodies, Body
-from hybridflow.ir.evaluate import evaluate, lower_graph
+from hybridflow.ir.evaluate import NAMER, evaluate, lower_graph
 from hybridflow.ir.graph import Graph
 
 _FINAL = "put into graphs that nobody differentiates any more"
@@ -50,7 +50,7 @@ def _outlined_kernel(*xs: Any, graph: Graph) -> Any:
 def _outlined_lower(*xs: Any, graph: Graph) -> Any:
     around = SIZES.get()
     sizes = None if around is None or not graph.dims.hints else around[1]
-    key = ("outlined", *(() if sizes is None else sizes.items()))
+    key = ("outlined", NAMER.get(), *(() if sizes is None else sizes.items()))
     found = graph.executables.get(key)
     if found is None:
         found = graph.executables[key] = outlined(lower_graph(graph, sizes))

@@ -26,6 +26,7 @@ from hybridflow.core.observer import OBSERVED
 from hybridflow.core.op import Op
 from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_known
+from hybridflow.core.profiling import PROFILER
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.traced_float import NeedsNumber
@@ -249,6 +250,9 @@ class Trace:
 
     def executable(self, values: Sequence[Any], device: Any) -> Executable:
         """Return the executable for the shapes of the inputs, compiling it if there is none yet."""
+        profiler = PROFILER.get()
+        if profiler is not None:
+            return profiler.executable(self, values, device)
         if self.only is not None and device is None:
             return self.only
         sizes = {name: values[i].shape[axis] for i, axis, name in self.symbols}

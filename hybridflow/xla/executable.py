@@ -19,7 +19,7 @@ from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.ir.effects import has_effects
-from hybridflow.ir.evaluate import lower_graph
+from hybridflow.ir.evaluate import NAMER, lower_graph
 from hybridflow.ir.fusion import reads_never
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.store.keeping import Entry, entry_for
@@ -97,7 +97,9 @@ def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, 
     steps = _Steps(lambda: function.lower(*arguments), wide)
     with steps.context():
         entry: Entry | str = "not stored: it calls Python functions"
-        if not calls_host:
+        if NAMER.get() is not None:
+            entry = "not stored: it is profiled"
+        elif not calls_host:
             entry = entry_for(
                 graph, arguments, donate=donated, sizes=sizes, device=device, options=options,
                 text=lambda: steps.lower().as_text(),

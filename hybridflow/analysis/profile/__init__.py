@@ -1,0 +1,77 @@
+"""`hf.profile`: where the time of a block goes."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+
+from hybridflow.analysis.profile.events import read_kernels
+from hybridflow.analysis.profile.recorder import Recorder
+from hybridflow.analysis.profile.result import Profile as Profile
+from hybridflow.core.context import CONTEXT, Context, current
+from hybridflow.core.errors import TraceError, message
+from hybridflow.core.profiling import PROFILER
+from hybridflow.xla.pending import synchronize
+
+
+@contextmanager
+def profile() -> Generator[Profile]:
+    """Take the time of everything that runs in a block, eager and compiled.
+
+    Eager operations and gradient rules are timed one by one, results awaited. Compiled functions are compiled once
+    more, so that the kernels that XLA makes can be joined to the graph's nodes and the user's lines; that is a run of
+    its own kind in the profile and no part of the calls. Only the thread that enters the block is profiled.
+
+    Taking times costs time: what a plain operation costs more here is measured and shown in the table.
+
+    Returns:
+        The profile, which is filled when the block ends: ``print(p)`` is a table; `Profile` says what else there is.
+
+    Raises:
+        TraceError: in a compiled function, or inside of another profile.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> x = hf.ones((64, 64))
+        >>> with hf.profile() as p:
+        ...     y = hf.tanh(x @ x)
+        >>> sorted(row.name for row in p.operations)
+        ['matmul', 'tanh']
+    """
+    context = current()
+    if context.tracer is not None or PROFILER.get() is not None:
+        where = "in a compiled function" if context.tracer is not None else "inside of another profile"
+        raise TraceError(message(f"profile: entered {where}", hint="Enter it once, around the calls."))
+    synchronize()
+    recorder, result = Recorder(), Profile()
+    folder = Path(tempfile.mkdtemp(prefix="hybridflow-profile-"))
+    try:
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        jax.profiler.start_trace(folder, profiler_options=options)
+        try:
+            yield from _recorded(recorder, result)
+        finally:
+            jax.profiler.stop_trace()
+        result.fill(recorder, read_kernels(folder, recorder.calls))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _recorded(recorder: Recorder, result: Profile) -> Generator[Profile]:
+    context = current()
+    profiler = PROFILER.set(recorder)
+    outer = CONTEXT.set(Context(None, context.tapes, context.device, context.grad, context.autocast))
+    result.start = time.perf_counter_ns()
+    try:
+        yield result
+    finally:
+        result.end = time.perf_counter_ns()
+        PROFILER.reset(profiler)
+        CONTEXT.reset(outer)

@@ -1,0 +1,371 @@
+"""What `hf.profile` found."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+from rich.table import Table
+
+from hybridflow.analysis.profile.events import Kernel, covered
+from hybridflow.analysis.profile.overhead import overhead_per_operation
+from hybridflow.analysis.profile.recorder import Call, Recorder, Run
+from hybridflow.analysis.report import page, table_html
+from hybridflow.analysis.timing import format_seconds
+from hybridflow.backend.files import write_text
+from hybridflow.core.node import GRADIENT, Node, Where, scope_of, where_file_line
+from hybridflow.ir.graph import Graph
+
+SHOWN = 20
+"""How many rows a printed table has."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Runs of one kind, or of one line, together.
+
+    Attributes:
+        name: of the operation; of the operations that XLA fused into one kernel, joined by `` + ``; or the line.
+        phase: ``forward`` or ``gradient``; both for a line that has both.
+        mode: ``eager`` or ``compiled``.
+        calls: how often it ran.
+        seconds: how long, without what ran within it.
+        bytes: what the results of eager operations take; 0 for compiled ones.
+        line: ``FILE:LINE`` of the user's code; several, joined by ``, ``, for a fusion of several; empty if unknown.
+    """
+
+    name: str
+    phase: str
+    mode: str
+    calls: int
+    seconds: float
+    bytes: int
+    line: str
+
+
+@dataclass(frozen=True)
+class CompiledCall:
+    """One call of a compiled function.
+
+    Attributes:
+        name: the function's.
+        seconds: until its results were there.
+        kernels: how many kernels ran.
+        attributed: the share of the time in which a kernel ran that computes nodes of the graph, from 0 to 1; kernels
+            that ran at the same time count once.
+        temporary_bytes: what the executable needs besides its arguments and results, bytes.
+    """
+
+    name: str
+    seconds: float
+    kernels: int
+    attributed: float
+    temporary_bytes: int
+
+
+class Profile:
+    """Where the time of a block went: see `hf.profile`."""
+
+    def __init__(self) -> None:
+        self.start = self.end = 0
+        self._runs: list[Run] = []
+        self._calls: list[Call] = []
+        self._kernels: list[Kernel] = []
+        self._memory: list[tuple[int, int]] = []
+
+    def fill(self, recorder: Recorder, kernels: list[Kernel]) -> None:
+        """Take what was recorded."""
+        self._runs, self._calls, self._kernels = recorder.runs, recorder.calls, kernels
+        self._memory = sorted(recorder.memory)
+
+    # -- what is known ----------------------------------------------------------------------------------------
+
+    @property
+    def seconds(self) -> float:
+        """How long the block took."""
+        return (self.end - self.start) / 1e9
+
+    @property
+    def compiling(self) -> float:
+        """How long of it was spent on compiling functions for this profile, in seconds."""
+        return sum(run.end - run.start for run in self._runs if run.kind == "compile") / 1e9
+
+    @property
+    def operations(self) -> list[Row]:
+        """One row per operation, phase and mode, the longest first."""
+        return self._rows(by_line=False)
+
+    @property
+    def lines(self) -> list[Row]:
+        """One row per line of the user's code, the longest first."""
+        return self._rows(by_line=True)
+
+    @property
+    def calls(self) -> list[CompiledCall]:
+        """The calls of compiled functions, in order."""
+        by_call: defaultdict[Call, list[Kernel]] = defaultdict(list)
+        for kernel in self._kernels:
+            by_call[kernel.call].append(kernel)
+        return [_compiled_call(call, by_call[call]) for call in self._calls]
+
+    @property
+    def overhead(self) -> float:
+        """How long of it the profile itself took for eager operations, in seconds, as measured on a small one."""
+        count = sum(1 for run in self._runs if run.kind != "compile")
+        return count * overhead_per_operation() if count else 0.0
+
+    @property
+    def memory(self) -> list[tuple[float, int]]:
+        """The bytes of arrays that eager operations of the block made and that were alive, over time.
+
+        ``(seconds since the block began, bytes)``, a pair for every change. The temporaries of a compiled call count
+        while it runs.
+        """
+        changes = list(self._memory)
+        for call, found in zip(self._calls, self.calls, strict=True):
+            changes += [(call.start, found.temporary_bytes), (call.end, -found.temporary_bytes)]
+        alive, result = 0, list[tuple[float, int]]()
+        for time, size in sorted(changes):
+            if self.start <= time <= self.end:
+                alive += size
+                result.append(((time - self.start) / 1e9, alive))
+        return result
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest of `memory`."""
+        return max((size for _, size in self.memory), default=0)
+
+    def node_seconds(self, graph: Graph) -> dict[Node, float]:
+        """Return how long each node of a compiled function's graph ran, in all calls together.
+
+        The time of a fusion is divided evenly among its nodes. It colours pictures:
+        ``graph.to_html(path, color=p.node_seconds(graph))``.
+
+        Args:
+            graph: what ``fn.graph(*args)`` returned.
+        """
+        found: defaultdict[Node, float] = defaultdict(float)
+        for kernel in self._kernels:
+            if kernel.call.program.graph is graph:
+                for node in kernel.nodes:
+                    found[node] += kernel.own / len(kernel.nodes) / 1e9
+        return dict(found)
+
+    def _rows(self, *, by_line: bool) -> list[Row]:
+        groups: defaultdict[tuple[str, str, str, str], list[tuple[float, int]]] = defaultdict(list)
+        for name, phase, mode, line, seconds, size in self._timed():
+            key = (line or name, "", "", line) if by_line else (name, phase, mode, "")
+            groups[key].append((seconds, size))
+        lines: defaultdict[Any, Counter[str]] = defaultdict(Counter)
+        phases: defaultdict[Any, set[tuple[str, str]]] = defaultdict(set)
+        for name, phase, mode, line, _, _ in self._timed():
+            key = (line or name, "", "", line) if by_line else (name, phase, mode, "")
+            lines[key][line] += 1
+            phases[key].add((phase, mode))
+        rows = [
+            Row(
+                name=key[0],
+                phase=" and ".join(sorted({phase for phase, _ in phases[key]})),
+                mode=" and ".join(sorted({mode for _, mode in phases[key]})),
+                calls=len(members),
+                seconds=sum(seconds for seconds, _ in members),
+                bytes=sum(size for _, size in members),
+                line=", ".join(sorted(line for line in lines[key] if line)) if by_line else _few(lines[key]),
+            )
+            for key, members in groups.items()
+        ]
+        return sorted(rows, key=lambda row: -row.seconds)
+
+    def _timed(self) -> Iterable[tuple[str, str, str, str, float, int]]:
+        """Yield name, phase, mode, line, seconds and bytes of everything that ran, but for compilations."""
+        for run in self._runs:
+            if run.kind != "compile":
+                phase = "gradient" if run.kind == "gradient" else _phase(run.where)
+                yield run.name, phase, "eager", _line(run.where), (run.end - run.start - run.inside) / 1e9, run.bytes
+        for kernel in self._kernels:
+            if kernel.nodes:
+                counts = Counter(node.op.name for node in kernel.nodes)
+                name = " + ".join(f"{count} {one}" if count > 1 else one for one, count in counts.items())
+                phases = sorted({_phase(node.where) for node in kernel.nodes})
+                line = ", ".join(sorted({_line(node.where) for node in kernel.nodes} - {""}))
+                yield name, " and ".join(phases), "compiled", line, kernel.own / 1e9, 0
+            else:
+                yield f"XLA's own {kernel.name.partition('.')[0]}", "forward", "compiled", "", kernel.own / 1e9, 0
+
+    # -- showing ----------------------------------------------------------------------------------------------
+
+    def table(self, rows: Sequence[Row] | None = None) -> list[tuple[str, ...]]:
+        """Return rows as text: name, phase, mode, calls, time, share of the block, bytes, line."""
+        working = max(self.seconds - self.compiling, 1e-12)
+        return [
+            (
+                row.name, row.phase, row.mode, str(row.calls), format_seconds(row.seconds),
+                f"{row.seconds / working:.1%}", f"{row.bytes:,}" if row.bytes else "", row.line,
+            )
+            for row in (self.operations if rows is None else rows)
+        ]  # fmt: skip
+
+    def summary(self) -> str:
+        """Return what the block took, and what of it no row of the table has."""
+        working = self.seconds - self.compiling
+        timed = sum(row.seconds for row in self.operations)
+        parts = [f"{format_seconds(working)} in the block"]
+        if self.compiling:
+            parts[0] += f", besides {format_seconds(self.compiling)} of compiling for this profile"
+        if timed < working:
+            parts.append(f"{format_seconds(working - timed)} of it between operations: Python, dispatch, waiting")
+        if self.overhead:
+            parts.append(f"taking times cost about {format_seconds(self.overhead)} of that")
+        if self.peak_bytes:
+            parts.append(f"at most {self.peak_bytes:,} bytes were alive that operations of the block had made")
+        for name, found in _by_name(self.calls).items():
+            share = sum(one.attributed * one.seconds for one in found) / sum(one.seconds for one in found)
+            parts.append(f"{name}: {len(found)} compiled calls, {share:.1%} of their time in kernels of the graph")
+        return ";\n".join(parts) + "."
+
+    def __str__(self) -> str:
+        import io
+
+        from rich.console import Console
+
+        table = Table(title="Where the time went", title_justify="left")
+        for column in _COLUMNS:
+            table.add_column(column, overflow="fold")
+        rows = self.table()
+        for row in rows[:SHOWN]:
+            table.add_row(*row)
+        if len(rows) > SHOWN:
+            rest = sum(row.seconds for row in self.operations[SHOWN:])
+            table.add_row(f"{len(rows) - SHOWN} more", "", "", "", format_seconds(rest), "", "", "")
+        text = io.StringIO()
+        Console(file=text, width=140, color_system=None).print(table)
+        return text.getvalue() + self.summary()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = self.table()[:SHOWN]
+        return table_html(_COLUMNS, rows) + "".join(f"<p>{line}</p>" for line in self.summary().splitlines())
+
+    def to_html(self, path: str | PathLike[str]) -> None:
+        """Write the tables by operation and by line as a page that needs no network.
+
+        Args:
+            path: the file.
+        """
+        body = "\n".join(
+            [
+                "<h1>Where the time went</h1>",
+                *[f"<p>{line}</p>" for line in self.summary().splitlines()],
+                "<h2>By operation</h2>",
+                table_html(_COLUMNS, self.table()),
+                "<h2>By line</h2>",
+                table_html(_COLUMNS, self.table(self.lines)),
+            ]
+        )
+        write_text(path, page("Where the time went", body))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain Python values."""
+        return {
+            "seconds": self.seconds,
+            "compiling": self.compiling,
+            "overhead": self.overhead,
+            "peak_bytes": self.peak_bytes,
+            "operations": [vars(row) for row in self.operations],
+            "lines": [vars(row) for row in self.lines],
+            "calls": [vars(call) for call in self.calls],
+            "memory": self.memory,
+        }
+
+    def to_chrome_trace(self, path: str | PathLike[str]) -> None:
+        """Write a flame chart in the Trace Event Format, which ui.perfetto.dev and chrome://tracing open.
+
+        Args:
+            path: the file.
+
+        Reference:
+            "Trace Event Format", Chromium project.
+        """
+        events: list[dict[str, Any]] = [
+            self._event(run.name, run.kind, 0, run.start, run.end, {"line": _line(run.where)}) for run in self._runs
+        ]
+        events += [
+            self._event(call.name, "call", 0, call.start, call.end, {"line": _line(call.where)})
+            for call in self._calls
+        ]
+        for kernel, lane in _lanes(self._kernels):
+            names = {"operations": [node.op.name for node in kernel.nodes],
+                     "lines": sorted({_line(node.where) for node in kernel.nodes})}  # fmt: skip
+            events.append(self._event(kernel.name, "kernel", lane, kernel.start, kernel.end, names))
+        for lane in sorted({event["tid"] for event in events}):
+            name = f"XLA {lane}" if lane else "Python"
+            events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": lane, "args": {"name": name}})
+        for seconds, size in self.memory:
+            events.append({"ph": "C", "name": "bytes", "pid": 1, "ts": seconds * 1e6, "args": {"bytes": size}})
+        write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+
+    def _event(
+        self, name: str, kind: str, thread: int, start: float, end: float, args: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        return {
+            "ph": "X", "name": name, "cat": kind, "pid": 1, "tid": thread, "ts": (start - self.start) / 1e3,
+            "dur": (end - start) / 1e3, "args": dict(args),
+        }  # fmt: skip
+
+
+_COLUMNS = ("operation", "phase", "mode", "calls", "time", "share", "bytes made", "line")
+
+
+def _compiled_call(call: Call, kernels: Sequence[Kernel]) -> CompiledCall:
+    ours = covered([kernel for kernel in kernels if kernel.nodes], call.start, call.end)
+    memory: Any = call.program.executable.compiled.memory_analysis()
+    temporary = 0 if memory is None else int(memory.temp_size_in_bytes)
+    seconds = (call.end - call.start) / 1e9
+    return CompiledCall(call.name, seconds, len(kernels), ours / max(call.end - call.start, 1), temporary)
+
+
+def _lanes(kernels: Iterable[Kernel]) -> Iterable[tuple[Kernel, int]]:
+    """Yield kernels with lanes, from 1 on, in which they lie beside or within each other, as a flame chart needs it."""
+    lanes: list[list[float]] = []
+    for kernel in sorted(kernels, key=lambda one: (one.start, -one.end)):
+        for number, ends in enumerate(lanes, 1):
+            while ends and ends[-1] <= kernel.start:
+                ends.pop()
+            if not ends or kernel.end <= ends[-1]:
+                ends.append(kernel.end)
+                yield kernel, number
+                break
+        else:
+            lanes.append([kernel.end])
+            yield kernel, len(lanes)
+
+
+def _by_name(calls: Iterable[CompiledCall]) -> dict[str, list[CompiledCall]]:
+    found: defaultdict[str, list[CompiledCall]] = defaultdict(list)
+    for call in calls:
+        found[call.name].append(call)
+    return found
+
+
+def _phase(where: Where | None) -> str:
+    return "gradient" if scope_of(where).partition("/")[0] == GRADIENT else "forward"
+
+
+def _line(where: Where | None) -> str:
+    place = where_file_line(where)
+    return "" if place is None else f"{os.path.basename(place[0])}:{place[1]}"
+
+
+def _few(lines: Counter[str]) -> str:
+    """Return the line of most of some runs, and how many others there are."""
+    named = [line for line, _ in lines.most_common() if line]
+    if not named:
+        return ""
+    return named[0] if len(named) == 1 else f"{named[0]} and {len(named) - 1} more"

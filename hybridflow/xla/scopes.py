@@ -1,0 +1,142 @@
+"""Executables whose instructions say which nodes of the graph they compute."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import jax
+
+from hybridflow.core.node import Node
+from hybridflow.ir.evaluate import NAMER
+from hybridflow.ir.graph import Graph
+from hybridflow.xla.executable import Executable, compile_graph
+
+_NAME = re.compile(r"hfn(\d+)")
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.$-]+) \(.*\{\s*$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.$-]+) = ")
+_CALLS = re.compile(r"calls=%?([\w.$-]+)")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_OPERAND = re.compile(r"%([\w.$-]+)")
+_RUNS_OTHERS = re.compile(r" (?:while|conditional|call)\(")
+_FUSION = re.compile(r" fusion\(")
+
+
+class Namer:
+    """Names the nodes of a graph while it is lowered.
+
+    Attributes:
+        suffix: what is added to the program's name.
+        nodes: the nodes, by number.
+    """
+
+    def __init__(self, suffix: str) -> None:
+        self.suffix = suffix
+        self.nodes: list[Node] = []
+        self._numbers: dict[Node, int] = {}
+
+    def __call__(self, node: Node) -> AbstractContextManager[Any]:
+        """Return the scope in which a node is lowered."""
+        number = self._numbers.get(node)
+        if number is None:
+            number = self._numbers[node] = len(self.nodes)
+            self.nodes.append(node)
+        return jax.named_scope(f"hfn{number}")
+
+    def node(self, op_name: str) -> Node | None:
+        """Return the innermost node in an instruction's name."""
+        found = _NAME.findall(op_name)
+        return self.nodes[int(found[-1])] if found else None
+
+
+def compile_named(graph: Graph, namer: Namer, **options: Any) -> Executable:
+    """Compile a graph as `compile_graph` does, with its nodes named, without the store.
+
+    Args:
+        graph: the graph.
+        namer: what names the nodes.
+        **options: as `compile_graph` takes them.
+    """
+    token = NAMER.set(namer)
+    try:
+        return compile_graph(graph, **options)
+    finally:
+        NAMER.reset(token)
+
+
+class Instruction(NamedTuple):
+    """An instruction of a program.
+
+    Attributes:
+        nodes: the nodes that it computes; a fusion computes several.
+        computation: the part of the program that it is in: a loop's body is one of its own.
+        runs_others: whether it runs other parts: a loop, a branch, a call.
+    """
+
+    nodes: tuple[Node, ...]
+    computation: str
+    runs_others: bool
+
+
+def instructions(hlo: str, namer: Namer) -> dict[str, Instruction]:
+    """Return the instructions of a program by name.
+
+    What XLA added without a name, such as the first half of a long sum or a copy, serves those that read it, or else
+    those that it reads: it has their nodes.
+
+    Args:
+        hlo: the text of the optimised program.
+        namer: what named the nodes.
+    """
+    found = _parsed(hlo)
+    inside: defaultdict[str, list[str]] = defaultdict(list)
+    for one in found.values():
+        inside[one.computation] += one.names
+    nodes = {name: _nodes([*one.names, *inside.get(one.fused, ())], namer) for name, one in found.items()}
+    readers: defaultdict[str, list[str]] = defaultdict(list)
+    for name, one in found.items():
+        for operand in one.operands:
+            readers[operand].append(name)
+    for name, one in found.items():
+        if not nodes[name]:
+            near = [node for other in readers[name] for node in nodes[other]]
+            near = near or [node for other in one.operands for node in nodes.get(other, ())]
+            nodes[name] = tuple(dict.fromkeys(near))
+    return {name: Instruction(nodes[name], one.computation, one.runs_others) for name, one in found.items()}
+
+
+class _Line(NamedTuple):
+    """An instruction's line: what it is named after, where it is, what it reads, what is fused in it."""
+
+    names: list[str]
+    computation: str
+    operands: list[str]
+    fused: str
+    runs_others: bool
+
+
+def _parsed(hlo: str) -> dict[str, _Line]:
+    found: dict[str, _Line] = {}
+    computation = ""
+    for line in hlo.splitlines():
+        head = _COMPUTATION.match(line)
+        if head:
+            computation = head[1]
+            continue
+        match = _INSTRUCTION.match(line)
+        if match:
+            body = line[match.end() :].split(", metadata=", 1)[0]
+            called = _CALLS.search(body) if _FUSION.search(body) else None
+            operands = _OPERAND.findall(body.split("), ", 1)[0])
+            names = _OP_NAME.findall(line)
+            fused = called[1] if called else ""
+            found[match[1]] = _Line(names, computation, operands, fused, bool(_RUNS_OTHERS.search(body)))
+    return found
+
+
+def _nodes(names: Iterable[str], namer: Namer) -> tuple[Node, ...]:
+    found = [node for node in map(namer.node, names) if node is not None]
+    return tuple(dict.fromkeys(found))
