@@ -27,6 +27,7 @@ from hybridflow.tracing.convert import (
     runtime,
     scopes,
     source,
+    staged,
 )
 
 Runtime = runtime.Runtime
@@ -83,12 +84,12 @@ FAULTS: dict[str, tuple[Any, str, Any, list[str]]] = {
     "first-set variables always have a value": (
         loops, "Late", lambda value, ran, text: value, ["while_unset"]),
     "a loop's numbers keep their dtype": (
-        loops, "is_number", lambda leaf: False, ["while_int_becomes_float"]),
-    "dtypes do not settle": (
-        loops._Loop, "adapted_by_first_step", lambda self: False, ["loop_number_in_branch"]),
+        loops, "takes_dtype", lambda number, dtype: False, ["while_int_becomes_float", "loop_number_in_branch"]),
+    "a loop's numbers keep their kind": (
+        loops, "kinds_of", lambda number: frozenset((int,)), ["loop_number_changes_kind"]),
     "a loop over rows ignores its exits": (
         loops, "truth", lambda value: hf.asarray(True), ["for_break", "for_return"]),
-    "integers wrap": (loops, "require_range", lambda *_: None, ["while_overflow"]),
+    "integers wrap": (staged, "add_check", lambda *_: None, ["while_overflow"]),
     "the rows of append are reversed": (
         loops, "append_rows", lambda lists, stacked, n, call: [
             call(lists[0].append, stacked[0][0][i]) for i in reversed(range(n))], ["append_rows"]),
@@ -136,6 +137,10 @@ def must_raise(function: Any, argument: Any, text: str) -> None:
         hf.compile(function)(argument)
 
 
+def must_equal(function: Any, argument: Any) -> None:
+    assert hf.compile(function)(argument).item() == function(argument).item()
+
+
 def undefined(x):
     if x > 0:
         y = x
@@ -155,6 +160,14 @@ def overflow(x):
         n = n * 3
         x = x - 1
     return n
+
+
+def changes_kind(x):
+    n = 1
+    while x > 0:
+        n = n * 0.5
+        x = x - 1
+    return x * n
 
 
 def number_in_branch(xs):
@@ -178,8 +191,9 @@ SPECIAL: dict[str, Any] = {
     "if_undefined": lambda: must_raise(undefined, hf.asarray(1.0), "'y' has a value if the condition at .* is true"),
     "if_python_objects": lambda: must_raise(if_python_objects, hf.asarray(1.0), "is not the same Python object"),
     "while_unset": lambda: must_raise(unset, hf.asarray(1.0), "'y' is set by the loop"),
-    "while_overflow": lambda: must_raise(overflow, hf.asarray(30), "leaves the range of int32"),
+    "while_overflow": lambda: must_raise(overflow, hf.asarray(50), "is larger than 2"),
     "loop_number_in_branch": lambda: hf.compile(number_in_branch)(hf.asarray([1.0, 3.0, 2.0]).astype(hf.float64)),
+    "loop_number_changes_kind": lambda: must_equal(changes_kind, hf.asarray(2.5)),
     "private_names": lambda: hf.compile(HIDDEN)(hf.asarray(1.0)),
 }
 

@@ -16,10 +16,10 @@ from hybridflow.core.dtypes import (
     is_integer,
     kind_of,
     promote_types,
-    weak_dtype,
 )
 from hybridflow.core.errors import ArgumentTypeError, DTypeError, ShapeError, message
 from hybridflow.core.op import REGISTRY
+from hybridflow.core.staged_number import default_dtype_of, weak_dtype_of
 
 NUMBERS = frozenset({bool, int, float, complex})
 Sequences = (list, tuple, range)
@@ -153,10 +153,10 @@ def common_dtype(leaves: list[Any]) -> DType:
     if strong is None:
         if not weak:
             return default_dtype(0.0)
-        result = default_dtype(weak[0])
+        result = default_dtype_of(weak[0])
         for leaf in weak[1:]:
-            result = promote_types(result, default_dtype(leaf))
+            result = promote_types(result, default_dtype_of(leaf))
         return result
     for leaf in weak:
-        strong = weak_dtype(leaf, strong)
+        strong = weak_dtype_of(leaf, strong)
     return strong

@@ -214,7 +214,7 @@ def _range_of(dtype: DType) -> tuple[int, int]:
     if is_integer(dtype):
         info = np.iinfo(dtype)
         return int(info.min), int(info.max)
-    largest = int(ml_dtypes.finfo(np.dtype("float32") if dtype == complex64 else dtype).max)
+    largest = int(float(ml_dtypes.finfo(np.dtype("float32") if dtype == complex64 else dtype).max))
     return -largest, largest
 
 

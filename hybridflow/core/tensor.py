@@ -42,6 +42,7 @@ from hybridflow.core.op import REGISTRY, No, Op, register
 from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_calls
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
+from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.traced_float import TracedFloat
 
 _new = object.__new__
@@ -411,6 +412,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     wanted = None if dtype is None else as_dtype(dtype)
     if type(obj) is TracedFloat:
         return obj.tensor(wanted or float32)
+    if type(obj) is StagedNumber:
+        return obj.tensor(wanted)
     if isinstance(obj, TensorMethods):
         tensor = as_tensor(obj)
         if wanted is not None and tensor.dtype != wanted:
@@ -455,7 +458,7 @@ def _size_tensor(size: Dim | SizeFloat, dtype: DType) -> Tensor:
 def tensors_in(obj: Any) -> bool:
     """Whether a nested sequence has tensors or Variables in it."""
     if not isinstance(obj, list | tuple):
-        return isinstance(obj, TensorMethods) or type(obj) in (TracedFloat, Dim, SizeFloat)
+        return isinstance(obj, TensorMethods) or type(obj) in (TracedFloat, StagedNumber, Dim, SizeFloat)
     return not NUMBERS.issuperset(map(type, cast("list[Any]", obj))) and any(map(tensors_in, cast("list[Any]", obj)))
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from hybridflow.core.dtypes import DType, float32, kind_of
 from hybridflow.core.errors import LeakError, message
 from hybridflow.core.node import Where, user_place
+from hybridflow.core.staged_number import StagedNumber
 
 
 class NeedsNumber(BaseException):
@@ -118,6 +119,8 @@ class TracedFloat:
         return self._foreign(other)
 
     def _foreign(self, other: Any) -> Any:
+        if type(other) is StagedNumber:
+            return NotImplemented
         return self.needed() if isinstance(other, bool | int | float | complex) else NotImplemented
 
     def __getattr__(self, name: str) -> Any:

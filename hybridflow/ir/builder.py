@@ -12,12 +12,13 @@ from hybridflow.core.context import NEVER, Context, context_of, current
 from hybridflow.core.dims import DimScope
 from hybridflow.core.dispatch import visible_outputs
 from hybridflow.core.dtypes import DType, is_differentiable
-from hybridflow.core.errors import DTypeError, HybridflowError, LeakError, TraceError, message
+from hybridflow.core.errors import DTypeError, LeakError, TraceError, message
 from hybridflow.core.node import FOREVER, Edge, Node, Where, format_where, make_node, user_place
 from hybridflow.core.notes import Notes, make_leaf, requires
 from hybridflow.core.op import REGISTRY, Op, Stops, register
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
+from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
@@ -25,6 +26,8 @@ from hybridflow.ir.checks import Check
 from hybridflow.ir.graph import INPUT, Graph, constant_node, input_node
 from hybridflow.ir.initial import needed_for, value_now
 from hybridflow.ir.variables import VariableState
+
+_UNKNOWN = frozenset({TracedFloat, StagedNumber})
 
 
 class Scope:
@@ -348,7 +351,7 @@ class GraphBuilder:
             )  # fmt: skip
         edges = tuple([self.edge_of(tensor) for tensor in inputs])
         for value in attrs.values():
-            if type(value) is TracedFloat or (type(value) is tuple and TracedFloat in map(type, value)):
+            if type(value) in _UNKNOWN or (type(value) is tuple and not _UNKNOWN.isdisjoint(map(type, value))):
                 hash(value)  # an attribute is part of the graph: the number itself is needed
         if op.saves.hidden:
             attrs = {**attrs, "residuals": residuals}
@@ -469,7 +472,7 @@ def trace_with_variables(
     return Traced(graph, captures, tuple(builder.checks), tuple(builder.variables.values()))
 
 
-def add_check(ok: Tensor, error: type[HybridflowError], text: str, example: Exception | None = None) -> None:
+def add_check(ok: Tensor, error: type[Exception], text: str, example: Exception | None = None) -> None:
     """Make the current trace's calls fail with `error`, or `example` again, unless `ok` (bool, shape ()) holds."""
     tracer = current().tracer
     assert isinstance(tracer, GraphBuilder)

@@ -28,6 +28,7 @@ from hybridflow.core.dtypes import (
 from hybridflow.core.errors import AxisError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
+from hybridflow.core.staged_number import StagedNumber, weak_dtype_of
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array, make_tensor
 from hybridflow.core.variable import Variable
 
@@ -75,12 +76,13 @@ def promote(*values: TensorLike) -> tuple[Tensor, ...]:
         return promote(asarray(values[0]), *values[1:])
     for tensor, value in zip(tensors, values, strict=True):
         if tensor is None:
-            dtype = weak_dtype(value, dtype)
+            dtype = weak_dtype_of(value, dtype)
     result: list[Tensor] = []
     mixed = dtype is float32 and current().autocast is not None  # the operation itself decides what is cast to what
     for tensor, value in zip(tensors, values, strict=True):
         if tensor is None:
-            check_fits(value, dtype)
+            if type(value) is not StagedNumber:
+                check_fits(value, dtype)
             tensor = asarray(value, dtype=dtype)
         fits = tensor.dtype == dtype or (mixed and tensor.dtype.num in LOW_PRECISION)
         result.append(tensor if fits else cast_to(tensor, dtype))

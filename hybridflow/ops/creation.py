@@ -26,6 +26,7 @@ from hybridflow.core.dtypes import (
 )
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Op, Sample, Stops, op, public_names
+from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.ops.common import (
     Shape,
@@ -112,6 +113,8 @@ def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: str |
         return bind(full.op, (), {"shape": sizes, "fill_value": fill_value, "dtype": dtype})
     if type(fill_value) is TracedFloat:
         fill_value = fill_value.tensor(found or float32)
+    if type(fill_value) is StagedNumber:
+        fill_value = asarray(fill_value, dtype=found)
     if not is_number(fill_value):
         tensor = as_tensor(fill_value)
         return broadcast_to(tensor if found is None else cast_to(tensor, found), sizes)

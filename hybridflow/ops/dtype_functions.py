@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 
 from hybridflow.core.dtypes import DType, as_dtype, complex64, complex128, float32, float64, kind_of, promote_types
-from hybridflow.core.dtypes import weak_dtype as _weak_dtype
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, message
 from hybridflow.core.op import public_names
+from hybridflow.core.staged_number import weak_dtype_of as _weak_dtype_of
 from hybridflow.ops.common import is_number
 
 
@@ -203,7 +203,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
         )  # fmt: skip
     for value in arrays_and_dtypes:
         if is_number(value):
-            found = _weak_dtype(value, found)
+            found = _weak_dtype_of(value, found)
     return found
 
 

@@ -7,13 +7,14 @@ are known, so the index is hashable, its result's shape needs no arithmetic, and
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from hybridflow.core.context import is_tracing
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceError, message
+from hybridflow.core.staged_number import INT, StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array
 from hybridflow.core.variable import Variable
 
@@ -126,10 +127,12 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
             raise ArgumentTypeError(
                 message(f"getitem: {item} is not an index", got=f"x[{item}]", hint="Use an integer, or a mask tensor.")
             )
-        if item is None or item is Ellipsis or isinstance(item, slice | Dim):
+        if type(item) is StagedNumber and item.kinds == INT:
+            items.append(item.raw)
+        elif item is None or item is Ellipsis or isinstance(item, slice | Dim):
             items.append(item)
         else:
-            items.append(item.__index__() if _is_integer(item) else _index_tensor(item))
+            items.append(cast(Any, item).__index__() if _is_integer(item) else _index_tensor(item))
     used = sum(_width(item) for item in items)
     if used > len(shape):
         raise IndexRangeError(

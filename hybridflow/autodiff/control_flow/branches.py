@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.transform import SplitGradient, split_gradient
 from hybridflow.core.context import current
 from hybridflow.core.convert import common_dtype, is_number
+from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message, structure_text
 from hybridflow.core.node import Edge, format_where
 from hybridflow.core.op import No, Op, Saves, register
@@ -95,6 +97,7 @@ def join(
     true: tuple[Traced, list[Any]],
     false: tuple[Traced, list[Any]],
     operands: Sequence[Tensor] = (),
+    dtypes: Mapping[int, DType] = MappingProxyType({}),
 ) -> list[Tensor]:
     """Add the node of two traced branches and return its results.
 
@@ -103,8 +106,9 @@ def join(
         named: what messages call the results.
         true, false: the branches' graphs, and their results as Python made them: numbers take the other's dtype.
         operands: the tensors that both take.
+        dtypes: those that some results must have.
     """
-    when_true, when_false = _of_one_dtype(named, true, false)
+    when_true, when_false = _of_one_dtype(named, true, false, dtypes)
     _require_same_shapes(named, when_true.graph, when_false.graph)
     return _bind(chosen, list(operands), when_true, when_false, len(named))
 
@@ -164,18 +168,18 @@ def _branch(
 
 
 def _of_one_dtype(
-    named: list[str], true: tuple[Traced, list[Any]], false: tuple[Traced, list[Any]]
+    named: list[str], true: tuple[Traced, list[Any]], false: tuple[Traced, list[Any]], dtypes: Mapping[int, DType]
 ) -> tuple[Traced, Traced]:
     """Give Python numbers among the results the dtype of what the other branch has there.
 
     Raises:
         DTypeError: tensors of different dtypes.
     """
-    targets: dict[int, Any] = {}
+    targets: dict[int, Any] = dict(dtypes)
     (when_true, true_leaves), (when_false, false_leaves) = true, false
     for index, (name, a, b) in enumerate(zip(named, true_leaves, false_leaves, strict=True)):
         one, other = when_true.graph.output_specs[index], when_false.graph.output_specs[index]
-        if one.dtype == other.dtype:
+        if index in targets or one.dtype == other.dtype:
             continue
         if not is_number(a) and not is_number(b):
             raise DTypeError(

@@ -219,7 +219,7 @@ class TensorArray:
 
     def _position(self, method: str, index: Any) -> Any:
         """Return an index as indexing takes it."""
-        if isinstance(index, int) and not isinstance(index, bool):
+        if type(index) is int:
             if not -self._size <= index < self._size:
                 raise IndexRangeError(
                     message(f"TensorArray.{method}: index {index} is out of range for {self._size} elements",

@@ -11,15 +11,28 @@ import numpy as np
 from hybridflow.autodiff.control_flow.bodies import predicate, trace_function
 from hybridflow.autodiff.control_flow.branches import join
 from hybridflow.autodiff.graph_ops import inline
+from hybridflow.core.dtypes import DType, default_dtype, is_integer
 from hybridflow.core.errors import CheckError, TraceError, message
 from hybridflow.core.node import format_where, user_place
+from hybridflow.core.staged_number import INT, StagedNumber, weak_dtype_of
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ir.builder import Traced, add_check, trace_body
 from hybridflow.ir.checks import again
 from hybridflow.tracing.convert.cells import Cells
 from hybridflow.tracing.convert.poison import UNSET, Late, Poison, set_in_one, spoken
 from hybridflow.tracing.convert.regions import DEPTH, is_too_deep, region
-from hybridflow.tracing.convert.values import Value, difference, is_number, same_python, shown, truth, zeros_like
+from hybridflow.tracing.convert.staged import as_integer, kinds_of, magnitude, raw_dtype, staged, staged_int
+from hybridflow.tracing.convert.values import (
+    Value,
+    difference,
+    is_number,
+    is_real_number,
+    made_at,
+    same_python,
+    shown,
+    truth,
+    zeros_like,
+)
 
 Block = Callable[[], Any]
 RAISED = "__hybridflow_raised__"
@@ -87,7 +100,7 @@ class _Branches:
                     value = value.value
                 if value is not UNSET:
                     parts[variable] = Value.of(value)
-                    made += parts[variable].dynamic()
+                    made += [_left_behind(leaf) for leaf in parts[variable].dynamic()]
             return [*made, *ran.values()]
 
         traced, _, leaves = trace_function(name, body, [], lambda _: ())
@@ -105,7 +118,8 @@ class _Branches:
         try:
             block()
         except Exception as error:
-            if not getattr(error, RAISED, False):
+            # What Python's own arithmetic raises, only the calls that come here must see either.
+            if not getattr(error, RAISED, False) and type(error) not in (ZeroDivisionError, OverflowError):
                 raise
             add_raise(error)
             return False
@@ -155,17 +169,19 @@ class _Branches:
             for p, q in zip(one.dynamic(), two.dynamic(), strict=True)
         ]
         if true.raised or false.raised:  # no call that counts has another value
-            constant = [is_number(leaf) for leaf in one.dynamic()]
+            constant = [is_number(leaf) and type(leaf) is not StagedNumber for leaf in one.dynamic()]
         else:
             constant = [same and name in true.parts and name in false.parts for same in constant]
+        pairs = list(zip(one.dynamic(), two.dynamic(), strict=True))
         places = [plan.add(name, index) for index in range(len(constant))]
+        finish = [plan.meet(place, *pair) for place, pair in zip(places, pairs, strict=True)]
         one_sided = (name in true.parts) != (name in false.parts) and not (true.raised or false.raised)
         partly = name in true.ran or name in false.ran or (one_sided and not name.startswith("."))
         late = plan.add_ran(name) if partly else None
 
         def build(made: list[Any]) -> Any:
-            known = zip(constant, one.dynamic(), places, strict=True)
-            value = one.filled([leaf if same else made[place] for same, leaf, place in known])
+            known = zip(constant, one.dynamic(), places, finish, strict=True)
+            value = one.filled([leaf if same else last(made[place]) for same, leaf, place, last in known])
             if late is None:
                 return value
             text = message(f"{spoken(name)} has no value on the way that the call took past {self.place}",
@@ -182,12 +198,38 @@ class _Plan:
         self.true, self.false = true, false
         self.named: list[str] = []
         self.wanted: list[tuple[str, int]] = []
+        self.dtypes: dict[int, DType] = {}
 
     def add(self, name: str, index: int) -> int:
         """Add a leaf of a variable, and return its place among the results."""
         self.named.append(spoken(name))
         self.wanted.append((name, index))
         return len(self.wanted) - 1
+
+    def meet(self, place: int, one: Any, other: Any) -> Callable[[Any], Any]:
+        """Say in which dtype two leaves meet, if one is a number, and return what makes the result's value."""
+        name = self.wanted[place][0]
+        numbers = [leaf for leaf in (one, other) if is_real_number(leaf)]
+        if len(numbers) == 2:
+            kinds = kinds_of(one) | kinds_of(other)
+            self.dtypes[place] = raw_dtype(kinds)
+            if name.startswith(".") and name != ".result":
+                return _as_it_is
+            origin = f"{spoken(name)}: {made_at(one)} if the condition is true, {made_at(other)} if it is false"
+            limit = max(magnitude(one), magnitude(other))
+            return lambda tensor: staged(kinds, tensor, limit, origin)
+        if not numbers:
+            return _as_it_is
+        number = numbers[0]
+        tensor = other if one is number else one
+        dtype = default_dtype(tensor) if is_number(tensor) else as_tensor(tensor).dtype
+        target = self.dtypes[place] = weak_dtype_of(number, dtype)
+        if type(number) is not StagedNumber:
+            return _as_it_is
+        if not is_integer(target) or target == np.uint64 or number.limit <= np.iinfo(target).max:
+            return _as_it_is
+        self.dtypes[place] = raw_dtype(INT)
+        return lambda tensor: as_integer(staged_int(tensor), target)
 
     def add_ran(self, name: str) -> int:
         """Add whether a variable has a value."""
@@ -196,7 +238,7 @@ class _Plan:
     def join(self, pred: Any) -> list[Any]:
         """Add the node and return its results."""
         sides = [self.side(self.true, self.false), self.side(self.false, self.true)]
-        return join(predicate("cond", pred), self.named, sides[0], sides[1])
+        return join(predicate("cond", pred), self.named, sides[0], sides[1], dtypes=self.dtypes)
 
     def side(self, mine: _Outcome, other: _Outcome) -> tuple[Traced, list[Any]]:
         """Return a branch's graph with the planned results, zeros where only the other branch has a value."""
@@ -216,12 +258,26 @@ class _Plan:
                 leaves.append(name in mine.parts if source is None else mine.leaves[source])
             elif name in mine.parts:
                 source = starts[name] + index
-                leaves.append(mine.leaves[source])
+                leaf = mine.parts[name].dynamic()[index]
+                plain = is_number(leaf) and type(leaf) is not StagedNumber
+                leaves.append(leaf if plain else mine.leaves[source])
             else:
                 source = None
-                leaves.append(other.parts[name].dynamic()[index])
+                leaf = other.parts[name].dynamic()[index]
+                leaves.append(leaf.raw if type(leaf) is StagedNumber else leaf)
             sources.append(source)
         return _selected(mine.traced, position, sources, leaves), leaves
+
+
+def _as_it_is(tensor: Any) -> Any:
+    return tensor
+
+
+def _left_behind(leaf: Any) -> Any:
+    """Return what a branch's graph returns for a leaf; what a plain number becomes depends on the other branch."""
+    if type(leaf) is StagedNumber:
+        return leaf.raw
+    return False if is_real_number(leaf) else leaf
 
 
 def _selected(traced: Traced, count: int, sources: list[int | None], leaves: list[Any]) -> Traced:

@@ -9,27 +9,30 @@ from typing import Any
 import jax
 
 from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import as_tensor
 from hybridflow.ops import effects
 from hybridflow.tracing.convert import filtered, protocols
 from hybridflow.tracing.convert.branches import value_on_tensor
 from hybridflow.tracing.convert.filtered import Filtered, truths
 from hybridflow.tracing.convert.rows import Rows, TensorRange, enumerated, ranged, reversed_rows, zipped
-from hybridflow.tracing.convert.values import is_tensor, truth
+from hybridflow.tracing.convert.staged import as_bool
+from hybridflow.tracing.convert.staged_math import NUMBER_FUNCTIONS
+from hybridflow.tracing.convert.values import is_staged, is_tensor, truth
 
 _MISSING = object()
 
 
 def concerned(value: Any) -> bool:
     """Whether a builtin's argument is a tensor or made of tensors."""
-    return is_tensor(value) or type(value) in (Rows, TensorRange)
+    return is_staged(value) or type(value) in (Rows, TensorRange)
 
 
 def any_true(iterable: Iterable[Any]) -> Any:
     """Return ``any``: a tensor if it depends on one."""
     found: Any = None
     for item in truths(iterable, neutral=False):
-        if is_tensor(item):
+        if is_staged(item):
             found = truth(item) if found is None else PUBLIC.logical_or(found, truth(item))
         elif item:
             return True
@@ -40,7 +43,7 @@ def all_true(iterable: Iterable[Any]) -> Any:
     """Return ``all``: a tensor if it depends on one."""
     found: Any = None
     for item in truths(iterable, neutral=True):
-        if is_tensor(item):
+        if is_staged(item):
             found = truth(item) if found is None else PUBLIC.logical_and(found, truth(item))
         elif not item:
             return False
@@ -55,13 +58,13 @@ def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]
             return filtered.extreme(python, better, args[0], key, () if default is _MISSING else (default,))
         items = list(args[0]) if len(args) == 1 else list(args)
         keys = items if key is None else [key(item) for item in items]
-        if not items or not any(map(is_tensor, keys)):
+        if not items or not any(map(is_staged, keys)):
             given = {} if default is _MISSING else {"default": default}
             return python(items, key=key, **given) if len(args) == 1 else python(*args, key=key)
         best, best_key = items[0], keys[0]
         for item, item_key in zip(items[1:], keys[1:], strict=True):
             found = better(item_key, best_key)
-            if is_tensor(found):
+            if is_staged(found):
                 best, best_key = value_on_tensor(
                     found, lambda pair=(item, item_key): pair, lambda pair=(best, best_key): pair
                 )
@@ -83,9 +86,13 @@ def sorted_items(iterable: Iterable[Any], *, key: Callable[[Any], Any] | None = 
     return [whole[order[index]] for index in range(len(items))]
 
 
+def _bool(value: Any) -> Any:
+    return as_bool(value) if type(value) is StagedNumber else truth(value)
+
+
 def printed(*values: Any, sep: str | None = " ", end: str | None = "\n", **more: Any) -> None:
     """Print, at every call if there are tensors among the values."""
-    tensors = any(is_tensor(leaf) for leaf in jax.tree_util.tree_leaves(values))
+    tensors = any(is_staged(leaf) for leaf in jax.tree_util.tree_leaves(values))
     if more.get("file") is None and tensors:
         effects.print(*values, sep=sep, end=end)
     else:
@@ -101,7 +108,7 @@ def contains(item: Any, container: Any) -> Any:
         found = users(container, item)
         return truth(found) if is_tensor(found) else any_true(found) if isinstance(found, list) else bool(found)
     several = isinstance(container, list | tuple)
-    if several and (is_tensor(item) or any(map(is_tensor, container))):
+    if several and (is_staged(item) or any(map(is_staged, container))):
         return any_true(True if item is one else item == one for one in container)
     return item in container
 
@@ -112,17 +119,22 @@ ALWAYS: dict[Any, Callable[..., Any]] = {
 }  # fmt: skip
 """Builtins whose items may be tensors."""
 ON_TENSORS: dict[Any, Callable[..., Any]] = {
-    range: ranged, enumerate: enumerated, zip: zipped, reversed: reversed_rows, bool: truth,
+    range: ranged, enumerate: enumerated, zip: zipped, reversed: reversed_rows, bool: _bool,
 }  # fmt: skip
 """Builtins that are another function if an argument is a tensor."""
 ON_FILTERED: dict[Any, Callable[..., Any]] = {sum: filtered.summed, len: filtered.counted}
 """Builtins that are another function if a tensor says which items there are."""
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) is StagedNumber
+
+
 def replacement(function: Any) -> Callable[..., Any] | None:
     """Return what stands for a builtin in converted code, None for those that stay."""
     try:
-        return ALWAYS.get(function) or ON_TENSORS.get(function) or ON_FILTERED.get(function)
+        found = ALWAYS.get(function) or ON_TENSORS.get(function) or ON_FILTERED.get(function)
+        return found or NUMBER_FUNCTIONS.get(function)
     except TypeError:  # what cannot be hashed is no builtin
         return None
 
@@ -131,6 +143,8 @@ def replaces(function: Any, args: tuple[Any, ...]) -> bool:
     """Whether a call of a builtin is one of its replacement."""
     if function in ON_FILTERED:
         return bool(args) and type(args[0]) is Filtered
+    if function in NUMBER_FUNCTIONS:
+        return any(map(_is_number, args))
     return function in ALWAYS or any(map(concerned, args))
 
 

@@ -12,7 +12,7 @@ from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.errors import ArgumentError, TraceError, message
 from hybridflow.ir.builder import add_check
 from hybridflow.tracing.convert.branches import value_on_tensor, value_where, where_now
-from hybridflow.tracing.convert.values import is_tensor, negated, truth
+from hybridflow.tracing.convert.values import is_staged, negated, truth
 
 
 class Maybe:
@@ -55,14 +55,14 @@ def unknown_length() -> TraceError:
 
 def keeps(test: Any) -> Any:
     """Return a comprehension's filter, which must be Python's."""
-    if is_tensor(test):
+    if is_staged(test):
         raise unknown_length()
     return test
 
 
 def kept(test: Any, value: Callable[[], Any]) -> tuple[Any, ...]:
     """Return the items that a filter keeps: one, none, or one that may be none."""
-    if is_tensor(test):
+    if is_staged(test):
         return (Maybe(truth(test), value),)
     return (value(),) if test else ()
 
@@ -96,7 +96,7 @@ def truths(iterable: Iterable[Any], neutral: bool) -> Iterator[Any]:
 
 
 def _as_bool(value: Any) -> Any:
-    return truth(value) if is_tensor(value) else bool(value)
+    return truth(value) if is_staged(value) else bool(value)
 
 
 def extreme(
@@ -129,7 +129,7 @@ def extreme(
         wins = _or(wins, negated(has))
         best = _chosen(_and(test, wins), found, best)
         has = _or(has, test)
-    if not is_tensor(has):
+    if not is_staged(has):
         return best[0] if has else python((), **({"default": default[0]} if default else {}))
     if default:
         return value_on_tensor(has, lambda: best[0], lambda: default[0])
@@ -141,9 +141,9 @@ def extreme(
 
 
 def _or(a: Any, b: Any) -> Any:
-    if is_tensor(a) and is_tensor(b):
+    if is_staged(a) and is_staged(b):
         return PUBLIC.logical_or(a, b)
-    return (b if is_tensor(b) and not a else a or b) if not is_tensor(a) else (a if not b else True)
+    return (b if is_staged(b) and not a else a or b) if not is_staged(a) else (a if not b else True)
 
 
 def _and(a: Any, b: Any) -> Any:
@@ -151,6 +151,6 @@ def _and(a: Any, b: Any) -> Any:
 
 
 def _chosen(test: Any, one: Any, other: Any) -> Any:
-    if is_tensor(test):
+    if is_staged(test):
         return value_on_tensor(test, lambda: one, lambda: other)
     return one if test else other

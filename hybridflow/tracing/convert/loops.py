@@ -11,17 +11,26 @@ from hybridflow.autodiff.control_flow import scan
 from hybridflow.autodiff.control_flow.loops import iterate
 from hybridflow.autodiff.control_flow.tensor_array import begun_with, shapes_to_begin_with
 from hybridflow.autodiff.namespaces import PUBLIC
-from hybridflow.core.convert import common_dtype
 from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
+from hybridflow.core.staged_number import BOOL, INT, LARGEST, Kinds, weak_dtype_of
 from hybridflow.core.tensor import as_tensor, asarray
 from hybridflow.ir.builder import trace_with_variables
 from hybridflow.tracing.convert.branches import dead, where_now
 from hybridflow.tracing.convert.cells import Cells
-from hybridflow.tracing.convert.counters import require_range
 from hybridflow.tracing.convert.poison import UNSET, Late, Poison, spoken
 from hybridflow.tracing.convert.regions import append_rows, before_change, region
 from hybridflow.tracing.convert.rows import Rows, TensorRange
-from hybridflow.tracing.convert.values import Value, is_dynamic, is_number, made_at, same_python, truth
+from hybridflow.tracing.convert.staged import kinds_of, raw_dtype, raw_of, staged, staged_int, takes_dtype
+from hybridflow.tracing.convert.values import (
+    Value,
+    is_dynamic,
+    is_number,
+    is_real_number,
+    made_at,
+    same_python,
+    truth,
+    type_name,
+)
 
 
 class LoopNames(NamedTuple):
@@ -63,8 +72,7 @@ class _Loop:
         self.place = where_now()
         self.before = cells.read()
         wanted = {*names.head, *names.live}
-        self.looked = False
-        self.counters: set[tuple[str, int]] = set()
+        self.weak: dict[tuple[str, int], Kinds] = {}
         self.first_step: Callable[[], dict[str, tuple[Value, list[tuple[Any, Any]]]]] = dict
         self.carried = [name for name in names.bound if name in wanted]
         self.live = names.live
@@ -82,7 +90,7 @@ class _Loop:
             else:
                 self.values[name] = Value.of(value)
                 leaves = enumerate(self.values[name].leaves)
-                self.counters |= {(name, index) for index, leaf in leaves if type(leaf) is int}
+                self.weak.update({(name, index): kinds_of(leaf) for index, leaf in leaves if is_real_number(leaf)})
 
     # -- before -----------------------------------------------------------------------------------------------
 
@@ -100,6 +108,8 @@ class _Loop:
                 continue
             parts, specs = found
             self.values[name] = Value.of(parts.filled([zeros_of(*spec) for spec in specs]))
+            leaves = enumerate(parts.leaves)
+            self.weak.update({(name, index): kinds_of(leaf) for index, leaf in leaves if is_real_number(leaf)})
             if not name.startswith("."):
                 self.ran[name] = asarray(False)
 
@@ -115,34 +125,23 @@ class _Loop:
                 value = value.value if type(value) is Late else value
                 if name in self.carried and value is not UNSET and type(value) is not Poison:
                     parts = Value.of(value)
-                    found[name] = parts, [(t.shape, t.dtype) for t in map(as_tensor, parts.dynamic())]
+                    found[name] = parts, list(map(_spec, parts.dynamic()))
             return []
 
         trace_with_variables(once, [], "loop_first_step")
         return found
 
-    def adapted_by_first_step(self) -> bool:
-        """Give variables that start as Python numbers the dtypes that a step from the numbers gives them."""
-        if self.looked:
-            return False
-        self.looked = True
-        changed = False
-        for name, (parts, specs) in self.first_step().items():
-            before = self.values[name]
-            if parts.tree != before.tree:
-                continue
-            dtypes = iter(specs)
-            for index, leaf in enumerate(before.leaves):
-                if is_dynamic(leaf):
-                    dtype = next(dtypes)[1]
-                    if is_number(leaf) and dtype != as_tensor(leaf).dtype:
-                        before.leaves[index] = asarray(leaf, dtype=dtype)
-                        changed = True
-        return changed
-
     def initial(self) -> tuple[Any, ...]:
         """Return what the loop starts with."""
-        return tuple([self.values[name].dynamic() + self.flag(name) for name in self.carried])
+        return tuple([self.begun(name) + self.flag(name) for name in self.carried])
+
+    def begun(self, name: str) -> list[Any]:
+        """Return what the loop starts with for a variable: numbers in the dtypes that keep them."""
+        return [
+            raw_of(leaf, raw_dtype(self.weak[name, index])) if (name, index) in self.weak else leaf
+            for index, leaf in enumerate(self.values[name].leaves)
+            if is_dynamic(leaf)
+        ]
 
     def flag(self, name: str) -> list[Any]:
         """Return whether a variable has a value, if that depends."""
@@ -151,10 +150,24 @@ class _Loop:
     def value(self, name: str, leaves: Sequence[Any]) -> Any:
         """Return a variable's value of what is carried for it."""
         if name not in self.ran:
-            return self.values[name].filled(list(leaves))
+            return self.filled(name, leaves)
         text = message(f"{spoken(name)} is set by the loop at {self.place}, which made no step that sets it",
                        hint="Give it a value before the loop.")  # fmt: skip
-        return Late(self.values[name].filled(list(leaves[:-1])), leaves[-1], text)
+        return Late(self.filled(name, leaves[:-1]), leaves[-1], text)
+
+    def filled(self, name: str, leaves: Sequence[Any]) -> Any:
+        """Return a variable's value of its leaves, with numbers in place of what keeps them."""
+        value = self.values[name]
+        places = [index for index, leaf in enumerate(value.leaves) if is_dynamic(leaf)]
+        made: list[Any] = []
+        for index, leaf in zip(places, leaves, strict=True):
+            kinds = self.weak.get((name, index))
+            if kinds is not None:
+                first = made_at(value.leaves[index])
+                origin = f"{spoken(name)}: {first} before the loop at {self.place}, another kind later"
+                leaf = staged(kinds, leaf, 1 if kinds == BOOL else LARGEST, origin)
+            made.append(leaf)
+        return value.filled(made)
 
     # -- a step -----------------------------------------------------------------------------------------------
 
@@ -221,29 +234,51 @@ class _Loop:
 
     def leaf_after(self, what: str, key: tuple[str, int], a: Any, b: Any, adapt: dict[tuple[str, int], Any]) -> Any:
         """Return a leaf after a step, as a tensor of the dtype it had before."""
-        one, other = as_tensor(a), as_tensor(b)
-        if key in self.counters:
-            require_range(other, what, self.place)
-        if one.shape != other.shape:
+        kinds = self.weak.get(key)
+        if is_real_number(b) and kinds is not None:
+            found = kinds | kinds_of(b)
+            if found != kinds:
+                adapt[key] = found
+            return raw_of(b, raw_dtype(found))
+        self.require_shape(what, a, b)
+        if kinds is not None:
+            other = as_tensor(b)
+            if not takes_dtype(a, other.dtype):
+                raise self.other_dtype(what, a, b)
+            adapt[key] = other.dtype
+            return other
+        one = as_tensor(a)
+        if is_number(b):
+            dtype = weak_dtype_of(b, one.dtype)
+            if dtype == one.dtype:
+                return asarray(b, dtype=dtype)
+        else:
+            dtype = as_tensor(b).dtype
+            if dtype == one.dtype:
+                return as_tensor(b)
+        if not is_number(a) and key not in self.adapted:
+            raise self.other_dtype(what, a, b)
+        adapt[key] = dtype if is_number(b) else self.once_more(what, key, one.dtype, dtype)
+        return asarray(b, dtype=dtype)
+
+    def require_shape(self, what: str, a: Any, b: Any) -> None:
+        """Raise if a leaf has another shape after a step."""
+        one, other = (() if is_number(leaf) else as_tensor(leaf).shape for leaf in (a, b))
+        if one != other:
             raise ShapeError(
-                message(f"{what} changes its shape in the loop at {self.place}: {one.shape} and then {other.shape}",
+                message(f"{what} changes its shape in the loop at {self.place}: {one} and then {other}",
                         got=f"{made_at(a)} before, {made_at(b)} after",
                         hint="Keep the shape, or start with the other one.")
             )  # fmt: skip
-        if is_number(b):
-            dtype = common_dtype([b, a if is_number(a) else one])
-            if dtype == one.dtype:
-                return asarray(b, dtype=dtype)
-            adapt[key] = dtype
-        elif one.dtype != other.dtype:
-            if not is_number(a) and key not in self.adapted:
-                raise DTypeError(
-                    message(f"{what} is {one.dtype} before and {other.dtype} after a step of the loop at {self.place}",
-                            got=f"{made_at(a)} before, {made_at(b)} after",
-                            hint="Cast it, or start with the other dtype.")
-                )  # fmt: skip
-            adapt[key] = other.dtype if is_number(a) else self.once_more(what, key, one.dtype, other.dtype)
-        return other
+
+    def other_dtype(self, what: str, a: Any, b: Any) -> DTypeError:
+        """Return the error for a leaf that has another dtype after a step."""
+        one, other = (type_name(leaf) for leaf in (a, b))
+        return DTypeError(
+            message(f"{what} is {one} before and {other} after a step of the loop at {self.place}",
+                    got=f"{made_at(a)} before, {made_at(b)} after",
+                    hint="Cast it, or start with the other dtype.")
+        )  # fmt: skip
 
     adapted: frozenset[tuple[str, int]] = frozenset()
 
@@ -270,9 +305,6 @@ class _Loop:
             try:
                 last = loop(self.initial())
                 break
-            except (DTypeError, TraceError):
-                if not self.adapted_by_first_step():
-                    raise
             except _FirstWrite as found:
                 value = self.values[found.name]
                 whole = jax.tree_util.tree_unflatten(value.tree, value.leaves)
@@ -280,6 +312,10 @@ class _Loop:
             except _Adapt as adapt:
                 self.adapted = self.adapted | adapt.leaves.keys()
                 for (name, index), dtype in adapt.leaves.items():
+                    if isinstance(dtype, frozenset):
+                        self.weak[name, index] = dtype
+                        continue
+                    self.weak.pop((name, index), None)
                     value = self.values[name]
                     leaves = list(value.leaves)
                     leaves[index] = asarray(leaves[index], dtype=dtype)
@@ -296,6 +332,14 @@ class _Loop:
     def names(self) -> list[str]:
         """The names of the carried values, for messages."""
         return self.carried
+
+
+def _spec(leaf: Any) -> tuple[Any, Any]:
+    """Return the shape and dtype of what a loop carries for a leaf."""
+    if is_real_number(leaf):
+        return (), raw_dtype(kinds_of(leaf))
+    tensor = as_tensor(leaf)
+    return tensor.shape, tensor.dtype
 
 
 def zeros_of(shape: Any, dtype: Any) -> Any:
@@ -316,7 +360,7 @@ def while_on_tensor(test: Callable[[], Any], step: Callable[[], Any], names: Loo
 
     def condition(*state: Any) -> Any:
         loop.enter(state)
-        return truth(as_tensor(test()))
+        return truth(test())
 
     def run(*state: Any) -> Any:
         loop.enter(state)
@@ -340,7 +384,7 @@ def while_with_effects(goes: Any, test: Callable[[], Any], step: Callable[[], An
 
     def body() -> Any:
         step()
-        return truth(as_tensor(test()))
+        return truth(test())
 
     loop.discover(body)
 
@@ -350,7 +394,7 @@ def while_with_effects(goes: Any, test: Callable[[], Any], step: Callable[[], An
             again = body()
         return again, *loop.leave()
 
-    first = truth(as_tensor(goes))
+    first = truth(goes)
     loop.run(lambda state: iterate(lambda goes, *_: goes, run, (first, *state), None, ["condition", *loop.names])[1:])
 
 
@@ -370,7 +414,7 @@ def for_on_rows(
 
     def condition(index: Any, *state: Any) -> Any:
         loop.enter(state)
-        return PUBLIC.logical_and(index < count, truth(as_tensor(test())))
+        return PUBLIC.logical_and(index < count, truth(test()))
 
     def run(index: Any, *state: Any) -> Any:
         loop.enter(state)
@@ -413,7 +457,7 @@ def for_on_range(
     """Trace a loop over a range with a tensor among its ends; `test` says whether it goes on."""
     loop = _Loop(Cells(names.bound, step, test), names)
     start, stop, stride = numbers.state()
-    loop.discover(lambda: step(start))
+    loop.discover(lambda: step(staged_int(start)))
     up = stride > 0 if not isinstance(numbers.step, int) else None
 
     def condition(index: Any, *state: Any) -> Any:
@@ -424,12 +468,12 @@ def for_on_range(
         if test is None:
             return more
         loop.enter(state)
-        return PUBLIC.logical_and(more, truth(as_tensor(test())))
+        return PUBLIC.logical_and(more, truth(test()))
 
     def run(index: Any, *state: Any) -> Any:
         loop.enter(state)
         with region(loop.cells):
-            step(index)
+            step(staged(INT, index, numbers.limit))
         return index + stride, *loop.leave()
 
     loop.run(lambda state: iterate(condition, run, (start, *state), None, ["index", *loop.names])[1:])

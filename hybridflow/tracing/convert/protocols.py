@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
@@ -16,8 +17,8 @@ from hybridflow.tracing.convert import callee as callees
 from hybridflow.tracing.convert.values import negated
 
 _PLAIN = frozenset(
-    {Tensor, Variable, TracedFloat, int, float, bool, complex, str, bytes, list, tuple, dict, set, type(None), range,
-     np.ndarray, type, slice}
+    {Tensor, Variable, TracedFloat, StagedNumber, int, float, bool, complex, str, bytes, list, tuple, dict, set,
+     type(None), range, np.ndarray, type, slice}
 )  # fmt: skip
 """Types whose special methods are no user's."""
 

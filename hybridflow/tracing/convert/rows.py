@@ -8,10 +8,15 @@ from typing import Any
 import numpy as np
 
 from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core.dtypes import int32, int64
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ir.builder import add_check
-from hybridflow.tracing.convert.values import is_tensor
+from hybridflow.tracing.convert.staged import magnitude, raw_of, staged_int
+from hybridflow.tracing.convert.values import is_staged, is_tensor
+
+_INT32 = int(np.iinfo(np.int32).max)
 
 
 class Rows:
@@ -56,9 +61,10 @@ def enumerated(iterable: Any, start: Any = 0) -> Any:
     if rows is None:
         return enumerate(iterable, start)
     numbers: Any = PUBLIC.arange(rows.length)
+    first = staged_int(as_tensor(start)) if is_tensor(start) else start
     return Rows(
         (numbers, *rows.tensors),
-        lambda row: (row[0] + start, rows.build(row[1:])),
+        lambda row: (staged_int(row[0]) + first, rows.build(row[1:])),
         lambda: enumerate(iter(rows), start),
     )
 
@@ -98,6 +104,7 @@ class TensorRange:
 
     def __init__(self, start: Any, stop: Any, step: Any) -> None:
         self.start, self.stop, self.step = start, stop, step
+        self.limit = 0
 
     def __iter__(self) -> Iterator[Any]:
         raise TraceError(
@@ -108,25 +115,30 @@ class TensorRange:
 
     def state(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return start, stop and step as tensors."""
-        start, stop, step = (as_tensor(one) for one in (self.start, self.stop, self.step))
-        dtype = max((one.dtype for one in (start, stop, step)), key=lambda one: np.dtype(one).itemsize)
-        casted: Any = [PUBLIC.astype(one, dtype) if one.dtype != dtype else one for one in (start, stop, step)]
-        return tuple(casted)
+        numbers = [staged_int(as_tensor(one)) if is_tensor(one) else one for one in (self.start, self.stop, self.step)]
+        self.limit = max(map(magnitude, numbers[:2]))
+        # Beyond the last step the index goes on by one step, which must not wrap.
+        narrow = self.limit <= _INT32 and (type(self.step) is int and abs(self.step) == 1)
+        made: Any = tuple([raw_of(one, int32 if narrow else int64) for one in numbers])
+        return made
 
 
 def ranged(*args: Any) -> Any:
-    """Return ``range``, which may end at a tensor."""
-    tensors = [one for one in args if is_tensor(one)]
+    """Return ``range``, which may end at a tensor, or at a number that a tensor decides."""
+    tensors = [one for one in args if is_staged(one)]
     if not tensors or not 1 <= len(args) <= 3:
         return range(*args)
     for tensor in tensors:
-        if tensor.shape != () or np.dtype(tensor.dtype).kind not in "iu":
+        if type(tensor) is StagedNumber:
+            if float in tensor.kinds:
+                raise TypeError("'float' object cannot be interpreted as an integer")
+        elif tensor.shape != () or np.dtype(tensor.dtype).kind not in "iu":
             raise ArgumentTypeError(
                 message("range: only an integer tensor of shape () is an index", got=str(as_tensor(tensor).spec))
             )
     step = args[2] if len(args) == 3 else 1
-    if is_tensor(step):
-        add_check(PUBLIC.not_equal(step, 0), ArgumentError, "range() arg 3 must not be zero")
+    if is_staged(step):
+        add_check(PUBLIC.not_equal(as_tensor(step), 0), ArgumentError, "range() arg 3 must not be zero")
     elif step == 0:
         return range(0, 0, step)  # raises Python's error
     if len(args) == 1:

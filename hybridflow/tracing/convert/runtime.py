@@ -11,6 +11,7 @@ from typing import Any
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError, message
+from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.ir.builder import add_check
 from hybridflow.ir.effects import has_effect
 from hybridflow.tracing import observe
@@ -22,7 +23,8 @@ from hybridflow.tracing.convert.filtered import Filtered, keeps, kept
 from hybridflow.tracing.convert.loops import LoopNames, for_on_range, for_on_rows, while_on_tensor, while_with_effects
 from hybridflow.tracing.convert.poison import Late, Poison
 from hybridflow.tracing.convert.rows import TensorRange, parts_of
-from hybridflow.tracing.convert.values import is_tensor, negated, truth
+from hybridflow.tracing.convert.staged import staged
+from hybridflow.tracing.convert.values import is_staged, is_tensor, negated, truth
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     **protocols.COMPARISONS, "Is": operator.is_, "IsNot": operator.is_not,
@@ -105,7 +107,7 @@ class Runtime:
         self, test: Any, true: Callable[[], Any], false: Callable[[], Any] | None, bound: Any, live: Any
     ) -> None:
         """Run an ``if``."""
-        if is_tensor(test):
+        if is_staged(test):
             branch_on_tensor(test, true, false, Cells(bound, true, false), live)
         elif test:
             true()
@@ -120,7 +122,7 @@ class Runtime:
         while True:
             before = _Effects()
             goes = test()
-            if is_tensor(goes):
+            if is_staged(goes):
                 if test_binds or before.grown():
                     while_with_effects(goes, test, step, names)
                 else:
@@ -155,7 +157,7 @@ class Runtime:
         goes: Any = True
         kept = tuple({*names.head, *names.live})
         for count, item in enumerate(iterable):
-            if not is_tensor(goes):
+            if not is_staged(goes):
                 step(item)
             else:
                 branch_on_tensor(goes, lambda item=item: step(item), None, Cells(names.bound, step, test), kept)
@@ -165,14 +167,15 @@ class Runtime:
                                 hint="Count in a while loop.")
                     )  # fmt: skip
             goes = test()
-            if not is_tensor(goes) and not goes:
+            if not is_staged(goes) and not goes:
                 break
 
     def none_of(self, *flags: Any) -> Any:
         """Whether no flag is set."""
         found: Any = None
         for flag in flags:
-            if is_tensor(flag):
+            if is_staged(flag):
+                flag = truth(flag)
                 found = flag if found is None else PUBLIC.logical_or(found, flag)
             elif flag:
                 return False
@@ -180,23 +183,23 @@ class Runtime:
 
     def and_(self, first: Any, second: Callable[[], Any], simple: bool) -> Any:
         """Return ``first and second``; a simple second operand may be computed in any case."""
-        if not is_tensor(first):
+        if not is_staged(first):
             return first and second()
         if simple and _is_flag(first):
             value = second()
             if _is_flag(value):
-                return PUBLIC.logical_and(first, value)
+                return _flags(PUBLIC.logical_and, first, value)
             return value_on_tensor(first, lambda: value, lambda: first)
         return value_on_tensor(first, second, lambda: first)
 
     def or_(self, first: Any, second: Callable[[], Any], simple: bool) -> Any:
         """Return ``first or second``."""
-        if not is_tensor(first):
+        if not is_staged(first):
             return first or second()
         if simple and _is_flag(first):
             value = second()
             if _is_flag(value):
-                return PUBLIC.logical_or(first, value)
+                return _flags(PUBLIC.logical_or, first, value)
             return value_on_tensor(first, lambda: first, lambda: value)
         return value_on_tensor(first, lambda: first, second)
 
@@ -206,7 +209,7 @@ class Runtime:
 
     def choose(self, test: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
         """Return ``true if test else false``."""
-        if is_tensor(test):
+        if is_staged(test):
             return value_on_tensor(test, true, false)
         return true() if test else false()
 
@@ -219,7 +222,7 @@ class Runtime:
 
     def holds(self, test: Any, text: Callable[[], Any]) -> Any:
         """Return what an ``assert`` asks; a tensor is checked by each call."""
-        if not is_tensor(test):
+        if not is_staged(test):
             return test
         add_check(truth(test), CheckError, str(text()))
         return True
@@ -328,5 +331,14 @@ class _Effects:
 
 
 def _is_flag(value: Any) -> bool:
-    """Whether a value is a bool tensor of shape ()."""
+    """Whether a value is a bool tensor of shape (), or a bool that a tensor decides."""
+    if type(value) is StagedNumber:
+        return value.kinds == BOOL
     return is_tensor(value) and value.shape == () and value.dtype == bool
+
+
+def _flags(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
+    """Return ``and`` or ``or`` of two flags."""
+    found = function(truth(first), truth(second))
+    numbers = type(first) is StagedNumber and type(second) is StagedNumber
+    return staged(BOOL, found, 1) if numbers else found

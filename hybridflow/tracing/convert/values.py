@@ -11,12 +11,15 @@ import numpy as np
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.node import format_where
+from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.convert.poison import Poison, spoken
+from hybridflow.tracing.convert.staged import staged
 
-_NUMBERS = frozenset({bool, int, float, complex, TracedFloat})
+_NUMBERS = frozenset({bool, int, float, complex, TracedFloat, StagedNumber})
+_REAL = _NUMBERS - {complex}
 
 
 def is_tensor(value: Any) -> bool:
@@ -24,8 +27,15 @@ def is_tensor(value: Any) -> bool:
     return type(value) is Tensor or isinstance(value, Tensor | Variable)
 
 
+def is_staged(value: Any) -> bool:
+    """Whether a value's truth depends on the call: a tensor, a Variable or a number that a tensor decides."""
+    return type(value) is StagedNumber or is_tensor(value)
+
+
 def truth(value: Any) -> Tensor:
-    """Return what ``bool`` of a tensor is, as a tensor."""
+    """Return what ``bool`` of a tensor or of a staged number is, as a tensor."""
+    if type(value) is StagedNumber:
+        return value.truth()
     tensor: Any = as_tensor(value)
     if tensor.size != 1:
         raise ShapeError(
@@ -38,13 +48,21 @@ def truth(value: Any) -> Tensor:
 
 
 def negated(value: Any) -> Any:
-    """Return ``not value``, a tensor of a tensor."""
-    return PUBLIC.logical_not(truth(value)) if is_tensor(value) else not value
+    """Return ``not value``: a tensor of a tensor, a staged bool of a staged number."""
+    if not is_staged(value):
+        return not value
+    no = PUBLIC.logical_not(truth(value))
+    return staged(BOOL, no, 1) if type(value) is StagedNumber else no
 
 
 def is_number(leaf: Any) -> bool:
     """Whether a leaf is a Python number, which takes the dtype of what it meets."""
     return type(leaf) in _NUMBERS
+
+
+def is_real_number(leaf: Any) -> bool:
+    """Whether a leaf is a Python number that a branch or loop can leave one: a bool, int or float."""
+    return type(leaf) in _REAL
 
 
 def is_dynamic(leaf: Any) -> bool:
@@ -78,7 +96,9 @@ def same_python(a: Any, b: Any) -> bool:
     """Whether two leaves are one Python value."""
     if a is b:
         return True
-    if type(a) is not type(b) or is_tensor(a) or isinstance(a, np.ndarray | jax.Array | TracedFloat):
+    if type(a) is not type(b) or is_tensor(a) or type(a) in (TracedFloat, StagedNumber):
+        return False
+    if isinstance(a, np.ndarray | jax.Array):
         return False
     if type(a) is float:
         return a == b and math.copysign(1, a) == math.copysign(1, b)
@@ -88,8 +108,15 @@ def same_python(a: Any, b: Any) -> bool:
         return False
 
 
+def type_name(leaf: Any) -> str:
+    """Return what messages call a leaf's type."""
+    return f"a Python {leaf.__class__.__name__}" if is_number(leaf) else str(as_tensor(leaf).dtype)
+
+
 def zeros_like(leaf: Any) -> Tensor:
     """Return zeros of a leaf's shape and dtype."""
+    if type(leaf) is StagedNumber:
+        leaf = leaf.raw
     tensor = as_tensor(leaf)
     return PUBLIC.full(tensor.shape, 0, dtype=tensor.dtype)
 
@@ -100,6 +127,9 @@ def made_at(leaf: Any) -> str:
         edge = leaf._edge
         where = None if edge is None else format_where(edge[0].where)
         return str(leaf.spec) + ("" if where is None else f" at {where}")
+    if type(leaf) is StagedNumber:
+        where = format_where(leaf.where)
+        return f"{leaf!r}" + ("" if where is None else f" at {where}")
     return repr(leaf)[:60]
 
 

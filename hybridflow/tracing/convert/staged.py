@@ -1,0 +1,589 @@
+"""The arithmetic of Python numbers that branches and loops on tensors decide: see `hybridflow.core.staged_number`.
+
+Floats are kept in float64 and rounded after every operation, as Python does: where XLA would fuse a product with a
+sum, or reorder, the op `number` stands between. Integers are kept in 64 bits; a call fails in which one would leave
+them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core.convert import is_number
+from hybridflow.core.dims import Dim, SizeFloat
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import (
+    DType,
+    bool_,
+    float16,
+    float64,
+    int64,
+    is_floating,
+    is_integer,
+)
+from hybridflow.core.errors import NumberRangeError, TracedValueError, message
+from hybridflow.core.node import format_where, user_place
+from hybridflow.core.op import No, Op, Stops, register
+from hybridflow.core.staged_number import (
+    BOOL,
+    FLOAT,
+    INT,
+    LARGEST,
+    Kinds,
+    StagedNumber,
+    default_dtype_of,
+    weak_dtype_of,
+    widest,
+)
+from hybridflow.core.tensor import Tensor, asarray
+from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.variable import Variable
+from hybridflow.ir.builder import add_check
+
+EXACT = 1 << 53
+"""Up to here a double holds every integer."""
+_SMALL_STEP = 1 << 16
+"""Adding less than this to an integer is not checked: to leave 64 bits, a loop would take months."""
+_RAW: dict[type, DType] = {bool: bool_, int: int64, float: float64}
+_BELOW = float(LARGEST) * (1 - 2.0**-40)
+
+
+def _rounded(x: Any) -> Any:
+    return lax.select(lax.eq(x, x), x, lax.full_like(x, float("nan")))
+
+
+NUMBER = register(
+    Op(
+        "number",
+        lambda x: x,  # pyright: ignore[reportUnknownLambdaType]
+        _rounded,
+        lambda x: x,  # pyright: ignore[reportUnknownLambdaType]
+        Stops("a Python number has no gradient"),
+        samples=No("made of Python numbers that tensors decide; tested in tests/test_staged_numbers.py"),
+        traits=frozenset({"pointwise", "layout"}),
+    )
+)
+
+
+# -- making them ----------------------------------------------------------------------------------------------------
+
+
+def raw_dtype(kinds: Kinds) -> DType:
+    """Return the dtype in which numbers of some kinds are kept."""
+    return _RAW[widest(kinds)]
+
+
+def magnitude(number: Any) -> int:
+    """Return the largest magnitude that an integer can have."""
+    if type(number) is StagedNumber:
+        return number.limit
+    return abs(number) if type(number) in (bool, int) else LARGEST
+
+
+def kinds_of(number: Any) -> Kinds:
+    """Return what a Python number is, or may be."""
+    if type(number) is StagedNumber:
+        return number.kinds
+    if type(number) is TracedFloat or type(number) is SizeFloat:
+        return FLOAT
+    return frozenset((bool if isinstance(number, bool) else float if isinstance(number, float) else int,))
+
+
+def staged(kinds: Kinds, raw: Any, limit: int = LARGEST, origin: str | None = None) -> StagedNumber:
+    """Return the number that a tensor of shape () holds."""
+    return StagedNumber(kinds, raw, limit, origin if len(kinds) > 1 else None, user_place(2))
+
+
+def staged_int(raw: Any) -> StagedNumber:
+    """Return the integer that a tensor of shape () holds, of an integer dtype of any width."""
+    dtype = raw.dtype
+    limit = min(LARGEST, int(np.iinfo(dtype).max))
+    if dtype.itemsize == int64.itemsize:
+        _require_small(PUBLIC.astype(raw, int64) if dtype != int64 else raw)
+    elif dtype.name != "int32":
+        raw = PUBLIC.astype(raw, np.dtype("int32") if dtype.itemsize < np.dtype("int32").itemsize else int64)
+    return staged(INT, raw if raw.dtype != np.uint64 else PUBLIC.astype(raw, int64), limit)
+
+
+def takes_dtype(number: Any, dtype: DType) -> bool:
+    """Whether a number may become a tensor of a dtype that a loop gives its variable: it must be the same number."""
+    if weak_dtype_of(number, dtype) == dtype:
+        return True
+    return type(number) in (bool, int, float) and dtype.type(number) == number
+
+
+def raw_of(number: Any, dtype: DType) -> Tensor:
+    """Return the tensor that keeps a number, in the dtype of a wider kind."""
+    if type(number) is not StagedNumber:
+        if type(number) is int and abs(number) > LARGEST and dtype == int64:
+            raise NumberRangeError(_overflow_text())
+        return asarray(number, dtype=dtype)
+    raw = number.raw
+    return raw if raw.dtype == dtype else PUBLIC.astype(raw, dtype)
+
+
+def operand_of(value: Any) -> StagedNumber | None:
+    """Return an operand as a staged number, None for what is no real Python number."""
+    kind = type(value)
+    if kind is StagedNumber:
+        return value
+    if kind in (TracedFloat, SizeFloat):
+        return staged(FLOAT, asarray(value, dtype=float64))
+    if kind is Dim:
+        return staged(INT, asarray(value, dtype=int64), 1 << 48)
+    if not is_number(value) or isinstance(value, complex):
+        return None
+    kinds = kinds_of(value)
+    if int in kinds and abs(value) > LARGEST:
+        raise NumberRangeError(_overflow_text())
+    return staged(kinds, asarray(value, dtype=raw_dtype(kinds)), 0 if float in kinds else abs(int(value)))
+
+
+def _float(number: StagedNumber) -> Any:
+    return raw_of(number, float64)
+
+
+def _int(number: StagedNumber) -> Any:
+    return raw_of(number, int64)
+
+
+def _overflow_text() -> str:
+    return message("a Python integer that a branch or loop on tensors decides is larger than 2**62",
+                   hint="Integers there have 64 bits. Make it a float.")  # fmt: skip
+
+
+def _require_small(raw: Any, bound: int = LARGEST) -> None:
+    ok = PUBLIC.logical_and(raw <= bound, raw >= -bound)
+    add_check(ok, NumberRangeError, _overflow_text())
+
+
+def _require_exact(*numbers: StagedNumber) -> None:
+    """Have integers checked that are to become doubles and may not be exact in them."""
+    for number in numbers:
+        if float not in number.kinds and number.limit > EXACT:
+            ok = PUBLIC.abs(_int(number)) <= EXACT
+            text = "a Python integer that a branch or loop on tensors decides is larger than 2**53, and meets a float"
+            add_check(ok, NumberRangeError, message(text, hint="Make it a float."))
+
+
+def _made(kinds: Kinds, raw: Any, limit: int, *operands: StagedNumber) -> StagedNumber:
+    origin = next((one.origin for one in operands if one.origin is not None), None)
+    if float in kinds:
+        raw = bind(NUMBER, (raw,))
+        if len(kinds) > 1:
+            ok = PUBLIC.logical_or(PUBLIC.abs(raw) <= float(EXACT), PUBLIC.logical_not(PUBLIC.isfinite(raw)))
+            text = "a Python number that is an int or a float, as a tensor decides, is larger than 2**53"
+            add_check(ok, NumberRangeError, message(text, got=origin, hint="Make it a float on every way."))
+    return staged(kinds, raw, limit, origin)
+
+
+def finished(kinds: Kinds, raw: Any) -> StagedNumber:
+    """Return a float that was just computed, or a bool."""
+    return _made(kinds, raw, 0)
+
+
+# -- as tensors -----------------------------------------------------------------------------------------------------
+
+
+def _tensor(self: StagedNumber, dtype: DType | None = None) -> Tensor:
+    """Return the number as a tensor of a dtype, as `asarray` makes one of a Python number."""
+    target = default_dtype_of(self) if dtype is None else dtype
+    raw = self.raw
+    if target == bool_:
+        return raw if raw.dtype == bool_ else raw != 0
+    if is_integer(target):
+        return as_integer(self, target)
+    if float in self.kinds:
+        raw = bind(NUMBER, (raw,))
+        if target == float16 and len(self.kinds) > 1:  # a float may become infinite, an int may not
+            ok = PUBLIC.logical_or(PUBLIC.abs(raw) <= _HALF, PUBLIC.logical_not(PUBLIC.isfinite(raw)))
+            add_check(ok, NumberRangeError, _range_text(self, target))
+    elif target == float16 and self.limit > _HALF:
+        ok = PUBLIC.abs(_int(self)) <= _HALF
+        add_check(ok, NumberRangeError, _range_text(self, target))
+    if raw.dtype == int64 and self.limit > EXACT and is_floating(target):
+        raw = PUBLIC.astype(raw, float64)  # Python's integers reach a float through a double
+    return raw if raw.dtype == target else PUBLIC.astype(raw, target)
+
+
+_HALF = 65504
+
+
+def as_integer(number: StagedNumber, target: DType) -> Tensor:
+    """Return a number in an integer dtype; calls fail in which it does not fit."""
+    info = np.iinfo(target)
+    low, high = int(info.min), int(info.max)
+    raw = number.raw
+    if float in number.kinds:
+        ok = PUBLIC.logical_and(raw > float(low) - 1 if low else raw > -1.0, raw < float(high) + 1)
+        add_check(ok, NumberRangeError, _range_text(number, target))
+    elif number.limit > high or (low == 0 and number.limit > 1):
+        wide = _int(number)
+        ok = wide >= low if high >= LARGEST else PUBLIC.logical_and(wide >= low, wide <= high)
+        add_check(ok, NumberRangeError, _range_text(number, target))
+    return raw if raw.dtype == target else PUBLIC.astype(raw, target)
+
+
+def _range_text(number: StagedNumber, dtype: DType) -> str:
+    made = format_where(number.where) or "an unknown place"
+    return message(f"asarray: a Python {widest(number.kinds).__name__} that a branch or loop on tensors decides does "
+                   f"not fit {dtype}", got=f"the number made at {made}", hint="Choose a wider dtype.")  # fmt: skip
+
+
+def _truth(self: StagedNumber) -> Tensor:
+    """Return what ``bool`` of the number is, as a tensor."""
+    return self.raw if self.raw.dtype == bool_ else self.raw != 0
+
+
+# -- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+def _arithmetic_kind(a: type, b: type) -> type:
+    return float if float in (a, b) else int
+
+
+def _bits_kind(a: type, b: type) -> type:
+    if float in (a, b):
+        raise TypeError(f"unsupported operand type(s) for a bitwise operator: {a.__name__!r} and {b.__name__!r}")
+    return bool if a is b is bool else int
+
+
+def _kinds(rule: Callable[[type, type], type], a: StagedNumber, b: StagedNumber) -> Kinds:
+    return frozenset([rule(one, other) for one in a.kinds for other in b.kinds])
+
+
+def _sum(function: Callable[[Any, Any], Any]) -> Callable[[StagedNumber, StagedNumber], StagedNumber]:
+    def run(a: StagedNumber, b: StagedNumber) -> StagedNumber:
+        kinds = _kinds(_arithmetic_kind, a, b)
+        if float in kinds:
+            return _made(kinds, function(_float(a), _float(b)), 0, a, b)
+        raw = function(_int(a), _int(b))
+        limit = a.limit + b.limit
+        if limit > LARGEST:
+            limit = LARGEST
+            if min(a.limit, b.limit) > _SMALL_STEP:
+                _require_small(raw)
+        return _made(kinds, raw, limit)
+
+    return run
+
+
+def _multiply(a: StagedNumber, b: StagedNumber) -> StagedNumber:
+    kinds = _kinds(_arithmetic_kind, a, b)
+    if float in kinds:
+        return _made(kinds, _float(a) * _float(b), 0, a, b)
+    limit = a.limit * b.limit
+    if limit > LARGEST:
+        limit = LARGEST
+        add_check(PUBLIC.abs(_float(a) * _float(b)) < _BELOW, NumberRangeError, _overflow_text())
+    return _made(kinds, _int(a) * _int(b), limit)
+
+
+def _python_error(function: Callable[[Any, Any], Any], a: Any, b: Any) -> tuple[type[Any], str]:
+    try:
+        function(a, b)
+    except ArithmeticError as error:
+        return type(error), str(error)
+    raise AssertionError
+
+
+def _require_divisor(function: Callable[[Any, Any], Any], a: StagedNumber, b: StagedNumber, known: Any) -> None:
+    if known is not None and known != 0:
+        return
+    zero = b.raw != 0 if b.raw.dtype != bool_ else b.raw
+    one, other = 1.0 if float in a.kinds else 1, 0.0 if float in b.kinds else 0
+    add_check(zero, *_python_error(function, one, other))
+
+
+def _divide(a: StagedNumber, b: StagedNumber, known: Any) -> StagedNumber:
+    _require_divisor(operator.truediv, a, b, known)
+    if float not in a.kinds | b.kinds:
+        _require_exact(a, b)
+    return _made(FLOAT, PUBLIC.divide(_float(a), _float(b)), 0)
+
+
+def _floor(
+    function: Callable[[Any, Any], Any], name: str
+) -> Callable[[StagedNumber, StagedNumber, Any], StagedNumber]:
+    def run(a: StagedNumber, b: StagedNumber, known: Any) -> StagedNumber:
+        _require_divisor(function, a, b, known)
+        kinds = _kinds(_arithmetic_kind, a, b)
+        ours = getattr(PUBLIC, name)
+        if float in kinds:
+            return _made(kinds, ours(_float(a), _float(b)), 0, a, b)
+        return _made(kinds, ours(_int(a), _int(b)), a.limit if name == "floor_divide" else b.limit)
+
+    return run
+
+
+def _power(a: StagedNumber, b: StagedNumber, known: Any, base: Any) -> StagedNumber:
+    negative = known is not None and known < 0
+
+    def kind(one: type, other: type) -> type:
+        return float if float in (one, other) or negative else int
+
+    kinds = _kinds(kind, a, b)
+    if int in kinds and known is None:
+        if float not in b.kinds:
+            text = message("a negative power of a Python integer is a float; that it is one depends on a tensor here",
+                           hint="Make the base a float.")  # fmt: skip
+            add_check(_int(b) >= 0, NumberRangeError, text)
+        else:
+            kinds = FLOAT if kinds == FLOAT else kinds
+    if float not in kinds:
+        est = PUBLIC.power(PUBLIC.abs(_float(a)), _float(b))
+        add_check(est < _BELOW, NumberRangeError, _overflow_text())
+        return _made(kinds, PUBLIC.power(_int(a), _int(b)), LARGEST)
+    x, y = _float(a), _float(b)
+    if known is None or known < 0:
+        ok = PUBLIC.logical_not(PUBLIC.logical_and(x == 0, y < 0))
+        add_check(ok, *_python_error(operator.pow, 0.0 if float in a.kinds else 0, -1))
+    if (known is None or known != int(known)) and not (base is not None and base >= 0):
+        ok = PUBLIC.logical_not(PUBLIC.logical_and(x < 0, PUBLIC.floor(y) != y))
+        text = message("a fractional power of a negative Python number is complex; a tensor decides that it is one",
+                       hint="Take abs() of it, or start with a complex tensor.")  # fmt: skip
+        add_check(ok, NumberRangeError, text)
+    raw = PUBLIC.power(x, y)
+    finite = PUBLIC.logical_and(PUBLIC.isfinite(x), PUBLIC.isfinite(y))
+    broken = PUBLIC.logical_and(PUBLIC.isinf(raw), PUBLIC.logical_and(finite, x != 0))
+    add_check(PUBLIC.logical_not(broken), *_python_error(operator.pow, 1e300, 2.0))
+    return _made(kinds, raw, 0, a, b)
+
+
+def _bits(name: str, ours: str) -> Callable[[StagedNumber, StagedNumber], StagedNumber]:
+    def run(a: StagedNumber, b: StagedNumber) -> StagedNumber:
+        kinds = _kinds(_bits_kind, a, b)
+        dtype = raw_dtype(kinds)
+        limit = (1 << max(a.limit, b.limit).bit_length()) - 1
+        return _made(kinds, getattr(PUBLIC, ours)(raw_of(a, dtype), raw_of(b, dtype)), min(limit + 1, LARGEST))
+
+    run.__name__ = name
+    return run
+
+
+def _require_shift(b: StagedNumber, known: Any) -> None:
+    if known is None:
+        add_check(_int(b) >= 0, ValueError, "negative shift count")
+    elif known < 0:
+        raise ValueError("negative shift count")
+
+
+def _shift_left(a: StagedNumber, b: StagedNumber, known: Any) -> StagedNumber:
+    kinds = INT
+    _kinds(_bits_kind, a, b)
+    _require_shift(b, known)
+    est = PUBLIC.abs(_float(a)) * PUBLIC.power(asarray(2.0, dtype=float64), _float(b))
+    add_check(PUBLIC.logical_or(est < _BELOW, _int(a) == 0), NumberRangeError, _overflow_text())
+    shift = PUBLIC.minimum(_int(b), 62)
+    return _made(kinds, PUBLIC.bitwise_left_shift(_int(a), shift), LARGEST)
+
+
+def _shift_right(a: StagedNumber, b: StagedNumber, known: Any) -> StagedNumber:
+    _kinds(_bits_kind, a, b)
+    _require_shift(b, known)
+    shift = PUBLIC.minimum(_int(b), 63)
+    return _made(INT, PUBLIC.bitwise_right_shift(_int(a), shift), a.limit)
+
+
+def _compare(function: Callable[[Any, Any], Any]) -> Callable[[StagedNumber, StagedNumber], StagedNumber]:
+    def run(a: StagedNumber, b: StagedNumber) -> StagedNumber:
+        if float in a.kinds | b.kinds:
+            _require_exact(a, b)
+            raw = function(_float(a), _float(b))
+        else:
+            raw = function(_int(a), _int(b))
+        return staged(BOOL, raw, 1)
+
+    return run
+
+
+def _known(value: Any) -> Any:
+    return value if type(value) in (bool, int, float) else None
+
+
+_PLAIN: dict[str, Any] = {
+    "add": _sum(operator.add), "sub": _sum(operator.sub), "mul": _multiply,
+    "and": _bits("and", "bitwise_and"), "or": _bits("or", "bitwise_or"), "xor": _bits("xor", "bitwise_xor"),
+}  # fmt: skip
+_DIVIDING: dict[str, Any] = {
+    "truediv": _divide, "floordiv": _floor(operator.floordiv, "floor_divide"),
+    "mod": _floor(operator.mod, "remainder"), "lshift": _shift_left, "rshift": _shift_right,
+}  # fmt: skip
+_ORDER: dict[str, Any] = {name: _compare(getattr(operator, name)) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
+
+
+def apply(name: str, left: Any, right: Any) -> Any:
+    """Return what a binary operator gives for two numbers, one of them staged; of arrays, what tensors give."""
+    if isinstance(left, Tensor | Variable) or isinstance(right, Tensor | Variable):
+        return NotImplemented
+    for array, other, flipped in ((left, right, False), (right, left, True)):
+        if isinstance(array, np.ndarray | np.generic | jax.Array):
+            function = getattr(operator, f"{name}_" if name in ("and", "or") else name)
+            tensor = asarray(array)
+            return function(other, tensor) if flipped else function(tensor, other)
+    a, b = operand_of(left), operand_of(right)
+    if a is None or b is None:
+        return NotImplemented
+    if name in _ORDER:
+        return _ORDER[name](a, b)
+    if name in _PLAIN:
+        return _PLAIN[name](a, b)
+    if name == "pow":
+        return _power(a, b, _known(right), _known(left))
+    return _DIVIDING[name](a, b, _known(right))
+
+
+def _method(name: str, reflected: bool) -> Callable[[Any, Any], Any]:
+    if reflected:
+        return lambda self, other: apply(name, other, self)
+    return lambda self, other: apply(name, self, other)
+
+
+def negative(self: StagedNumber) -> StagedNumber:
+    """Return ``-self``."""
+    if float in self.kinds:
+        return _made(self.kinds - {bool} | ({int} if bool in self.kinds else set()), -self.raw, 0, self)
+    return _made(INT, -_int(self), min(self.limit + 1, LARGEST))
+
+
+def positive(self: StagedNumber) -> StagedNumber:
+    """Return ``+self``."""
+    return as_int(self) if self.kinds <= {bool, int} else self
+
+
+def absolute(self: StagedNumber) -> StagedNumber:
+    """Return ``abs(self)``."""
+    if float in self.kinds:
+        return _made(self.kinds, PUBLIC.abs(self.raw), 0, self)
+    return _made(INT, PUBLIC.abs(_int(self)), min(self.limit + 1, LARGEST))
+
+
+def inverted(self: StagedNumber) -> StagedNumber:
+    """Return ``~self``."""
+    if float in self.kinds:
+        raise TypeError("bad operand type for unary ~: 'float'")
+    return _made(INT, PUBLIC.bitwise_invert(_int(self)), min(self.limit + 1, LARGEST))
+
+
+def _divmod(left: Any, right: Any) -> Any:
+    return left // right, left % right
+
+
+# -- conversions ----------------------------------------------------------------------------------------------------
+
+
+def as_int(number: StagedNumber) -> StagedNumber:
+    """Return ``int(number)``."""
+    if float not in number.kinds:
+        raw = number.raw
+        return _made(INT, _int(number) if raw.dtype == bool_ else raw, number.limit)
+    return _whole(number, PUBLIC.trunc(number.raw))
+
+
+def _whole(number: StagedNumber, raw: Any) -> StagedNumber:
+    """Return a double without a fraction as an integer."""
+    add_check(PUBLIC.logical_not(PUBLIC.isnan(raw)), ValueError, "cannot convert float NaN to integer")
+    finite = PUBLIC.logical_not(PUBLIC.isinf(raw))
+    add_check(finite, OverflowError, "cannot convert float infinity to integer")
+    add_check(PUBLIC.abs(raw) < _BELOW, NumberRangeError, _overflow_text())
+    del number
+    return _made(INT, PUBLIC.astype(raw, int64), LARGEST)
+
+
+def as_float(number: StagedNumber) -> StagedNumber:
+    """Return ``float(number)``."""
+    return _made(FLOAT, _float(number), 0)
+
+
+def as_bool(number: StagedNumber) -> StagedNumber:
+    """Return ``bool(number)``."""
+    return staged(BOOL, _truth(number), 1)
+
+
+def _to_whole(name: str) -> Callable[[StagedNumber], StagedNumber]:
+    def run(self: StagedNumber) -> StagedNumber:
+        return as_int(self) if float not in self.kinds else _whole(self, getattr(PUBLIC, name)(self.raw))
+
+    return run
+
+
+def rounded(self: StagedNumber, digits: Any = None) -> StagedNumber:
+    """Return ``round(self)``; Python's decimal rounding of floats has no equal."""
+    if digits is None:
+        return _to_whole("round")(self)
+    if float not in self.kinds and type(digits) is int and digits >= 0:
+        return as_int(self)
+    return needed(self, "round")
+
+
+def needed(self: StagedNumber, wanted: str = "a conversion") -> Any:
+    """Refuse to tell the number.
+
+    Raises:
+        TracedValueError: always.
+    """
+    made = format_where(self.where)
+    raise TracedValueError(
+        message(f"{wanted}: a Python number that a branch or loop on tensors decides has no value while the function "
+                "is being compiled", got=None if made is None else f"{widest(self.kinds).__name__} made at {made}",
+                hint="Arithmetic, comparisons, math functions, x[n], range(n) and print(n) take it; shapes, list "
+                     "indices, dict keys and libraries do not.")
+    )  # fmt: skip
+
+
+def _text(self: StagedNumber) -> str:
+    return f"<{widest(self.kinds).__name__} of each call>"
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    return lambda self, *_, **__: needed(self, name)
+
+
+def _unknown_attribute(self: StagedNumber, name: str) -> Any:
+    kind = widest(self.kinds)
+    if hasattr(kind, name) and not name.startswith("__"):
+        needed(self, name)
+    raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+
+
+def _install() -> None:
+    for name in (*_PLAIN, *_DIVIDING, "pow"):
+        setattr(StagedNumber, f"__{name}__", _method(name, False))
+        setattr(StagedNumber, f"__r{name}__", _method(name, True))
+    for name in _ORDER:
+        setattr(StagedNumber, f"__{name}__", _method(name, False))
+    for name in ("bool", "int", "float", "complex", "index", "hash", "array", "reduce_ex"):
+        setattr(StagedNumber, f"__{name}__", _refusing(name))
+    alone: dict[str, Any] = {
+        "neg": negative, "pos": positive, "abs": absolute, "invert": inverted, "round": rounded,
+        "trunc": as_int, "floor": _to_whole("floor"), "ceil": _to_whole("ceil"), "divmod": _divmod,
+        "rdivmod": lambda self, other: _divmod(other, self), "getattr": _unknown_attribute, "repr": _text,
+        "str": _text, "format": lambda self, _: _text(self),
+    }  # fmt: skip
+    for name, function in alone.items():
+        setattr(StagedNumber, f"__{name}__", function)
+    named: dict[str, Any] = {
+        "tensor": _tensor, "truth": _truth,
+        "real": property(lambda self: self), "imag": property(lambda self: 0.0 if float in self.kinds else 0),
+        "conjugate": lambda self: self, "is_integer": _is_integer,
+    }  # fmt: skip
+    for name, function in named.items():
+        setattr(StagedNumber, name, function)
+
+
+def _is_integer(self: StagedNumber) -> StagedNumber:
+    if float not in self.kinds:
+        raise AttributeError("'int' object has no attribute 'is_integer'")
+    raw = PUBLIC.logical_and(PUBLIC.isfinite(self.raw), PUBLIC.floor(self.raw) == self.raw)
+    return staged(BOOL, raw, 1)
+
+
+_install()
+
