@@ -16,6 +16,7 @@ from hybridflow.ops.nn.more_losses import *  # noqa: F403
 from hybridflow.ops.nn.normalization import *  # noqa: F403
 from hybridflow.ops.nn.pooling import avg_pool as avg_pool
 from hybridflow.ops.nn.pooling import max_pool as max_pool
+from hybridflow.ops.nn.recurrent import lstm_cell as lstm_cell
 from hybridflow.ops.nn.regularization import dropout as dropout
 from hybridflow.ops.nn.softmax import *  # noqa: F403
 from hybridflow.ops.statistics import logsumexp as logsumexp
