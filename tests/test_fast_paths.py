@@ -115,8 +115,9 @@ def test_most_programs_take_the_quick_way(monkeypatch: pytest.MonkeyPatch):
     assert taken == [program.__name__ for program in PROGRAMS]
 
 
-def drops_a_contribution(found: Any, add: Any) -> Any:
-    return add(found[-1], found[-2])
+class DropsAContribution(host_walk.Total):
+    def add(self, one: Any, add: Any) -> None:
+        pass
 
 
 def forgets_the_second_input(nodes: Any, sources: Any) -> Any:
@@ -128,7 +129,7 @@ def forgets_the_second_input(nodes: Any, sources: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("where", "name", "fault"),
-    [(host_walk, "add_up", drops_a_contribution), (backprop, "wanted_inputs", forgets_the_second_input)],
+    [(host_walk, "Total", DropsAContribution), (backprop, "wanted_inputs", forgets_the_second_input)],
 )
 def test_planted_faults_are_found(where: Any, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(where, name, fault)
@@ -137,8 +138,10 @@ def test_planted_faults_are_found(where: Any, name: str, fault: Any, monkeypatch
 
 def test_contributions_are_summed_into_an_array_of_their_own():
     parts = [np.full(3, 2.0**k, np.float32) for k in range(4)]
-    total = host_walk.add_up(host_walk.Contributions(parts), np.add)
-    assert np.array_equal(total, np.full(3, 15, np.float32))
+    total = host_walk.Total(np.add(parts[0], parts[1]))
+    for part in parts[2:]:
+        total.add(part, np.add)
+    assert np.array_equal(total.array, np.full(3, 15, np.float32))
     assert [part[0] for part in parts] == [1, 2, 4, 8]
 
 

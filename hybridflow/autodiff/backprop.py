@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 import jax
 import numpy as np
 
-from hybridflow.autodiff.host_walk import Contributions, add_up, walk_on_host, wanted_inputs
+from hybridflow.autodiff.host_walk import walk_on_host, wanted_inputs
 from hybridflow.autodiff.namespaces import HOST, PUBLIC, XLA
 from hybridflow.backend.host import LOCAL
 from hybridflow.backend.jax_shim import enable_x64
@@ -56,6 +56,10 @@ class Engine(Protocol):
 
 
 _ONLY: Wanted = (True,)
+
+
+class Contributions(list[Any]):
+    """Contributions to one value, before they are added."""
 
 
 def reachable(targets: Iterable[Edge], intervals: Sequence[tuple[int, int]]) -> list[Node]:
@@ -172,7 +176,10 @@ class _Walk:
         if type(found) is not Contributions:
             return found
         # The far contribution (a residual's) came first: sum the local ones before it is added.
-        return add_up(found, self.engine.add)
+        added = found[-1]
+        for index in range(len(found) - 2, -1, -1):
+            added = self.engine.add(added, found[index])
+        return added
 
     def cotangents(self, node: Node) -> tuple[Any, ...] | None:
         """Return the cotangents of a node with several outputs, or None if it has none."""

@@ -50,21 +50,24 @@ def wanted_inputs(nodes: Sequence[Node], sources: set[Node]) -> dict[Node, Wante
     return order
 
 
-class Contributions(list[Any]):
-    """Contributions to one value, before they are added."""
+class Total:
+    """The sum of several contributions to one value so far, in an array that nobody else has.
 
+    Each is added as it comes, while it is in the cache: fifty kept for later would be memory, and read from there.
+    """
 
-def add_up(found: Contributions, add: Callable[[Any, Any], Any]) -> Any:
-    """Add contributions up, from the last to the first, into one new array."""
-    last, before = found[-1], found[-2]
-    total = add(last, before)
-    for index in range(len(found) - 3, -1, -1):
-        one = found[index]
+    __slots__ = ("array",)
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def add(self, one: Any, add: Callable[[Any, Any], Any]) -> None:
+        """Add one more."""
+        total = self.array
         if type(total) is _ndarray and type(one) is _ndarray and total.dtype is one.dtype and total.ndim:
-            np.add(total, one, out=total)  # nobody else has it
+            np.add(total, one, out=total)
         else:
-            total = add(total, one)
-    return total
+            self.array = add(total, one)
 
 
 def walk_on_host(  # noqa: C901 (a call per step is what this saves)
@@ -97,14 +100,14 @@ def walk_on_host(  # noqa: C901 (a call per step is what this saves)
         before = pending.get(key)
         if before is None:
             pending[key] = gradient
-        elif type(before) is Contributions:
-            before.append(gradient)
+        elif type(before) is Total:
+            before.add(gradient, add)
         else:
-            pending[key] = Contributions((before, gradient))
+            pending[key] = Total(add(before, gradient))
 
     def take(key: Any) -> Any:
         found = pending.pop(key, None)
-        return add_up(found, add) if type(found) is Contributions else found
+        return found.array if type(found) is Total else found
 
     for edge, cotangent in targets:
         if edge[0] in order or edge[0] in source_nodes:
@@ -114,8 +117,8 @@ def walk_on_host(  # noqa: C901 (a call per step is what this saves)
             g = pending.pop(node, None)
             if g is None:
                 continue
-            if type(g) is Contributions:
-                g = add_up(g, add)
+            if type(g) is Total:
+                g = g.array
             if node in source_nodes:
                 result[node, 0] = g
                 if wanted is _NONE:
