@@ -338,6 +338,9 @@ class RawEngine:
         g = visible
         args, attrs = self.arguments(node), _rule_attrs(node)
         if node.backend != "host":
+            own = op.jitted.get("rule")  # a compiled call's is compiled already
+            if own is not None:
+                return own(g, args, wanted)
             return self._run_jitted(op, rule, g, args, attrs, wanted)
         g = tuple([None if x is None else np.asarray(x) for x in g]) if type(g) is tuple else np.asarray(g)
         found = None if op.host_rule is None else op.host_rule(g, *args, **attrs)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from hybridflow.autodiff.graph_ops import graph_pullback
 from hybridflow.autodiff.transform import Mask, SplitGradient, reached_inputs, split_gradient, zero_cotangents
@@ -67,16 +68,18 @@ def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) 
     forward, _ = run_passes(split.forward, differentiable=False)
     backward, _ = run_passes(split.backward, differentiable=False)
     executable = compile_graph(forward, sizes=sizes, device=device)
+    rule = _Backward(graph, split._replace(backward=backward), sizes, device)
     op = Op(
         name=graph.name,
         kernel=No("compiled"),
         lower=lower_graph(forward, sizes),
         infer=_recorded_infer(graph),
-        vjp=_recorded_rule(graph, split, lower_graph(backward, sizes), sizes),
+        vjp=rule.rule,
         saves=Saves(x="all", hidden=split.residuals),
         traits=frozenset({"nested"}),
     )
     op.jitted["forward"] = executable.call
+    op.jitted["rule"] = rule.compiled
     return op
 
 
@@ -88,26 +91,72 @@ def _recorded_infer(graph: Graph) -> Callable[..., Any]:
     return infer
 
 
-def _recorded_rule(
-    graph: Graph, split: SplitGradient, backward: Callable[..., Any], sizes: dict[str, int]
-) -> Callable[..., Any]:
-    """Return the rule of a recorded call: the compiled backward graph on bare arrays, a graph call on tensors."""
-    outputs = concrete_specs(graph.output_specs, sizes)
+class _Backward:
+    """The gradient rule of a recorded call.
 
-    def rule(F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Any]:
+    Args:
+        graph: the graph that is called.
+        split: its forward graph, and its backward graph after the passes.
+        sizes: the size of each symbol.
+        device: the jax device to run on.
+    """
+
+    def __init__(self, graph: Graph, split: SplitGradient, sizes: dict[str, int], device: Any) -> None:
+        self.graph = graph
+        self.split = split
+        self.sizes = sizes
+        self.device = device
+        self.outputs = concrete_specs(graph.output_specs, sizes)
+        self.executables: dict[Sequence[bool], Callable[..., Any]] = {}
+        self.lowered = lower_graph(split.backward, sizes)
+
+    def rule(self, F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Any]:
+        """Return every input's gradient: by the backward graph on jax's values, by a call of the graph on tensors."""
         del attrs
-        visible = len(graph.outputs)
         gs = list(g) if isinstance(g, tuple) else [g]
         if any(isinstance(value, Tensor) for value in (*xs, *gs)):
-            return graph_pullback(F, graph, xs, gs, split.present)
-        cotangents = zero_cotangents(split.given, gs, outputs, jnp.full)
-        residuals = y[visible:] if isinstance(y, tuple) else ()
-        found = iter(backward(*[xs[i] for i in split.reads], *residuals, *cotangents))
-        gradients = [next(found) if present else None for present in split.present]
-        if None not in gs:
-            return gradients
-        # The backward graph took zeros for outputs without a gradient; what only those depend on has none either.
-        reached = reached_inputs(graph, tuple([one is not None for one in gs]))
-        return [one if reach else None for one, reach in zip(gradients, reached, strict=True)]
+            return graph_pullback(F, self.graph, xs, gs, self.split.present)
+        return self._placed(self.lowered(*self._arguments(gs, y, xs, jnp.full)), self.split.present, gs)
 
-    return rule
+    def compiled(self, g: Any, args: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+        """Return the wanted gradients of a call's inputs, from bare arrays, by the compiled backward graph.
+
+        Args:
+            g: the cotangents.
+            args: the call's outputs and its inputs.
+            wanted: per input, whether its gradient is wanted.
+        """
+        gs = list(g) if isinstance(g, tuple) else [g]
+        y, *xs = args
+        asked = tuple([want and present for want, present in zip(wanted, self.split.present, strict=True)])
+        call = self.executables.get(asked)
+        if call is None:
+            call = self.executables[asked] = self._compile(asked)
+        return self._placed(call(*self._arguments(gs, y, xs, np.full)), asked, gs)
+
+    def _compile(self, asked: Sequence[bool]) -> Callable[..., Any]:
+        """Compile what of the backward graph computes the gradients that are asked for (checks are the forward's)."""
+        backward, positions = self.split.backward, [i for i, present in enumerate(self.split.present) if present]
+        outputs = [edge for edge, i in zip(backward.outputs, positions, strict=False) if asked[i]]
+        if len(outputs) < len(backward.outputs):
+            backward, _ = run_passes(
+                Graph(backward.name, backward.inputs, backward.nodes, tuple(outputs), backward.dims),
+                differentiable=False,
+            )
+        return compile_graph(backward, sizes=self.sizes, device=self.device).call
+
+    def _arguments(self, gs: Sequence[Any], y: Any, xs: Sequence[Any], full: Callable[..., Any]) -> list[Any]:
+        """Return what the backward graph takes."""
+        residuals = y[len(self.graph.outputs) :] if isinstance(y, tuple) else ()
+        cotangents = zero_cotangents(self.split.given, gs, self.outputs, full)
+        return [*[xs[i] for i in self.split.reads], *residuals, *cotangents]
+
+    def _placed(self, gradients: Iterable[Any], computed: Sequence[bool], gs: list[Any]) -> list[Any]:
+        """Return gradients in the places of the inputs that they belong to."""
+        found = iter(gradients)
+        placed = [next(found) if one else None for one in computed]
+        if all(one is not None for one in gs):
+            return placed
+        # The backward graph took zeros for outputs without a gradient; what only those depend on has none either.
+        reached = reached_inputs(self.graph, tuple([one is not None for one in gs]))
+        return [one if reach else None for one, reach in zip(placed, reached, strict=True)]
