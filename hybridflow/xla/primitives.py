@@ -26,6 +26,8 @@ _CALLS = {
 """Primitives that only call a jaxpr, and the parameter that holds it."""
 _SAME = {"stop_gradient", "copy", "copy_p", "optimization_barrier", "reduce_precision"}
 _VIEWS = {"reshape", "squeeze", "expand_dims"}
+_SINGLE = 4
+"""The itemsize of float32."""
 _TREE = 32
 """XLA:CPU reduces in steps of this many elements per axis, and stores what lies between the steps."""
 
@@ -166,6 +168,8 @@ def _node(
     specs = [concrete(spec, sizes) for spec in node.specs]
     if node.op.name == "constant":
         return [Value(spec.shape, spec.dtype.itemsize, constant=True) for spec in specs]
+    if node.op.has("reads_never"):  # a break between fusions, which passes on what it is given
+        return program.add("node", inputs, [(spec.shape, spec.dtype.itemsize) for spec in specs], node)
     if bodies(node) is not None:
         wanted = [(spec.shape, spec.dtype.itemsize) for spec in specs]
         # A loop or branch needs in memory what other operations would compute on the way.
@@ -220,10 +224,9 @@ def _equation(program: Program, equation: Any, inputs: list[Value], node: Node) 
         inputs = [program.add("erfc_part", inputs, specs, node, key=part)[0] for part in range(3)]
     if name.startswith("reduce_") and "axes" in params and name != "reduce_precision":
         return _reduction(program, name, inputs, specs, params["axes"], node)
-    if name == "dot_general":
-        return program.add(name, _dot_operands(params, inputs), specs, node, key=key)
-    if name == "conv_general_dilated":
-        return _convolution(program, inputs, specs, params, node)
+    if name in ("dot_general", "conv_general_dilated"):
+        low = [variable.aval.dtype.itemsize < _SINGLE for variable in (*equation.invars, *equation.outvars)]
+        return _product(program, name, inputs, specs, (params, low), node)
     return program.add(name, inputs, specs, node, key=key)
 
 
@@ -234,6 +237,21 @@ def _reduction(program: Program, name: str, inputs: list[Value], specs: Any, axe
         between = tuple([-(-size // _TREE) if axis in axes else size for axis, size in enumerate(shape)])
         inputs = program.add("reduce_window", inputs, [(between, inputs[0].itemsize)], node, key=(name, axes))
     return program.add(name, inputs, specs, node, key=str(axes))
+
+
+def _product(program: Program, name: str, inputs: list[Value], specs: Any, how: Any, node: Node) -> list[Value]:
+    """Add a product or convolution; XLA:CPU computes those of low precision in float32."""
+    params, low = how
+    inputs = [
+        program.add("convert_element_type", [value], [(value.shape, _SINGLE)], node, key=_SINGLE)[0] if narrow else value
+        for value, narrow in zip(inputs, low, strict=False)
+    ]
+    wide = [(specs[0][0], _SINGLE)] if low[-1] else specs
+    if name == "dot_general":
+        made = program.add(name, _dot_operands(params, inputs), wide, node, key=str(params))
+    else:
+        made = _convolution(program, inputs, wide, params, node)
+    return program.add("convert_element_type", made, specs, node, key=specs[0][1]) if low[-1] else made
 
 
 def _dot_operands(params: Any, inputs: list[Value]) -> list[Value]:
