@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,12 +122,23 @@ STEPS = {
 }
 
 
+README_TABLE = {
+    (cells[0], cells[1].lower()): tuple(map(float, cells[2:]))
+    for line in (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").splitlines()
+    if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 6 and cells[0] in STEPS
+}
+"""The figures of the README's page on memory, by model and optimizer."""
+
+
 @pytest.mark.parametrize("optimizer", [sgd, adam])
 @pytest.mark.parametrize("name", STEPS)
 def test_temporaries_and_flops_of_training_steps_are_near_xlas(name: str, optimizer: Any):
     step, args = STEPS[name](optimizer)
     found = step.cost(*args).against_xla()
     assert found.temporaries == pytest.approx(found.xla_temporaries, rel=0.25)
+    shown = README_TABLE[name, optimizer.__name__.lower()]
+    counted = found.flops_once / 1e6, (found.xla_flops + found.xla_transcendentals) / 1e6
+    assert (found.temporaries / 2**20, found.xla_temporaries / 2**20, *counted) == pytest.approx(shown, rel=0.1)
     exact = found.xla_flops + found.xla_transcendentals
     if name == "CNN":  # XLA leaves out the padding of its three "same" convolutions
         assert 0.85 * found.flops_once < exact < 1.05 * found.flops_once

@@ -75,6 +75,11 @@ class Memory:
     at_peak: tuple[Held, ...]
 
     @property
+    def bytes(self) -> dict[str, Any]:
+        """The bytes of each part, by its name."""
+        return {what: count for what, count, _ in self.rows()}
+
+    @property
     def peak(self) -> Any:
         """The bytes that are needed at once: all inputs, results and temporaries."""
         if self.temporaries is None:

@@ -25,6 +25,8 @@ _ALONE = (
     "tridiagonal", "approx_top_k", "random_bits",
 )  # fmt: skip
 """Beginnings of the names of primitives into which and with which nothing is fused."""
+_EFFECTS = {"node", "pure_callback", "io_callback", "debug_callback"}
+"""What runs even if nothing reads its result."""
 _EXPENSIVE = {
     "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "sin", "cos", "tan", "sqrt", "rsqrt", "cbrt", "pow",
     "atan2", "erf", "erfc_part", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "digamma", "lgamma",
@@ -112,7 +114,10 @@ def _repeats(user: Primitive, value: Value) -> bool:
 
 
 def _fuse(program: Program) -> dict[Primitive, dict[Primitive, bool]]:
-    """Return the kernels that compute each primitive, by the primitive they store, and whether it is repeated there."""
+    """Return the kernels that compute each primitive, by the primitive they store, and whether it is repeated there.
+
+    What nothing reads is in none.
+    """
     found: dict[Primitive, dict[Primitive, bool]] = {}
     results = {value.base for value in program.outputs}
     for primitive in reversed(program.primitives):
@@ -120,6 +125,8 @@ def _fuse(program: Program) -> dict[Primitive, dict[Primitive, bool]]:
         into: dict[Primitive, bool] = {}
         for value in primitive.outputs:
             for user in value.users:
+                if not found[user]:
+                    continue
                 if _runs_alone(primitive) or _runs_alone(user):
                     stored = True
                     continue
@@ -133,7 +140,7 @@ def _fuse(program: Program) -> dict[Primitive, dict[Primitive, bool]]:
             for kernel in refused:
                 del into[kernel]
         found[primitive] = into
-        if stored or not into:
+        if stored or (not into and primitive.name in _EFFECTS):
             into[primitive] = False
     return found
 

@@ -77,15 +77,17 @@ class Primitive:
 
     Attributes:
         name: as jax names it; ``node`` for a node that carries graphs.
-        inputs, outputs: its values.
+        given: what it reads, views among them.
+        inputs, outputs: the values that it reads and computes.
         node: the node that it is part of.
         inside: the bytes of what runs inside it.
     """
 
-    __slots__ = ("inputs", "inside", "name", "node", "outputs")
+    __slots__ = ("given", "inputs", "inside", "name", "node", "outputs")
 
     def __init__(self, name: str, inputs: list[Value], node: Node, inside: int = 0) -> None:
         self.name = name
+        self.given = inputs
         self.inputs = [value.base for value in inputs]
         self.node = node
         self.inside = inside
@@ -264,7 +266,7 @@ def _untransposed(value: Value, batch: int) -> Value:
     made = value.made
     if made is None or made.name != "transpose" or len(value.shape) != batch + 2:
         return value
-    before = made.inputs[0]
+    before = made.given[0]
     kept = before.shape[:batch] == value.shape[:batch]
     return before if kept and before.shape[batch:] == value.shape[batch:][::-1] else value
 
