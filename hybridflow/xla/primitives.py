@@ -244,10 +244,11 @@ def _reduction(program: Program, name: str, inputs: list[Value], specs: Any, axe
 def _product(program: Program, name: str, inputs: list[Value], specs: Any, how: Any, node: Node) -> list[Value]:
     """Add a product or convolution; XLA:CPU computes those of low precision in float32."""
     params, low = how
-    inputs = [
-        program.add("convert_element_type", [value], [(value.shape, _SINGLE)], node, key=_SINGLE)[0] if narrow else value
-        for value, narrow in zip(inputs, low, strict=False)
-    ]
+
+    def widened(value: Value) -> Value:
+        return program.add("convert_element_type", [value], [(value.shape, _SINGLE)], node, key=_SINGLE)[0]
+
+    inputs = [widened(value) if narrow else value for value, narrow in zip(inputs, low, strict=False)]
     wide = [(specs[0][0], _SINGLE)] if low[-1] else specs
     if name == "dot_general":
         made = program.add(name, _dot_operands(params, inputs), wide, node, key=str(params))
