@@ -154,7 +154,7 @@ def live_nodes(member: Callable[[Node], bool]) -> list[Node]:
     found = [one for one in gc.get_objects() if type(one) is Node and member(one)]
     if tracemalloc.is_tracing():
         tracemalloc.reset_peak()  # the list of all objects was no part of what the user runs
-    return sorted(cast("list[Node]", found), key=lambda node: node.sequence)
+    return sorted(found, key=lambda node: node.sequence)
 
 
 def recorded_memory(
