@@ -457,6 +457,8 @@ class BoundEngine:
         def output(index: int) -> Any:
             if not saves.y and index < hidden_from:
                 return node.spec(index)
+            if not traced and node.saved is not None and node.saved[0] is None:
+                return node.spec(index)
             if traced:
                 return make_tensor(None, (node, index))
             assert saved is not None
@@ -469,7 +471,8 @@ class BoundEngine:
             if traced:
                 return make_tensor(None, node.inputs[index])
             assert saved is not None
-            return make_tensor(saved[index + 1], node.inputs[index])
+            value = saved[index + 1]
+            return input_spec(node, index) if value is None else make_tensor(value, node.inputs[index])
 
         count = len(node.outputs)
         y = output(0) if count == 1 else tuple([output(index) for index in range(count)])

@@ -134,7 +134,8 @@ def walk_on_host(  # noqa: C901 (a call per step is what this saves)
         if not op.plain or node.backend != "host" or type(g) is not _ndarray:
             gradients: Any = general(node, g, wanted)
         else:
-            args: Any = node.saved if op.looked_at == () else arguments(node)
+            complete = op.looked_at == () or (op.whole and None not in node.inputs)
+            args: Any = node.saved if complete else arguments(node)
             rule: Any = op.host_rule
             attrs = node.attrs
             gradients = None if rule is None else rule(g, *args, **attrs)

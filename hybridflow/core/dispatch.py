@@ -127,11 +127,16 @@ def record(
     node.attrs = attrs
     node.outputs = tuple([(y.shape, y.dtype) for y in outputs]) if many else ((outputs.shape, outputs.dtype),)
     node.where = user_place(4)
-    kept = saves.x
-    saved: list[Any] = [outputs if saves.y else None]
+    kept, saves_y = saves.x, saves.y
+    if saves.each is not None and None in edges:
+        read = saves.read_by([edge is not None for edge in edges])
+        kept, saves_y = read, -1 in read
+    elif type(kept) is str:
+        kept = range(kept == "rest", len(values))
+    saved: list[Any] = [outputs if saves_y else None]
     specs: list[Any] | None = None
     for index, value in enumerate(values):
-        if kept == "all" or index in kept:
+        if index in kept:
             saved.append(value)
             continue
         saved.append(None)

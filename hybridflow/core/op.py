@@ -99,7 +99,10 @@ class Saves:
     """What a gradient rule reads, and so what the recording keeps alive.
 
     Args:
-        x: positions of the inputs whose values the rule reads, or ``"all"``; the others arrive as specs.
+        x: positions of the inputs whose values the rule reads, or ``"all"``, or ``"rest"``: all but the first; the
+            others arrive as specs.
+        each: per input, the positions of what its own gradient reads of all that (-1 is `y`), or ``"others"``: all
+            inputs but itself. What the gradients of unconnected inputs read is not saved then.
         y: whether the rule reads the outputs' values.
         hidden: how many trailing outputs exist only for the rule (or a function of the attributes that says). The
             kernel, lowering and infer of such an op take ``residuals=``: True asks for the hidden outputs behind
@@ -108,14 +111,25 @@ class Saves:
             ones included, are visible ones.
     """
 
-    x: tuple[int, ...] | Literal["all"] = ()
+    x: tuple[int, ...] | Literal["all", "rest"] = ()
     y: bool = False
+    each: tuple[tuple[int, ...], ...] | Literal["others"] | None = None
     hidden: int | Callable[[dict[str, Any]], int] = 0
     expose: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def keeps(self, index: int) -> bool:
         """Whether the rule reads the value of an input."""
-        return self.x == "all" or index in self.x
+        if self.x == "all" or self.x == "rest":
+            return index > 0 or self.x == "all"
+        return index in self.x
+
+    def read_by(self, wanted: Sequence[bool]) -> frozenset[int]:
+        """Return the positions of the inputs (and -1 for `y`) that the gradients of the wanted inputs read."""
+        if self.each is None or self.each == "others":
+            alone = self.each is not None and sum(wanted) == 1
+            kept = {i for i, own in enumerate(wanted) if self.keeps(i) and not (alone and own)}
+            return frozenset(kept | {-1} if self.y else kept)
+        return frozenset({position for own, want in zip(self.each, wanted, strict=True) if want for position in own})
 
 
 @dataclass(frozen=True)
@@ -218,6 +232,7 @@ class Op:
     plain: bool = field(default=False, init=False, repr=False)
     host_rule: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     looked_at: tuple[int, ...] | None = field(default=None, init=False, repr=False)
+    whole: bool = field(default=False, init=False, repr=False)
     jitted: dict[Any, Callable[..., Any]] = field(default_factory=dict[Any, Callable[..., Any]], repr=False)
     accepted: set[Any] = field(default_factory=set[Any], repr=False)
 
@@ -225,7 +240,8 @@ class Op:
         """Derive what the fast paths ask of every call.
 
         `fast_kernel` is the kernel if it needs no ``residuals``; `plain` says that the rule runs on bare arrays as
-        it is; `host_rule` is a rule's form for the host.
+        it is; `host_rule` is a rule's form for the host; `whole` that all its rule looks at is saved if all of its
+        inputs are connected, though not otherwise.
         """
         self.host_rule = getattr(self.vjp, "host", None)
         hidden = bool(self.saves.hidden)
@@ -241,7 +257,9 @@ class Op:
         if looked is None:
             looked = _looked_at(self.vjp)
             if looked is not _ALL and not self.saves.hidden:
-                looked = tuple([i for i in looked if not (self.saves.y if i == 0 else self.saves.keeps(i - 1))])
+                missing = tuple([i for i in looked if not (self.saves.y if i == 0 else self.saves.keeps(i - 1))])
+                self.whole = self.saves.each is not None and not missing
+                looked = missing if self.saves.each is None else looked
             self.looked_at = looked
         return looked if looked is not _ALL else range(count)
 

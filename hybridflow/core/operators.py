@@ -52,6 +52,9 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
     saves = op.saves
     save_a, save_b, save_y = saves.keeps(0), saves.keeps(1), saves.y
     saves_any, nothing = save_a or save_b or save_y, (None, None, None)
+    of_a, of_b = saves.read_by((True, False)), saves.read_by((False, True))
+    y_for_a, a_for_a, b_for_a = -1 in of_a, 0 in of_a, 1 in of_a
+    y_for_b, a_for_b, b_for_b = -1 in of_b, 0 in of_b, 1 in of_b
     passes = type(op.vjp) is not Stops
     fast: frozenset[int] | None = None
     usual: Any = None  # the accepted dtype that came last, and
@@ -123,15 +126,21 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
             node.where = user_place(2)
             if not is_internal(frame):
                 user_code = code
-        node.saved = (y if save_y else None, a if save_a else None, b if save_b else None) if saves_any else nothing
-        if edge_b is None and not save_b:  # then the other one has a producer
-            shape = b.shape
-            node.input_specs = None, (shape, dtype, None if shape else b)
-        elif edge_a is None and not save_a:
-            shape = a.shape
-            node.input_specs = (shape, dtype, None if shape else a), None
+        node.input_specs = None
+        if edge_b is None:  # only what the gradient of the other one reads is saved
+            node.saved = (y if y_for_a else None, a if a_for_a else None, b if b_for_a else None)
+            if not b_for_a:
+                shape = b.shape
+                node.input_specs = None, (shape, dtype, None if shape else b)
+        elif edge_a is None:
+            node.saved = (y if y_for_b else None, a if a_for_b else None, b if b_for_b else None)
+            if not a_for_b:
+                shape = a.shape
+                node.input_specs = (shape, dtype, None if shape else a), None
+        elif saves_any:
+            node.saved = (y if save_y else None, a if save_a else None, b if save_b else None)
         else:
-            node.input_specs = None
+            node.saved = nothing
         node.backend = "host"
         node.scope = None
         node.sequence = node.stamp = next_sequence()

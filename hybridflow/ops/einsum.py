@@ -179,7 +179,7 @@ def _samples(rng: np.random.Generator) -> Any:
     lower=_lower,
     infer=_infer,
     vjp=_vjp,
-    saves=Saves(x="all"),
+    saves=Saves(x="all", each="others"),
     flops=MultiplyAdds(_macs, _other_flops),
     samples=_samples,
     traits=("low_precision",),

@@ -238,7 +238,7 @@ def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     lower=broadcasting(lax.mul),
     infer=pointwise("multiply", NUMERIC),
     vjp=Each(lambda F, g, y, a, b: unbroadcast(F, g * b, a), lambda F, g, y, a, b: unbroadcast(F, g * a, b)),
-    saves=Saves(x=(0, 1)),
+    saves=Saves(x=(0, 1), each="others"),
     flops=elements,
     samples=binary_samples(),
     traits=("pointwise", "commutative", "unit_one", "product"),

@@ -266,7 +266,7 @@ def _gather_samples(rng: np.random.Generator) -> Any:
     lower=lambda x, *indices, axes: jnp.asarray(x).at[lowered_key(indices, axes)].get(mode="clip"),
     infer=_gather_infer,
     vjp=_gather_vjp,
-    saves=Saves(x="all"),
+    saves=Saves(x="rest"),
     flops=no_flops,
     samples=_gather_samples,
     traits=("layout", "inner"),

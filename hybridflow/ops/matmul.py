@@ -168,7 +168,7 @@ def _samples(rng: np.random.Generator) -> Any:
     lower=_lower,
     infer=_infer,
     vjp=_vjp,
-    saves=Saves(x=(0, 1)),
+    saves=Saves(x=(0, 1), each="others"),
     flops=MultiplyAdds(lambda y, a, b: y.size * a.shape[-1]),
     samples=_samples,
     traits=("matrix_product", "low_precision"),

@@ -112,6 +112,8 @@ def _gradient(op: Op) -> str:
     kept: list[str] = []
     if op.saves.x == "all":
         kept.append("inputs")
+    elif op.saves.x == "rest":
+        kept.append("inputs but the first")
     elif op.saves.x:
         kept.append("input " + ", ".join(str(index + 1) for index in op.saves.x))
     if op.saves.y:

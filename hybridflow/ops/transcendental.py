@@ -289,8 +289,8 @@ def _logaddexp_lower(a: Any, b: Any) -> Any:
     return lax.select(difference != difference, a + b, unequal)
 
 
-def _logaddexp_share(F: Any, g: Any, y: Any, x: Any) -> Any:
-    return unbroadcast(F, g * F.exp(F.where(F.equal(x, y), 0, x - y)), x)
+def _logaddexp_share(F: Any, g: Any, x: Any, other: Any) -> Any:
+    return unbroadcast(F, g / (1 + F.exp(F.where(F.equal(x, other), 0, other - x))), x)
 
 
 def _logaddexp_samples(rng: np.random.Generator) -> Any:
@@ -305,10 +305,10 @@ def _logaddexp_samples(rng: np.random.Generator) -> Any:
     lower=broadcasting(_logaddexp_lower),
     infer=pointwise("logaddexp", ("float",)),
     vjp=Each(
-        lambda F, g, y, a, b: _logaddexp_share(F, g, y, a),
-        lambda F, g, y, a, b: _logaddexp_share(F, g, y, b),
+        lambda F, g, y, a, b: _logaddexp_share(F, g, a, b),
+        lambda F, g, y, a, b: _logaddexp_share(F, g, b, a),
     ),
-    saves=Saves(x=(0, 1), y=True),
+    saves=Saves(x=(0, 1)),
     flops=elements,
     samples=_logaddexp_samples,
     traits=("pointwise", "commutative", "full_precision"),

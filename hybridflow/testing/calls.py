@@ -137,14 +137,23 @@ class Call:
 
     # -- its gradient rule --------------------------------------------------------------------------------------
 
-    def rule_arguments(self, inputs: Sequence[Any], outputs: tuple[Any, ...], *, honest: bool) -> list[Any]:
-        """Return ``(y, *xs)`` as the rule gets them: specs for what is not saved, if `honest`."""
+    def rule_arguments(
+        self, inputs: Sequence[Any], outputs: tuple[Any, ...], *, honest: bool, only: int | None = None
+    ) -> list[Any]:
+        """Return ``(y, *xs)`` as the rule gets them: specs for what is not saved, if `honest`.
+
+        With `only`, what is saved where no other input is connected.
+        """
         saves = self.op.saves
         hidden = self.op.hidden_outputs(self.recorded_attrs)
         first_hidden = len(outputs) - hidden
         if honest:
             inputs = [x if saves.keeps(i) else spec_of(x) for i, x in enumerate(inputs)]
             outputs = tuple([y if saves.y or i >= first_hidden else spec_of(y) for i, y in enumerate(outputs)])
+        if only is not None:
+            read = saves.read_by([i == only for i in range(len(inputs))])
+            inputs = [x if i in read else spec_of(x) for i, x in enumerate(inputs)]
+            outputs = tuple([y if -1 in read or i >= first_hidden else spec_of(y) for i, y in enumerate(outputs)])
         return [bare(outputs), *inputs]
 
     def gradients(
@@ -161,6 +170,17 @@ class Call:
         with np.errstate(all="ignore"):
             found = self.gradients(HOST, self.inputs, outputs, cotangents, honest=honest)
         return [None if g is None else np.asarray(g) for g in found]
+
+    def host_gradient_of(self, index: int, cotangents: Sequence[Array]) -> Array | None:
+        """Return the gradient of one input, from what is saved where no other one is connected."""
+        outputs = self.run(self.recorded_attrs)
+        arguments = self.rule_arguments(self.inputs, outputs, honest=True, only=index)
+        wanted = tuple([i == index for i in range(len(self.inputs))])
+        with np.errstate(all="ignore"):
+            found = apply_rule(
+                cast("Callable[..., Any]", self.op.vjp), HOST, bare(tuple(cotangents)), arguments, self.attrs, wanted
+            )[index]
+        return None if found is None else np.asarray(found)
 
 
 def widened(x: Array) -> Array:

@@ -41,8 +41,25 @@ def _kernel(
     query: Any, key: Any, value: Any, *mask: Any, is_causal: bool, scale: float, has_mask: bool, residuals: bool
 ) -> Any:
     del has_mask
-    batch = query.shape[:-2]
-    if key.shape[:-2] != batch or value.shape[:-2] != batch or (mask and mask[0].ndim > query.ndim):
+    if value.shape[:-2] != query.shape[:-2]:
+        raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then words the error
+    scores = _kernel_scores(query, key, mask, is_causal, scale)
+    largest = np.maximum.reduce(scores, axis=-1, keepdims=True, initial=-np.inf)
+    # A row without anything to look at has a maximum of -inf and gets probabilities of 0.
+    largest = np.where(largest == -np.inf, scores.dtype.type(0), largest)
+    scores -= largest
+    p = np.exp(scores, out=scores)
+    total = np.add.reduce(p, axis=-1, keepdims=True)
+    p /= np.where(total == 0, scores.dtype.type(1), total)
+    y = np.matmul(p, value)
+    if not residuals:
+        return y
+    return y, np.where(total == 0, scores.dtype.type(np.inf), largest + np.log(total))[..., 0]
+
+
+def _kernel_scores(query: Any, key: Any, mask: tuple[Any, ...], is_causal: bool, scale: float) -> Any:
+    """Return the scores, -inf where a query may not look."""
+    if key.shape[:-2] != query.shape[:-2] or (mask and mask[0].ndim > query.ndim):
         raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then words the error
     scores = np.matmul(query * query.dtype.type(scale), np.swapaxes(key, -1, -2))
     allowed = mask[0] if mask and mask[0].dtype == np.bool_ else None
@@ -55,24 +72,44 @@ def _kernel(
     if allowed is not None:
         # Much faster than np.where, and the same: a NaN that becomes inf here makes its row NaN below.
         np.fmin(scores, np.where(allowed, -hidden, hidden), out=scores)
-    largest = np.maximum.reduce(scores, axis=-1, keepdims=True, initial=-np.inf)
-    # A row without anything to look at has a maximum of -inf and gets probabilities of 0.
-    scores -= np.where(largest == hidden, scores.dtype.type(0), largest)
-    p = np.exp(scores, out=scores)
-    total = np.add.reduce(p, axis=-1, keepdims=True)
-    p /= np.where(total == 0, scores.dtype.type(1), total)
-    y = np.matmul(p, value)
-    return (y, p) if residuals else y
+    return scores
+
+
+def _kernel_probabilities(
+    query: Any, key: Any, log_sum: Any, *mask: Any, is_causal: bool, scale: float, has_mask: bool
+) -> Any:
+    del has_mask
+    if log_sum.shape != query.shape[:-1]:
+        raise ValueError("shapes that only NumPy would broadcast")
+    scores = _kernel_scores(query, key, mask, is_causal, scale)
+    scores -= log_sum[..., None]
+    return np.exp(scores, out=scores)
 
 
 def _lower(
     query: Any, key: Any, value: Any, *mask: Any, is_causal: bool, scale: float, has_mask: bool, residuals: bool
 ) -> Any:
     del has_mask
+    full = lower_wide(query)
+    scores = _lower_scores(lax.mul(full, lax.full_like(full, scale)), lower_wide(key), mask, is_causal)
+    p, log_sum = _lower_probabilities(scores)
+    y = lower_narrow(matmul.op.lower(p, lower_wide(value)), query.dtype)
+    return (y, log_sum) if residuals else y
+
+
+def _lower_again(
+    query: Any, key: Any, log_sum: Any, *mask: Any, is_causal: bool, scale: float, has_mask: bool
+) -> Any:
+    del has_mask
+    # The key is scaled here: XLA would find the product of the forward pass again, and keep it for the backward one.
+    full = lower_wide(key)
+    scores = _lower_scores(lower_wide(query), lax.mul(full, lax.full_like(full, scale)), mask, is_causal)
+    return lax.exp(lax.sub(scores, lax.broadcast_in_dim(log_sum, scores.shape, tuple(range(log_sum.ndim)))))
+
+
+def _lower_scores(query: Any, key: Any, mask: tuple[Any, ...], is_causal: bool) -> Any:
     ndim = query.ndim
-    turned = lax.transpose(key, (*range(ndim - 2), ndim - 1, ndim - 2))
-    scaled = lax.mul(lower_wide(query), lax.full_like(lower_wide(query), scale))
-    scores = matmul.op.lower(scaled, lower_wide(turned))
+    scores = matmul.op.lower(query, lax.transpose(key, (*range(ndim - 2), ndim - 1, ndim - 2)))
     hidden = lax.full_like(scores, -np.inf)
     if mask and mask[0].dtype == bool_:
         scores = lax.select(broadcast_lowered(mask[0], scores.shape), scores, hidden)
@@ -81,12 +118,11 @@ def _lower(
     if is_causal:
         rows, columns = (lax.broadcasted_iota(np.int32, scores.shape, scores.ndim - side) for side in (2, 1))
         scores = lax.select(lax.ge(rows, columns), scores, hidden)
-    p = _lower_probabilities(scores)
-    y = lower_narrow(matmul.op.lower(p, lower_wide(value)), query.dtype)
-    return (y, p) if residuals else y
+    return scores
 
 
-def _lower_probabilities(scores: Any) -> Any:
+def _lower_probabilities(scores: Any) -> tuple[Any, Any]:
+    """Return the softmax of scores, and the log of each row's sum of exponentials: inf where all are hidden."""
     axis = scores.ndim - 1
 
     def spread(row: Any) -> Any:
@@ -96,7 +132,9 @@ def _lower_probabilities(scores: Any) -> Any:
     largest = lax.select(lax.eq(largest, lax.full_like(largest, -np.inf)), lax.full_like(largest, 0), largest)
     p = lax.exp(lax.sub(scores, spread(largest)))
     total = lax.reduce_sum(p, axes=(axis,))
-    return lax.div(p, spread(lax.select(lax.eq(total, lax.full_like(total, 0)), lax.full_like(total, 1), total)))
+    nothing = lax.eq(total, lax.full_like(total, 0))
+    log_sum = lax.select(nothing, lax.full_like(total, np.inf), lax.add(largest, lax.log(total)))
+    return lax.div(p, spread(lax.select(nothing, lax.full_like(total, 1), total))), log_sum
 
 
 # -- shapes -------------------------------------------------------------------------------------------------------
@@ -143,7 +181,18 @@ def _infer(
             "Reshape the mask.",
         )  # fmt: skip
     y = make_spec((*batch, query.shape[-2], value.shape[-1]), query.dtype)
-    return (y, make_spec(scores, compute_dtype(query.dtype))) if residuals else y
+    return (y, make_spec(scores[:-1], compute_dtype(query.dtype))) if residuals else y
+
+
+def _infer_probabilities(
+    query: TensorSpec, key: TensorSpec, log_sum: TensorSpec, *mask: TensorSpec, **attrs: Any
+) -> TensorSpec:
+    del mask, attrs
+    _require(
+        query.shape[-1] == key.shape[-1] and log_sum.shape == query.shape[:-1],
+        "the key and the sums do not belong to the query", (query, key, log_sum), "They come from a forward pass.",
+    )  # fmt: skip
+    return make_spec((*query.shape[:-1], key.shape[-2]), compute_dtype(query.dtype))
 
 
 # -- gradient -----------------------------------------------------------------------------------------------------
@@ -166,8 +215,11 @@ def _vjp(
     scale: float,
     has_mask: bool,
 ) -> Any:
-    del is_causal, has_mask
-    dtype, g, p = query.dtype, wide(F, g), y[1]
+    # The probabilities are computed again: keeping them would take memory that is quadratic in the length.
+    p = F.attention_probabilities(
+        query, key, y[1], *mask, is_causal=is_causal, scale=scale, has_mask=has_mask
+    )  # fmt: skip
+    dtype, g = query.dtype, wide(F, g)
     of_p = F.matmul(g, _swap(F, wide(F, value)))
     product = of_p * p
     # Hidden positions have p = 0, and so no gradient.
@@ -184,6 +236,32 @@ def _vjp(
     )
 
 
+def _probabilities_vjp(
+    F: Any,
+    g: Any,
+    y: Any,
+    query: Any,
+    key: Any,
+    log_sum: Any,
+    *mask: Any,
+    is_causal: bool,
+    scale: float,
+    has_mask: bool,
+) -> Any:
+    del log_sum, is_causal, has_mask
+    of_scores = g * y
+
+    def of_mask() -> Any:
+        return narrow(F, unbroadcast(F, of_scores, mask[0]), mask[0].dtype)
+
+    return (
+        lambda: narrow(F, F.matmul(of_scores, wide(F, key)) * scale, query.dtype),
+        lambda: narrow(F, F.matmul(_swap(F, of_scores), wide(F, query)) * scale, key.dtype),
+        lambda: -F.sum(of_scores, axis=(len(y.shape) - 1,), keepdims=False),
+        *[of_mask if kind_of(one.dtype) == "float" else None for one in mask],
+    )
+
+
 def _scores(query: TensorSpec, key: TensorSpec) -> Any:
     return query.size // query.shape[-1] * key.shape[-2]
 
@@ -196,6 +274,55 @@ def _macs(y: Any, query: TensorSpec, key: TensorSpec, value: TensorSpec, *mask: 
 def _softmax_flops(y: Any, query: TensorSpec, key: TensorSpec, *rest: TensorSpec, **attrs: Any) -> Any:
     del y, rest, attrs
     return 5 * _scores(query, key)
+
+
+def _probabilities_samples(rng: np.random.Generator) -> Any:
+    q, k, sums = normals(rng, 2, 4, 3), normals(rng, 2, 5, 3), normals(rng, 2, 4) + 2
+    plain = {"is_causal": False, "scale": 0.5, "has_mask": False}
+    yield Sample((q, k, sums), plain)
+    yield Sample((q[0], k[0], sums[0]), {**plain, "is_causal": True})
+    yield Sample((q, k, sums, normals(rng, 4, 5) > -0.5), {**plain, "has_mask": True})
+    yield Sample((q, k, sums, normals(rng, 2, 4, 5)), {**plain, "has_mask": True, "is_causal": True})
+    yield Sample((q.astype("bfloat16"), k.astype("bfloat16"), sums), plain, gradient=False)
+    yield Bad((q, k[..., :2], sums), plain, error=ShapeError, text="do not belong to the query")
+    yield Bad((q, k, sums[:, :2]), plain, error=ShapeError, text="do not belong to the query")
+
+
+@op(
+    kernel=_kernel_probabilities,
+    lower=_lower_again,
+    infer=_infer_probabilities,
+    vjp=_probabilities_vjp,
+    saves=Saves(x=(0, 1), y=True),
+    flops=MultiplyAdds(
+        lambda y, query, key, *rest, **attrs: _scores(query, key) * query.shape[-1],
+        lambda y, query, key, *rest, **attrs: 3 * _scores(query, key),
+    ),
+    samples=_probabilities_samples,
+    traits=("inner",),
+    ulp=64,
+)
+def attention_probabilities(
+    query: TensorLike,
+    key: TensorLike,
+    log_sum: TensorLike,
+    *mask: TensorLike,
+    is_causal: bool,
+    scale: float,
+    has_mask: bool,
+) -> Tensor:
+    """Compute what attention weighs values by, from the logs of the sums that its forward pass kept.
+
+    Args:
+        query, key, mask, is_causal, scale: as `scaled_dot_product_attention` takes them, of the same leading axes.
+        log_sum: ``(..., n)``: the log of the sum of the exponentials of each query's scores.
+        has_mask: whether there is a mask.
+
+    Returns:
+        ``(..., n, m)``, in float32 for float16 and bfloat16.
+    """
+    attrs = {"is_causal": is_causal, "scale": scale, "has_mask": has_mask}
+    return bind(attention_probabilities.op, tuple(map(as_tensor, (query, key, log_sum, *mask))), attrs)
 
 
 def _samples(rng: np.random.Generator) -> Any:
