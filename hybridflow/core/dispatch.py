@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from typing import Any, cast
 
@@ -127,12 +127,15 @@ def record(
     node.attrs = attrs
     node.outputs = tuple([(y.shape, y.dtype) for y in outputs]) if many else ((outputs.shape, outputs.dtype),)
     node.where = user_place(4)
-    kept, saves_y = saves.x, saves.y
+    kept: Container[int]
+    saves_y = saves.y
     if saves.each is not None and None in edges:
-        read = saves.read_by([edge is not None for edge in edges])
-        kept, saves_y = read, -1 in read
-    elif type(kept) is str:
-        kept = range(kept == "rest", len(values))
+        kept = saves.read_by([edge is not None for edge in edges])
+        saves_y = -1 in kept
+    elif saves.x == "all" or saves.x == "rest":
+        kept = range(saves.x == "rest", len(values))
+    else:
+        kept = saves.x
     saved: list[Any] = [outputs if saves_y else None]
     specs: list[Any] | None = None
     for index, value in enumerate(values):
