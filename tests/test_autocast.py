@@ -460,6 +460,15 @@ def test_uses_of_a_variable_are_added_in_float32():
         assert tape.gradient(y, v).item() == 1 + 2.0**-12
 
 
+@pytest.mark.parametrize("low", [BF16, F16], ids=str)
+def test_many_contributions_of_low_precision_are_added(low):
+    x = hf.asarray(np.arange(4.0), dtype=low)
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        y = hf.sum(x * x + x * 2.0 + x * 3.0 + hf.tanh(x) * 0.0 + x)
+    np.testing.assert_array_equal(tape.gradient(y, x).numpy().astype(F32), 2 * np.arange(4.0) + 6)
+
+
 # -- control flow -------------------------------------------------------------------------------------------------
 
 

@@ -64,7 +64,8 @@ class Total:
     def add(self, one: Any, add: Callable[[Any, Any], Any]) -> None:
         """Add one more."""
         total = self.array
-        if type(total) is _ndarray and type(one) is _ndarray and total.dtype is one.dtype and total.ndim:
+        both = type(total) is _ndarray and type(one) is _ndarray and total.dtype is one.dtype
+        if both and total.ndim and total.flags.writeable:  # what XLA made, such as low precision, is not
             np.add(total, one, out=total)
         else:
             self.array = add(total, one)
