@@ -146,6 +146,9 @@ class CompiledFunction(Generic[P, R]):
             sole = self._sole
             if sole is not None and not kwargs and CONTEXT.get() is None and SETTINGS.plain:
                 # The executable itself refuses other shapes and dtypes, so a lone trace needs no key.
+                if sole.enter is not None:
+                    found = sole.enter(args[1:] if self._bound else args)
+                    return self._call(args, kwargs) if found is NotImplemented else found
                 arrays = sole.raw_arguments(args[1:] if self._bound else args)
                 if arrays is not None and (sole.hold is None or sole.hold()):
                     try:

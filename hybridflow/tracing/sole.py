@@ -9,11 +9,15 @@ import numpy as np
 
 from hybridflow.core.context import current
 from hybridflow.core.dtypes import WIDE
+from hybridflow.core.node import FOREVER
 from hybridflow.core.notes import requires
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.signature import FLOAT, LEAF, TENSOR, Signature
 from hybridflow.tracing.trace import Trace, raw_value
+
+_new = object.__new__
+_ndarray = np.ndarray
 
 
 class SoleTrace:
@@ -26,9 +30,10 @@ class SoleTrace:
         kinds: the types of the arguments; count: how many of them are tensors.
         floats: whether some are floats.
         hold: tells quickly whether the guards hold; None if there are none.
+        enter: makes the whole call, or returns NotImplemented, where tensors go in and arrays come out; else None.
     """
 
-    __slots__ = ("count", "floats", "hold", "kinds", "numbers", "run", "trace", "variables", "wide")
+    __slots__ = ("count", "enter", "floats", "hold", "kinds", "numbers", "run", "trace", "variables", "wide")
 
     def __init__(
         self, trace: Trace, run: Callable[..., Any] | None, variables: tuple[Variable, ...], kinds: tuple[type, ...]
@@ -42,6 +47,7 @@ class SoleTrace:
         self.numbers = trace.numbers
         self.hold = None if trace.guards is None else trace.guards.hold
         self.wide = trace.wide
+        self.enter = None if run is None or self.floats else self._entry(run)
 
     @classmethod
     def of(cls, trace: Trace, signature: Signature) -> SoleTrace | None:
@@ -59,6 +65,45 @@ class SoleTrace:
         if trace.captures or variables or trace.checks:
             return cls(trace, None, variables, kinds)
         return cls(trace, trace.executable(trace.arrays(signature), None).call, (), kinds)
+
+    def _entry(self, run: Callable[..., Any]) -> Callable[[tuple[Any, ...]], Any]:
+        """Return `raw_arguments`, the guards and `call` as one function, which is half of what they cost."""
+        count, wide, hold, single = self.count, self.wide, self.hold, self.trace.single
+        build = self.trace.plan.build
+
+        def enter(args: tuple[Any, ...]) -> Any:
+            if len(args) != count:
+                return NotImplemented
+            arrays: list[Any] = []
+            for argument in args:
+                if type(argument) is not Tensor:
+                    return NotImplemented
+                edge = argument._edge
+                if edge is not None and edge[0].stamp == FOREVER:
+                    return NotImplemented
+                value = argument._value
+                if type(value) is _ndarray:
+                    if value.dtype.num in WIDE and not wide:
+                        return NotImplemented  # jax would narrow it without a word
+                    value = raw_value(argument)
+                elif value is None:
+                    return NotImplemented
+                arrays.append(value)
+            if hold is not None and not hold():
+                return NotImplemented
+            try:
+                outputs = run(*arrays)
+            except (TypeError, ValueError):
+                return NotImplemented  # the general way traces anew, or says what is wrong
+            if not single:
+                return build([make_tensor(output) for output in outputs])
+            result = _new(Tensor)
+            result._value = outputs[0]
+            result._alt = None
+            result._edge = None
+            return result
+
+        return enter
 
     def call(self, arrays: list[Any]) -> Any:
         """Run the trace on the raw values of its arguments.
