@@ -1,4 +1,4 @@
-"""Command line: ``python -m tests.benchmarks [ROW ...] [--smoke] [--json PATH]``."""
+"""Command line: ``python -m tests.benchmarks [ROW ...] [--bars] [--smoke] [--json PATH]``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-import hybridflow as hf
-
 from . import report
 from .measure import SMOKE, Effort, RowResult, run_rows
 from .registry import Row, all_rows
+
+BARS = (
+    "add", "add_recorded", "chain", "mlp_eager", "block_eager", "lstm_eager", "convnet_eager", "*_1m", "first_kernel",
+    "first_lowered", "call_device", "call_host", "call_variables", "mlp_compiled", "call_many_guards", "import_time",
+    "memory_steps",
+)  # fmt: skip
+"""What the README's table shows."""
 
 
 def chosen(rows: list[Row], patterns: list[str]) -> list[Row]:
@@ -29,12 +34,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the benchmarks; the exit status is 1 if a row failed or its sides disagree."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="rows or groups to run (patterns with *); all if none")
+    parser.add_argument("--bars", action="store_true", help="only the rows of the table in the README")
     parser.add_argument("--smoke", action="store_true", help="only show that every row runs: small sizes, few calls")
     parser.add_argument("--rounds", type=int, default=Effort.rounds, help="how often the sides take turns")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there as well")
     parser.add_argument("--list", action="store_true", help="list the rows and stop")
     options = parser.parse_args(arguments)
-    rows = chosen(all_rows(), options.rows)
+    rows = chosen(all_rows(), [*options.rows, *(BARS if options.bars else ())])
     console = Console(width=None if sys.stdout.isatty() else 150)
     if options.list:
         for row in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 from typing import Any
@@ -31,14 +32,28 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "device": jax.devices()[0].device_kind,
+        "threads": _threads(),
     }
+
+
+def _threads() -> dict[str, int | str]:
+    """Return on how many cores this process may run, and what limits its libraries further."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found: dict[str, int | str] = {"cores": cores, "OpenBLAS": os.environ.get("OPENBLAS_NUM_THREADS", cores)}
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        found["torch"] = torch.get_num_threads()
+    return found
 
 
 def heading(facts: dict[str, Any]) -> str:
     """Format the environment as one line."""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
     load = "" if facts["load"] is None else f", load {facts['load']:.1f}"
-    return f"Python {facts['python']}, {versions}; {facts['cpus']} x {facts['machine']}{load}; {facts['device']}"
+    threads = ", ".join(f"{name} {count}" for name, count in facts["threads"].items())
+    where = f"{facts['cpus']} x {facts['machine']}{load}; {facts['device']}"
+    return f"Python {facts['python']}, {versions}; {where}; all sides on the same cores, threads: {threads}"
 
 
 def table(results: list[RowResult], *, smoke: bool = False) -> Table:
@@ -75,6 +90,8 @@ def _lines(result: RowResult) -> list[tuple[str, ...]]:
 
 
 def _cell(result: RowResult, timing: Timing) -> str:
+    if result.row.unit == "MB":
+        return f"{timing.median:.0f} MB"
     return format_seconds(timing.median) + ("" if result.row.per == 1 else f" per {result.row.unit}")
 
 

@@ -1,0 +1,65 @@
+"""First eager calls on a new shape, of every operation, against a number of milliseconds."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+import hybridflow as hf
+from hybridflow.core.op import REGISTRY, No, Op, Sample
+
+from ..registry import Case, row
+
+
+def first_sample(op: Op) -> Sample | None:
+    """Return the first good call among an op's samples."""
+    if isinstance(op.samples, No) or op.public is None:
+        return None
+    for sample in op.samples(np.random.default_rng(0)):
+        if isinstance(sample, Sample):
+            return sample
+    return None
+
+
+def seconds_of(op: Op, sample: Sample, times: int) -> float:
+    """Return what a call takes when nothing of the op is compiled, though the process has called it before."""
+    given = [hf.asarray(one) if isinstance(one, np.ndarray) else one for one in sample.args]
+    call: Callable[[], Any] = lambda: op.public(*given, **sample.kwargs)  # noqa: E731  # pyright: ignore
+    jax.block_until_ready([leaf.numpy() for leaf in jax.tree.leaves(call()) if isinstance(leaf, hf.Tensor)])
+    best = float("inf")
+    for _ in range(times):  # the least of them: what the machine does besides is not the op's
+        op.jitted.clear()
+        start = time.perf_counter()
+        jax.block_until_ready([leaf.numpy() for leaf in jax.tree.leaves(call()) if isinstance(leaf, hf.Tensor)])
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def slowest(case: Case, lowered: bool, bar: float) -> None:
+    """Fill in a row with the slowest first call of the ops without, or with, a NumPy kernel."""
+    found: list[tuple[float, str]] = []
+    chosen = [op for op in REGISTRY.values() if isinstance(op.kernel, No) == lowered and not op.has("nested")]
+    for op in chosen[: case.size(len(chosen), 5)]:
+        sample = first_sample(op)
+        if sample is not None and not inspect.isgeneratorfunction(op.public):
+            found.append((seconds_of(op, sample, 1 if lowered else 5), op.name))
+    found.sort(reverse=True)
+    above = [f"{name} {seconds * 1e3:.3g} ms" for seconds, name in found if seconds > bar]
+    case.notes.append(f"{len(found)} operations, {len(above)} above the bar{': ' if above else ''}{', '.join(above)}")
+    case.ours(lambda: found[0][0], self_timed=True)
+    case.peer(f"{bar * 1e3:.0f} ms", lambda: bar, self_timed=True)
+
+
+@row("slowest first call on a shape, ops with a NumPy kernel", aims={"1 ms": 1.0})
+def first_kernel(case: Case) -> None:
+    slowest(case, False, 1e-3)
+
+
+@row("slowest first call on a shape, ops without one", aims={"30 ms": 1.0})
+def first_lowered(case: Case) -> None:
+    slowest(case, True, 30e-3)
