@@ -11,6 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+import hybridflow as hf
+
 from . import report
 from .measure import SMOKE, Effort, RowResult, run_rows
 from .registry import Row, all_rows

@@ -43,10 +43,10 @@ def seconds_of(op: Op, sample: Sample, times: int) -> float:
 def slowest(case: Case, lowered: bool, bar: float) -> None:
     """Fill in a row with the slowest first call of the ops without, or with, a NumPy kernel."""
     found: list[tuple[float, str]] = []
-    chosen = [op for op in REGISTRY.values() if isinstance(op.kernel, No) == lowered and not op.has("nested")]
-    for op in chosen[: case.size(len(chosen), 5)]:
-        sample = first_sample(op)
-        if sample is not None and not inspect.isgeneratorfunction(op.public):
+    records = [op for op in REGISTRY.values() if isinstance(op.kernel, No) == lowered and not op.has("nested")]
+    samples = [(op, sample) for op in records if (sample := first_sample(op)) is not None]
+    for op, sample in samples[: case.size(len(samples), 3)]:
+        if not inspect.isgeneratorfunction(op.public):
             found.append((seconds_of(op, sample, 1 if lowered else 5), op.name))
     found.sort(reverse=True)
     above = [f"{name} {seconds * 1e3:.3g} ms" for seconds, name in found if seconds > bar]
