@@ -11,7 +11,7 @@ from jax import lax
 
 import hybridflow as hf
 from hybridflow.core.errors import CheckError
-from hybridflow.core.op import REGISTRY, Bad, Op, Sample, Saves
+from hybridflow.core.op import REGISTRY, Bad, MultiplyAdds, Op, Sample, Saves
 from hybridflow.core.spec import make_spec
 from hybridflow.testing.calls import capture
 from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of
@@ -205,6 +205,18 @@ def _bad(name: str, bad: Bad) -> Op:
         ("methods_are_installed", broken("exp", method=("no_such",)), "tensors have no method no_such"),
         ("methods_are_installed", broken("exp", method=("log",)), "gives another result"),
         ("samples_reach_the_op", broken("power", samples=lambda rng: [Sample((np.ones(2), 2))]), "none of its 1 good"),
+        (
+            "flops_are_xlas", broken("matmul", flops=MultiplyAdds(lambda y, a, b: 2 * y.size * a.shape[-1])),
+            r"matmul\(f32\[3,4\], f32\[4,2\]\) has 96 FLOPs by its record, 48 by XLA",
+        ),
+        (
+            "flops_are_xlas", broken("conv", flops=MultiplyAdds(lambda y, x, kernel, **attrs: y.size * kernel.size)),
+            "conv.* FLOPs by its record",
+        ),
+        (
+            "flops_are_xlas", broken("matmul", flops=MultiplyAdds(lambda y, a, b: y.size * a.shape[-1] * 9 // 8)),
+            "no sample has XLA's FLOPs",
+        ),
         ("dynamic_shapes_are_refused", broken("exp", traits=frozenset({"dynamic_shape"})), "it can be traced"),
     ],
 )

@@ -21,7 +21,7 @@ from hybridflow.core.dims import Dim, DimScope, evaluate
 from hybridflow.core.dispatch import bind, run_raw
 from hybridflow.core.dtypes import WIDE, as_dtype, is_differentiable, kind_of
 from hybridflow.core.errors import CheckError, TraceError
-from hybridflow.core.op import REGISTRY, Bad, No, Op, Sample, Stops
+from hybridflow.core.op import REGISTRY, Bad, MultiplyAdds, No, Op, Sample, Stops
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, asarray
 from hybridflow.ir.evaluate import evaluate as evaluate_graph
@@ -450,6 +450,42 @@ def bad_samples_raise(op: Op, seed: int) -> None:
         _raises(op, number, bad, "eagerly", lambda bad=bad, public=public: public(*bad.args, **bad.kwargs))
         if not op.has("dynamic_shape"):
             _raises(op, number, bad, "in a trace", lambda bad=bad: _failing_checks(op, bad))
+
+
+_NEAR, _ROUGH = 0.02, 0.35
+"""How far a count of FLOPs may be from XLA's for one call at least, and for every call that is not tiny."""
+_TINY = 40
+
+
+@op_check
+def flops_are_xlas(op: Op, seed: int) -> None:
+    """Where FLOPs are multiply-adds, XLA counts as many in the lowering.
+
+    It leaves out multiplications by padding and counts the steps of a softmax one by one, so one sample must agree
+    and the others only roughly.
+    """
+    if not isinstance(op.flops, MultiplyAdds):
+        return
+    found: list[tuple[float, str]] = []
+    for sample in samples_of(op, seed):
+        for call in capture(op, sample) if isinstance(sample, Sample) else ():
+            attrs = call.with_residuals()[0]
+            count = op.flops(op.infer(*call.specs, **attrs), *call.specs, **call.attrs)
+            if call.is_real and count >= _TINY:
+                counted = _counted_by_xla(op, call, attrs)
+                off = abs(counted / count - 1)
+                text = f"{call} has {count} FLOPs by its record, {counted} by XLA"
+                if off > _ROUGH:
+                    raise CheckError(f"{op.name}: {text}")
+                found.append((off, text))
+    if found and min(found)[0] > _NEAR:
+        raise CheckError(f"{op.name}: no sample has XLA's FLOPs: {min(found)[1]}")
+
+
+def _counted_by_xla(op: Op, call: Call, attrs: Attrs) -> int:
+    with enable_x64():
+        found: Any = jax.jit(lambda *xs: op.lower(*xs, **attrs)).lower(*call.inputs).cost_analysis()
+    return int(found.get("flops") or 0)
 
 
 def _raises(op: Op, number: int, bad: Bad, where: str, run: Callable[[], Any]) -> None:

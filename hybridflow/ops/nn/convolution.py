@@ -247,12 +247,17 @@ _PLAIN_2D = {
 }  # fmt: skip
 
 
+_BARE = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1, "channels_last": False}
+
+
 def _input_gradient_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 2, 4, 3, 4), normals(rng, 4, 3, 3, 2)), {"shape": (2, 3, 6, 5), **_PLAIN_2D})
+    yield Sample((normals(rng, 1, 2, 6, 3), normals(rng, 2, 1, 5, 4)), {"shape": (1, 1, 10, 6), **_BARE})
 
 
 def _kernel_gradient_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 2, 3, 6, 5), normals(rng, 2, 4, 3, 4)), {"shape": (4, 3, 3, 2), **_PLAIN_2D})
+    yield Sample((normals(rng, 2, 1, 7, 5), normals(rng, 2, 1, 6, 3)), {"shape": (1, 1, 2, 3), **_BARE})
 
 
 def _of_shape(name: str) -> Any:
