@@ -16,6 +16,7 @@ from hybridflow.autodiff.checkpoint_policies import save_only_names as save_only
 from hybridflow.autodiff.control_flow import TensorArray as TensorArray
 from hybridflow.autodiff.control_flow import cond as cond
 from hybridflow.autodiff.control_flow import scan as scan
+from hybridflow.autodiff.control_flow import max_iterations as max_iterations
 from hybridflow.autodiff.control_flow import while_loop as while_loop
 from hybridflow.autodiff.custom import custom_gradient as custom_gradient
 from hybridflow.autodiff.functional import grad as grad

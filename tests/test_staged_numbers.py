@@ -3,6 +3,8 @@
 ``python -m tests.test_staged_numbers COUNT [SEED]`` runs more random programs than a test run does.
 """
 
+# ruff: noqa: B007
+
 from __future__ import annotations
 
 import itertools
@@ -13,12 +15,15 @@ import sys
 import warnings
 from typing import Any
 
+import jax
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridflow as hf
-from hybridflow.core.errors import HybridflowError
+from hybridflow.core.errors import DTypeError, GradientError, HybridflowError, TraceError
+from tests.modes import same
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "int8", "uint8", "int32", "int64", "bool")
 NUMBERS = ("True", "False", "0", "1", "3", "-7", "40", "200", "70000", "2**31", "2**40", "0.1", "-2.5", "1.0", "1e30")
@@ -112,6 +117,265 @@ def array(dtype: str) -> hf.Tensor:
 )  # fmt: skip
 def test_random_programs(form, n, m, a, b, use, dtype, c, k):
     judge(program(form, n, m, a, b, use), array(dtype), c, k, 0.3)
+
+
+# -- programs that people write -------------------------------------------------------------------------------------
+
+
+def nested_bounds(k, x):
+    n = 2
+    for i in range(k):
+        for j in range(n):
+            x = x + j / (i + 1)
+        n = n + i % 2
+    return x, n
+
+
+def float_decides_a_break(x):
+    total = 0.0
+    for v in x:
+        total += 0.1
+        if total > 0.25:
+            break
+    return total, x * total
+
+
+def index_and_factor(x, k):
+    i, total = 0, hf.asarray(0.0, dtype=hf.float64)
+    while i < k:
+        total = total + x[i] * i * 0.1
+        i += 1
+    return total, i
+
+
+def schedule(w, k):
+    lr, best = 0.1, float("inf")
+    for step in range(k):
+        lr = 0.1 / (1 + 0.5 * step) if step < 4 else lr * 0.5
+        w = w - lr * 2 * w
+        loss = (w * w).sum()
+        if loss < best:
+            best = loss
+    return w, lr, best
+
+
+def adam(x, k):
+    beta, t, m = 0.9, 0, 0.0
+    while t < k:
+        t += 1
+        m = beta * m + (1 - beta) * 2 * x
+        x = x - 0.01 * m / (1 - beta**t)
+    return x, m
+
+
+def argmin(x):
+    low, where = 10**6, -1
+    for i, v in enumerate(x):
+        if v < low:
+            low, where = v, i
+    return low, where
+
+
+def fibonacci(k):
+    a, b = 0, 1
+    for _ in range(k):
+        a, b = b, a + b
+    return a % 1000003
+
+
+def cosine(x):
+    for i, v in enumerate(x):
+        x = x * (0.5 * (1 + math.cos(math.pi * i / 3))) + v
+    return x
+
+
+def first_set_in_the_loop(x):
+    for i, v in enumerate(x):
+        half = i / 2
+        flag = i > 1
+    return half * v, flag, x * half
+
+
+def number_or_tensor(x):
+    best = 0.0
+    for v in x:
+        best = v if v > best else best
+    return best
+
+
+def helper_returns_a_number(x, k):
+    def rate(step):
+        if step > 2:
+            return 0.5
+        return 0.25
+
+    for i in range(k):
+        x = x * rate(i)
+    return x
+
+
+def float_argument_changes(x, lr):
+    for v in x:
+        lr = lr * 0.5 if v > 1 else lr - 0.01
+    return x * lr, lr
+
+
+def halvings(x):
+    n = 0
+    with hf.max_iterations(20):
+        while x > 1:
+            x, n = x / 2, n + 1
+    return x * n
+
+
+def kahan(x):
+    total, lost = 0.0, 0.0
+    for i, _ in enumerate(x):
+        y = 0.1 * (i + 1) - lost
+        new = total + y
+        lost = (new - total) - y
+        total = new
+    return total, lost * 1e18
+
+
+def tensors(*numbers: Any, dtype: Any = np.float32) -> hf.Tensor:
+    """Make a tensor of one dimension."""
+    return hf.asarray(np.array(numbers, dtype))
+
+
+X = tensors(3.0, 1.0, 2.0, 7.0, 5.0)
+LOW = tensors(1.0, -2.0, 0.5).astype(hf.bfloat16)
+PROGRAMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "nested bounds": (nested_bounds, (hf.asarray(6), tensors(1, 2, dtype=np.float64))),
+    "float decides a break": (float_decides_a_break, (X,)),
+    "index and factor": (index_and_factor, (X, hf.asarray(4))),
+    "schedule": (schedule, (X, hf.asarray(7))),
+    "schedule in bfloat16": (schedule, (LOW, hf.asarray(5))),
+    "adam": (adam, (hf.asarray(3.0), hf.asarray(3))),
+    "argmin": (argmin, (X,)),
+    "fibonacci": (fibonacci, (hf.asarray(80),)),
+    "cosine": (cosine, (X,)),
+    "first set in the loop": (first_set_in_the_loop, (X,)),
+    "number or tensor": (number_or_tensor, (X,)),
+    "helper returns a number": (helper_returns_a_number, (LOW, hf.asarray(5))),
+    "float argument changes": (float_argument_changes, (LOW, 0.3)),
+    "halvings": (halvings, (hf.asarray(12.0),)),
+    "kahan": (kahan, (X,)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str):
+    function, args = PROGRAMS[name]
+    eager, compiled = function(*args), hf.compile(function)(*args)
+    same(jax.tree.map(hf.asarray, eager), compiled, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", ["nested bounds", "index and factor", "schedule", "cosine", "adam", "halvings"])
+def test_gradients_through_tensors_that_numbers_multiply(name: str):
+    function, args = PROGRAMS[name]
+    at = next(index for index, one in enumerate(args) if one.dtype.kind == "f")
+
+    def loss(*values: Any) -> Any:
+        found = function(*values)
+        return hf.sum(found[0] if isinstance(found, tuple) else found)
+
+    def bounded(*values: Any) -> Any:
+        with hf.max_iterations(30):
+            return loss(*values)
+
+    eager, compiled = hf.grad(loss, at)(*args), hf.compile(hf.grad(bounded, at))(*args)
+    assert eager.dtype == compiled.dtype == args[at].dtype
+    np.testing.assert_allclose(compiled.numpy(), eager.numpy(), rtol=1e-6)
+
+
+def test_a_bounded_loop_that_would_go_on():
+    with pytest.raises(TraceError, match=r"would go on after 20 steps(.|\n)*test_staged_numbers.py"):
+        hf.compile(halvings)(hf.asarray(1e9)).item()
+    for count, error in ((-1, ValueError), (True, TypeError), (2.0, TypeError)):
+        with pytest.raises(error, match="takes a count of steps"), hf.max_iterations(count):  # pyright: ignore[reportArgumentType]
+            pass
+
+
+def test_an_unbounded_loop_names_the_way():
+    def f(x: Any) -> Any:
+        while x > 1:
+            x = x / 2
+        return x
+
+    with pytest.raises(GradientError, match=r"hf\.max_iterations"):
+        hf.grad(hf.compile(f))(12.0)
+
+
+def test_a_number_of_two_kinds_names_both_values():
+    def f(c: Any, x: Any) -> Any:
+        s = 1 if c else 0.5
+        return x * s
+
+    x = tensors(1.0, 2.0)
+    assert hf.compile(f)(hf.asarray(True), x).tolist() == [1.0, 2.0]
+    match = r"float or int, as a tensor decides, meets int32(.|\n)*: 1 if the condition is true, 0.5 if it is false"
+    with pytest.raises(DTypeError, match=match):
+        hf.compile(f)(hf.asarray(True), tensors(1, 2, dtype=np.int32))
+
+
+def test_what_needs_the_number_itself_says_so():
+    def shape(k: Any) -> Any:
+        n = 2
+        while k > 0:
+            n, k = n + 1, k - 1
+        return hf.zeros((n,))
+
+    def listed(k: Any) -> Any:
+        n = 0
+        while k > 0:
+            n, k = n + 1, k - 1
+        return ["a", "b"][n]
+
+    for function in (shape, listed):
+        with pytest.raises(TypeError, match=r"a Python number that a branch or loop on tensors decides(.|\n)*made at"):
+            hf.compile(function)(hf.asarray(1))
+
+
+def test_printed_numbers(capsys: pytest.CaptureFixture[str]):
+    def f(x: Any) -> Any:
+        n, rate = 0, 0.1
+        for v in x:
+            n, rate = n + 1, rate / 2
+            print(n, rate, f"{n:>3}|{rate:.3f}|{v:.1f}|{n!r}|{{}}", [n > 1])
+        return n
+
+    f(X)
+    eager = capsys.readouterr().out
+    hf.compile(f)(X)
+    assert capsys.readouterr().out == eager
+
+
+def test_arithmetic_is_that_of_doubles_step_by_step():
+    def f(k: Any, a: float) -> Any:
+        s, t = 0.1, 1.0
+        for i in range(k):
+            s = s * a + t * i - s * s
+            t = t / 3.0 / 7.0 + s * 1.1
+        return hf.asarray(s, dtype=hf.float64), hf.asarray(t, dtype=hf.float64)
+
+    for seed in range(5):
+        a = 0.37 + seed / 7
+        eager, compiled = f(hf.asarray(9), a), hf.compile(f)(hf.asarray(9), a)
+        assert [one.item() for one in compiled] == [one.item() for one in eager]
+
+
+def test_integers_are_exact_or_raise():
+    def f(k: Any, x: Any) -> Any:
+        n = 3
+        while k > 0:
+            n, k = n * n, k - 1
+        return hf.asarray(n, dtype=hf.int64)
+
+    compiled = hf.compile(f)
+    assert compiled(hf.asarray(5), X).item() == 3**32
+    with pytest.raises(OverflowError, match="larger than 2"):
+        compiled(hf.asarray(6), X).item()
 
 
 def main(count: int, seed: int) -> None:

@@ -124,7 +124,7 @@ class TracedFloat:
         return self.needed() if isinstance(other, bool | int | float | complex) else NotImplemented
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(float, name):
+        if hasattr(float, name) and not name.startswith("__"):
             self.needed()
         raise AttributeError(f"'float' object has no attribute {name!r}")
 

@@ -69,6 +69,8 @@ def _as_text(value: Any) -> Any:
 def _printed(kind: str, array: Any, name: Any) -> Any:
     if kind == "size":
         return int(array)
+    if kind == "number":
+        return np.asarray(array).item()
     if kind == "variable":
         text = format_tensor("Variable", make_tensor(array), name)
         return _Text(text, text)
@@ -175,6 +177,8 @@ def _argument(kind: str, array: Any, name: Any) -> Any:
     del name
     if kind == "size":
         return int(array)
+    if kind == "number":
+        return np.asarray(array).item()
     kept = np.array(array)
     kept.flags.writeable = False
     return kept

@@ -9,12 +9,35 @@ import jax
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import int32
+from hybridflow.core.staged_number import StagedNumber, several_kinds
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ops.creation import full
 
 Fill = Callable[[str, Any, Any], Any]
-"""``(kind, array, name)`` to the value to put in an array's place; the kind is tensor, size or variable (its name)."""
+"""``(kind, array, name)`` to the value to put in an array's place: of a tensor, size, number or variable (its name)."""
+
+
+class Joined:
+    """An f-string of which some values are not known yet.
+
+    Attributes:
+        parts: texts, and ``(value, conversion, format)``.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = tuple(parts)
+
+    def text(self) -> str:
+        """Return the string, of values that are known."""
+        return "".join([one if isinstance(one, str) else _formatted(*one) for one in self.parts])
+
+
+def _formatted(value: Any, conversion: int, spec: str) -> str:
+    convert = {ord("r"): repr, ord("s"): str, ord("a"): ascii}.get(conversion)
+    return format(value if convert is None else convert(value), spec)
 
 
 class _Hole:
@@ -58,6 +81,12 @@ class Template:
             return self._hole(value.read(), "variable", value.name)
         if isinstance(value, Tensor):
             return self._hole(value, "tensor")
+        if type(value) is StagedNumber:
+            if len(value.kinds) > 1:
+                raise several_kinds(value, "is printed or handed to Python")
+            return self._hole(value.raw, "number")
+        if type(value) is Joined:
+            return _JoinedHoles(self._taken_apart(list(value.parts)))
         if isinstance(value, Dim):
             return self._hole(full((), value, dtype=int32), "size")
         if type(value) in (list, tuple):
@@ -79,11 +108,22 @@ class Template:
                 return type(part)([build(item) for item in part])
             if type(part) is dict:
                 return {key: build(item) for key, item in cast("dict[Any, Any]", part).items()}
+            if isinstance(part, _JoinedHoles):
+                return Joined(build(part.parts)).text()
             if isinstance(part, _Other):
                 return jax.tree_util.tree_unflatten(part.tree, [build(leaf) for leaf in part.leaves])
             return part
 
         return build(self._template)
+
+
+class _JoinedHoles:
+    """An f-string with holes."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Any) -> None:
+        self.parts = parts
 
 
 class _Other:

@@ -5,6 +5,7 @@ values as inputs and returns what it assigned and whether its checks hold; the t
 """
 
 from hybridflow.autodiff.control_flow.branches import cond as cond
+from hybridflow.autodiff.control_flow.limits import max_iterations as max_iterations
 from hybridflow.autodiff.control_flow.loops import while_loop as while_loop
 from hybridflow.autodiff.control_flow.scans import scan as scan
 from hybridflow.autodiff.control_flow.tensor_array import TensorArray as TensorArray

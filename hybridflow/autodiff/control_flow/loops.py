@@ -282,7 +282,8 @@ def _vjp(
     if bound is None:
         raise GradientError(
             message("while: has no gradient: XLA does not know how many steps to keep",
-                    hint="Pass max_iterations to hf.while_loop, or use hf.stop_gradient if no gradient is wanted.")
+                    hint="Write the loop in `with hf.max_iterations(n):`, pass max_iterations to hf.while_loop, or use "
+                         "hf.stop_gradient if no gradient is wanted.")
         )  # fmt: skip
     gs = list(g) if isinstance(g, tuple) else [g]
     return backward_scan(body, carry, 0, xs, y[1:], gs[1:], (bound, True), y[0])

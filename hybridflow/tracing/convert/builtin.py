@@ -12,6 +12,7 @@ from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import as_tensor
 from hybridflow.ops import effects
+from hybridflow.ops.host_values import Joined
 from hybridflow.tracing.convert import filtered, protocols
 from hybridflow.tracing.convert.branches import value_on_tensor
 from hybridflow.tracing.convert.filtered import Filtered, truths
@@ -92,7 +93,7 @@ def _bool(value: Any) -> Any:
 
 def printed(*values: Any, sep: str | None = " ", end: str | None = "\n", **more: Any) -> None:
     """Print, at every call if there are tensors among the values."""
-    tensors = any(is_staged(leaf) for leaf in jax.tree_util.tree_leaves(values))
+    tensors = any(is_staged(leaf) or type(leaf) is Joined for leaf in jax.tree_util.tree_leaves(values))
     if more.get("file") is None and tensors:
         effects.print(*values, sep=sep, end=end)
     else:

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import jax
 
 from hybridflow.autodiff.control_flow import scan
+from hybridflow.autodiff.control_flow.limits import LIMIT
 from hybridflow.autodiff.control_flow.loops import iterate
 from hybridflow.autodiff.control_flow.tensor_array import begun_with, shapes_to_begin_with
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.staged_number import BOOL, INT, LARGEST, Kinds, weak_dtype_of
 from hybridflow.core.tensor import as_tensor, asarray
-from hybridflow.ir.builder import trace_with_variables
+from hybridflow.ir.builder import add_check, trace_with_variables
 from hybridflow.tracing.convert.branches import dead, where_now
 from hybridflow.tracing.convert.cells import Cells
 from hybridflow.tracing.convert.poison import UNSET, Late, Poison, spoken
@@ -297,6 +298,16 @@ class _Loop:
         """Describe a value."""
         return ", ".join(made_at(leaf) for leaf in value.leaves) or str(jax.tree_util.tree_unflatten(value.tree, []))
 
+    def require_end(self, goes_on: Callable[[], Any]) -> None:
+        """Have the calls fail in which a bounded loop would go on."""
+        bound = LIMIT.get()
+        if bound is not None:
+            add_check(
+                PUBLIC.logical_not(goes_on()), TraceError,
+                message(f"the loop at {self.place} would go on after {bound} steps",
+                        hint="Give hf.max_iterations a larger count."),
+            )  # fmt: skip
+
     # -- after ------------------------------------------------------------------------------------------------
 
     def run(self, loop: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
@@ -368,7 +379,8 @@ def while_on_tensor(test: Callable[[], Any], step: Callable[[], Any], names: Loo
             step()
         return loop.leave()
 
-    loop.run(lambda state: iterate(condition, run, state, None, loop.names))
+    loop.run(lambda state: iterate(condition, run, state, LIMIT.get(), loop.names))
+    loop.require_end(lambda: truth(test()))
 
 
 def while_with_effects(goes: Any, test: Callable[[], Any], step: Callable[[], Any], names: LoopNames) -> None:
@@ -395,7 +407,17 @@ def while_with_effects(goes: Any, test: Callable[[], Any], step: Callable[[], An
         return again, *loop.leave()
 
     first = truth(goes)
-    loop.run(lambda state: iterate(lambda goes, *_: goes, run, (first, *state), None, ["condition", *loop.names])[1:])
+    ends: list[Any] = []
+
+    def whole(state: Any) -> Any:
+        again, *last = iterate(
+            lambda goes, *_: goes, run, (first, *state), LIMIT.get(), ["condition", *loop.names]
+        )  # fmt: skip
+        ends[:] = [again]
+        return tuple(last)
+
+    loop.run(whole)
+    loop.require_end(lambda: ends[0])
 
 
 def for_on_rows(
@@ -460,15 +482,16 @@ def for_on_range(
     loop.discover(lambda: step(staged_int(start)))
     up = stride > 0 if not isinstance(numbers.step, int) else None
 
-    def condition(index: Any, *state: Any) -> Any:
+    def goes_on(index: Any) -> Any:
         if up is not None:
             more = PUBLIC.where(up, index < stop, index > stop)
         else:
             more = index < stop if numbers.step > 0 else index > stop
-        if test is None:
-            return more
+        return more if test is None else PUBLIC.logical_and(more, truth(test()))
+
+    def condition(index: Any, *state: Any) -> Any:
         loop.enter(state)
-        return PUBLIC.logical_and(more, truth(test()))
+        return goes_on(index)
 
     def run(index: Any, *state: Any) -> Any:
         loop.enter(state)
@@ -476,7 +499,15 @@ def for_on_range(
             step(staged(INT, index, numbers.limit))
         return index + stride, *loop.leave()
 
-    loop.run(lambda state: iterate(condition, run, (start, *state), None, ["index", *loop.names])[1:])
+    ends: list[Any] = []
+
+    def whole(state: Any) -> Any:
+        last, *after = iterate(condition, run, (start, *state), LIMIT.get(), ["index", *loop.names])
+        ends[:] = [last]
+        return tuple(after)
+
+    loop.run(whole)
+    loop.require_end(lambda: goes_on(ends[0]))
 
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from hybridflow.tracing.convert.exits import RESULT, inside, is_python
 from hybridflow.tracing.convert.protocols import METHODS
 from hybridflow.tracing.convert.scopes import GLOBAL, LOCAL, Scope
-from hybridflow.tracing.convert.syntax import at, constant, is_runtime, load, one_line, runtime, store, thunk
+from hybridflow.tracing.convert.syntax import at, constant, is_runtime, load, one_line, pack, runtime, store, thunk
 
 OF_THE_FRAME = frozenset(
     {"locals", "globals", "vars", "dir", "eval", "exec", "breakpoint", "set_trace", "_getframe", "currentframe"}
@@ -97,7 +97,9 @@ class Reads(ast.NodeTransformer):
             return node
         if name in _REDUCTIONS and len(node.args) in (1, 2) and self.is_filtered(node):
             return self.reduction(node)
+        printed = [name == "print" and isinstance(one, ast.JoinedStr) for one in node.args]
         node.args = [self.visit(one) for one in node.args]
+        node.args = [pieces(one) if text else one for one, text in zip(node.args, printed, strict=True)]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
         if name in OF_THE_FRAME or self.is_super(node):
@@ -281,6 +283,18 @@ class Reads(ast.NodeTransformer):
                 if isinstance(one.format_spec, ast.JoinedStr):
                     self.visit_JoinedStr(one.format_spec)
         return node
+
+
+def pieces(node: Any) -> Any:
+    """Return an f-string to print as a call of the runtime: its texts, and its values with their formats."""
+    made: list[Any] = []
+    for one in node.values:
+        if isinstance(one, ast.FormattedValue):
+            text = constant(one, "") if one.format_spec is None else one.format_spec
+            made.append(pack(one, [one.value, constant(one, one.conversion), text]))
+        else:
+            made.append(one)
+    return runtime(node, "joined", *made)
 
 
 _SIMPLE = ast.Name | ast.Constant | ast.Attribute | ast.Compare | ast.BoolOp | ast.UnaryOp | ast.BinOp

@@ -14,6 +14,7 @@ from hybridflow.core.errors import CheckError, TraceError, message
 from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.ir.builder import add_check
 from hybridflow.ir.effects import has_effect
+from hybridflow.ops.host_values import Joined
 from hybridflow.tracing import observe
 from hybridflow.tracing.convert import builtin, protocols, regions
 from hybridflow.tracing.convert import callee as callees
@@ -230,6 +231,11 @@ class Runtime:
     def caught(self) -> BaseException | None:
         """Return the exception that is handled."""
         return sys.exc_info()[1]
+
+    def joined(self, *parts: Any) -> Any:
+        """Return an f-string that is printed; with tensors in it, what each call makes the text of."""
+        text = Joined(parts)
+        return text if any(type(one) is tuple and is_staged(one[0]) for one in parts) else text.text()
 
     def raised(self, error: Any) -> Any:
         """Return what a ``raise`` statement raises; in a branch on a tensor only the calls that take it fail."""

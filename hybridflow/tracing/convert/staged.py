@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -306,7 +307,10 @@ def _divide(a: StagedNumber, b: StagedNumber, known: Any) -> StagedNumber:
     _require_divisor(operator.truediv, a, b, known)
     if float not in a.kinds | b.kinds:
         _require_exact(a, b)
-    return _made(FLOAT, PUBLIC.divide(_float(a), _float(b)), 0)
+    x, y = _float(a), _float(b)
+    if known is not None:  # XLA would multiply by the inverse of a constant, which rounds otherwise
+        y = PUBLIC.where(x == x, y, math.nan)
+    return _made(FLOAT, PUBLIC.divide(x, y), 0)
 
 
 def _floor(
@@ -565,7 +569,7 @@ def _install() -> None:
         "neg": negative, "pos": positive, "abs": absolute, "invert": inverted, "round": rounded,
         "trunc": as_int, "floor": _to_whole("floor"), "ceil": _to_whole("ceil"), "divmod": _divmod,
         "rdivmod": lambda self, other: _divmod(other, self), "getattr": _unknown_attribute, "repr": _text,
-        "str": _text, "format": lambda self, _: _text(self),
+        "str": _text, "format": lambda self, spec: needed(self, "format") if spec else _text(self),
     }  # fmt: skip
     for name, function in alone.items():
         setattr(StagedNumber, f"__{name}__", function)
