@@ -1984,6 +1984,29 @@ def while_condition_that_assigns(x):
     return COUNTER.read(), n
 
 
+@on((1.0, 2), (-1.0, 2), (1.0, 0), grad=False)
+def return_that_the_first_step_cannot_reach(x, n):
+    c = 0
+    for _ in range(n):
+        if x > 0:
+            c += 1
+            x = -x
+        elif c > 0:
+            return x * 10
+    return x
+
+
+@on((1.0, 3), (-1.0, 3), grad=False)
+def name_that_the_first_step_cannot_set(x, n):
+    c, y = 0, x
+    while c < n:
+        if c > 1:
+            z = x * c
+            y = y + z
+        c += 1
+    return y, z
+
+
 # -- exits in finally, generators' own loops ---------------------------------------------------------------------------
 
 

@@ -57,6 +57,14 @@ class _FirstWrite(Exception):
         self.shapes = shapes
 
 
+class _FirstSet(Exception):
+    """A step sets variables that the first one, from the values before the loop, did not set."""
+
+    def __init__(self, found: dict[str, tuple[Value, list[tuple[Any, Any]]]]) -> None:
+        super().__init__(found)
+        self.found = found
+
+
 class _Adapt(Exception):
     """Variables that start as Python numbers have another dtype after a step."""
 
@@ -79,6 +87,7 @@ class _Loop:
         self.live = names.live
         self.values: dict[str, Value] = {}
         self.first_set: list[str] = []
+        self.unset: list[str] = []
         # Whether a variable has a value, for those that may have none.
         self.ran: dict[str, Any] = {}
         for name in self.carried:
@@ -104,15 +113,18 @@ class _Loop:
         for name in list(self.first_set):
             found = after.get(name)
             if found is None:
-                self.first_set.remove(name)
                 self.carried.remove(name)
-                continue
-            parts, specs = found
-            self.values[name] = Value.of(parts.filled([zeros_of(*spec) for spec in specs]))
-            leaves = enumerate(parts.leaves)
-            self.weak.update({(name, index): kinds_of(leaf) for index, leaf in leaves if is_real_number(leaf)})
-            if not name.startswith("."):
-                self.ran[name] = asarray(False)
+                self.unset.append(name)
+            else:
+                self.begin(name, *found)
+
+    def begin(self, name: str, parts: Value, specs: list[tuple[Any, Any]]) -> None:
+        """Have a variable that the loop sets first start with zeros, and without a value."""
+        self.values[name] = Value.of(parts.filled([zeros_of(*spec) for spec in specs]))
+        leaves = enumerate(parts.leaves)
+        self.weak.update({(name, index): kinds_of(leaf) for index, leaf in leaves if is_real_number(leaf)})
+        if not name.startswith("."):
+            self.ran[name] = asarray(False)
 
     def after_first_step(self, step: Callable[[], Any], rows: bool) -> dict[str, tuple[Value, list[tuple[Any, Any]]]]:
         """Return the carried variables after a step from what they hold before the loop, with shapes and dtypes."""
@@ -122,14 +134,20 @@ class _Loop:
             self.cells.write(self.before)
             with region(self.cells, rows):
                 step()
-            for name, value in self.cells.read().items():
-                value = value.value if type(value) is Late else value
-                if name in self.carried and value is not UNSET and type(value) is not Poison:
-                    parts = Value.of(value)
-                    found[name] = parts, list(map(_spec, parts.dynamic()))
+            found.update(self.set_now(self.carried))
             return []
 
         trace_with_variables(once, [], "loop_first_step")
+        return found
+
+    def set_now(self, names: Sequence[str]) -> dict[str, tuple[Value, list[tuple[Any, Any]]]]:
+        """Return those of some variables that have values now, with shapes and dtypes."""
+        found: dict[str, tuple[Value, list[tuple[Any, Any]]]] = {}
+        for name, value in self.cells.read().items():
+            value = value.value if type(value) is Late else value
+            if name in names and value is not UNSET and type(value) is not Poison:
+                parts = Value.of(value)
+                found[name] = parts, list(map(_spec, parts.dynamic()))
         return found
 
     def initial(self) -> tuple[Any, ...]:
@@ -184,6 +202,7 @@ class _Loop:
 
         Raises:
             _Adapt: a Python number took a dtype.
+            _FirstSet: a variable has a value that had none so far.
             TraceError, ShapeError, DTypeError: a variable changed its structure, shape or dtype.
         """
         after = self.cells.read()
@@ -191,6 +210,9 @@ class _Loop:
         made = [self.leaves_after(name, after[name], adapt) for name in self.carried]
         if adapt:
             raise _Adapt(adapt)
+        found = self.set_now(self.unset) if self.unset else {}
+        if found:
+            raise _FirstSet(found)
         return tuple(made)
 
     def leaves_after(self, name: str, value: Any, adapt: dict[tuple[str, int], Any]) -> list[Any]:
@@ -320,6 +342,11 @@ class _Loop:
                 value = self.values[found.name]
                 whole = jax.tree_util.tree_unflatten(value.tree, value.leaves)
                 self.values[found.name] = Value.of(begun_with(whole, found.shapes))
+            except _FirstSet as first:
+                self.unset = [name for name in self.unset if name not in first.found]
+                self.carried += first.found
+                for name, (parts, specs) in first.found.items():
+                    self.begin(name, parts, specs)
             except _Adapt as adapt:
                 self.adapted = self.adapted | adapt.leaves.keys()
                 for (name, index), dtype in adapt.leaves.items():
