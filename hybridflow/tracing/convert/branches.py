@@ -323,7 +323,7 @@ def _is_text(error: Exception) -> bool:
 def _is_known(error: Exception) -> bool:
     """Whether an exception can be made again, without values that only the trace has."""
     leaves = jax.tree_util.tree_leaves((error.args, vars(error)))
-    if any(isinstance(leaf, Tensor) and leaf._value is None for leaf in leaves):
+    if any(type(leaf) is StagedNumber or (isinstance(leaf, Tensor) and leaf._value is None) for leaf in leaves):
         return False
     try:
         return type(again(error)) is type(error)

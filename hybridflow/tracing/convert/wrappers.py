@@ -17,6 +17,7 @@ import jax
 
 from hybridflow.core.context import current
 from hybridflow.core.errors import TracedValueError
+from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.tracing import observe
 from hybridflow.tracing.convert import callee as callees
@@ -56,8 +57,9 @@ def _remembered(key: Hashable, objects: Any, make: Callable[[], Any]) -> Any:
 
 
 def _traced(value: Any) -> bool:
-    """Whether a traced tensor is in a structure."""
-    return any(isinstance(leaf, Tensor) and leaf._value is None for leaf in jax.tree_util.tree_leaves(value))
+    """Whether a traced tensor or number is in a structure."""
+    leaves = jax.tree_util.tree_leaves(value)
+    return any(type(leaf) is StagedNumber or (isinstance(leaf, Tensor) and leaf._value is None) for leaf in leaves)
 
 
 def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -69,7 +71,7 @@ def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
         return callees.converted(inner)(*args, **kwargs)
 
     given = [("", one) for one in args] + sorted(kwargs.items(), key=lambda pair: pair[0])
-    key = (id(cached), *[(name, type(one), id(one) if isinstance(one, Tensor) else one) for name, one in given])
+    key = (id(cached), *[(name, type(one), id(one) if _traced(one) else one) for name, one in given])
     if _traced((args, kwargs)):
         return _remembered(key, objects, make)
 
