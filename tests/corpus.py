@@ -1887,7 +1887,8 @@ def logged(x, k=1.0):
 
 @on([3.0, -1.0, 2.0], [-3.0, 1.0, 9.0])
 def filter_in_sum(x):
-    return sum(v * v for v in x if v > 0), sum([v for v in x if v > 0 if v < 3], 10.0), sum(1.0 for v in x if v < 0)
+    count = sum((1.0 for v in x if v < 0), 0.0)
+    return sum(v * v for v in x if v > 0), sum([v for v in x if v > 0 if v < 3], 10.0), count
 
 
 @on([3.0, -1.0, 2.0], [-3.0, 1.0, 9.0], grad=False)
@@ -2005,6 +2006,16 @@ def name_that_the_first_step_cannot_set(x, n):
             y = y + z
         c += 1
     return y, z
+
+
+@on([1.0, 5.0, 2.0, 7.0], [1.0, 7.0])
+def name_that_some_steps_set(x):
+    for v in x:
+        if v > 4:
+            found = v
+            if v > 6:
+                large = v * 2
+    return found, large
 
 
 # -- exits in finally, generators' own loops ---------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from hybridflow.ir.builder import Traced, add_check, trace_body
 from hybridflow.ir.checks import again
 from hybridflow.tracing.convert.cells import Cells
 from hybridflow.tracing.convert.poison import UNSET, Late, Poison, set_in_one, spoken
-from hybridflow.tracing.convert.regions import DEPTH, is_too_deep, region
+from hybridflow.tracing.convert.regions import DEPTH, is_set_by_loop, is_too_deep, region
 from hybridflow.tracing.convert.staged import as_integer, kinds_of, magnitude, raw_dtype, staged, staged_int
 from hybridflow.tracing.convert.values import (
     Value,
@@ -156,7 +156,8 @@ class _Branches:
             poison = next((leaf for leaf in has.leaves if type(leaf) is Poison), None)
             if poison is not None:
                 return (poison,)
-            if not (self.exits or name.startswith(".") or name in true.ran or name in false.ran):
+            known = self.exits or name.startswith(".") or name in true.ran or name in false.ran
+            if not (known or is_set_by_loop(name)):
                 return (set_in_one(name, "true" if two is None else "false", self.place, shown(has)),)
             return self.joined(name, true, false, plan, has, has)
         found = difference(name, one, two, self.place)

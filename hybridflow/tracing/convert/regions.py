@@ -37,13 +37,15 @@ class Region:
     Attributes:
         known: objects that were there before it, by id.
         rows: whether it is the body of a loop over rows, which may append to lists.
-        code: what a body of the same statement has too: the code of its function.
+        code: what a body of the same statement has too: the code of a branch's function, None for a loop.
+        names: the variables that it may set.
         appended: per list, what a step appends.
     """
 
     def __init__(self, cells: Cells, rows: bool, code: Any) -> None:
         self.rows = rows
         self.code = code
+        self.names = frozenset(cells.names)
         self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
         self.known: dict[int, Any] = {}
         pending: list[Any] = []
@@ -100,6 +102,11 @@ def recursion_limit(depth: int) -> Generator[None, None, None]:
 def is_too_deep(code: Any) -> bool:
     """Whether recursion has reached its bound at a body."""
     return sum(one.code is code for one in _REGIONS.get()) >= DEPTH.get()
+
+
+def is_set_by_loop(name: str) -> bool:
+    """Whether a loop that is traced now may set a variable in one of its other steps."""
+    return any(one.code is None and name in one.names for one in _REGIONS.get())
 
 
 def changed(obj: Any, what: str) -> None:
