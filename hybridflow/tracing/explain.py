@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from hybridflow.xla.executable import Executable
@@ -106,15 +107,26 @@ class TraceRecord:
         if len(self.guards) > _SHOWN:
             lines.append(f"  relies on: {len(self.guards) - _SHOWN} more, in .guards")
         lines.extend(f"  changed when it was traced, and only then: {effect}" for effect in self.effects)
-        lines.extend(f"  pass {record}" for record in self.passes)
+        telling = [one for one in self.passes if one.note or one.nodes_before != one.nodes_after]
+        lines.extend(f"  pass {record}" for record in telling)
+        quiet = len(self.passes) - len(telling)
+        if quiet:
+            spent = sum(one.milliseconds for one in self.passes if one not in telling)
+            lines.append(f"  {quiet} other runs of passes changed nothing, {spent:.2f} ms")
         return "\n".join(lines)
 
 
 class Explanation(Sequence[TraceRecord]):
-    """The records of a compiled function's traces: a sequence, and printable."""
+    """The records of a compiled function's traces: a sequence, printable, and a table in notebooks.
 
-    def __init__(self, name: str, records: Sequence[TraceRecord]) -> None:
+    Attributes:
+        name: the function's.
+        advice: what could be changed: see `hybridflow.tracing.advice.Advice`.
+    """
+
+    def __init__(self, name: str, records: Sequence[TraceRecord], advice: Sequence[Any] = ()) -> None:
         self.name = name
+        self.advice = tuple(advice)
         self._records = tuple(records)
 
     def __getitem__(self, index: Any) -> Any:
@@ -126,6 +138,25 @@ class Explanation(Sequence[TraceRecord]):
     def __str__(self) -> str:
         count = len(self._records)
         head = f"{self.name}: {count} trace{'' if count == 1 else 's'}"
-        return "\n".join([head, *map(str, self._records)])
+        return "\n".join([head, *map(str, self._records), *map(str, self.advice)])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        columns = ("trace", "called at", "arguments", "why", "trace, passes, lower, XLA", "nodes")
+        cells = ["".join(f"<td>{escape(cell)}</td>" for cell in _cells(record)) for record in self._records]
+        rows = "".join(f"<tr>{one}</tr>" for one in cells)
+        head = "".join(f"<th>{column}</th>" for column in columns)
+        advice = "".join(
+            f"<li><b>{escape(str(one.line))}</b>: {escape(one.text)}. {escape(one.hint)}</li>" for one in self.advice
+        )
+        return f"<p><b>{escape(self.name)}</b></p><table><tr>{head}</tr>{rows}</table><ul>{advice}</ul>"
+
+
+def _cells(record: TraceRecord) -> tuple[str, ...]:
+    milliseconds = record.trace_ms, record.passes_ms, record.lower_ms, record.xla_ms
+    return (
+        str(record.number), str(record.call_site),
+        ", ".join(f"{name}: {value}" for name, value in record.signature.items()), record.reason,
+        ", ".join(f"{one:.1f}" for one in milliseconds) + " ms", str(record.nodes),
+    )  # fmt: skip

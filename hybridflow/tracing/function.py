@@ -21,6 +21,7 @@ from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.ir.graph import Graph
+from hybridflow.tracing.advice import advice_on
 from hybridflow.tracing.arguments import (
     Quick,
     apply_arguments,
@@ -450,7 +451,7 @@ class CompiledFunction(Generic[P, R]):
 
     def explain(self) -> Explanation:
         """Return what was traced, why and at what cost: a printable sequence of records."""
-        return Explanation(self._name, self._records)
+        return Explanation(self._name, self._records, advice_on(self._records, self._traces))
 
     def graph(self, *args: P.args, **kwargs: P.kwargs) -> Graph:
         """Return the graph, after the passes, that a call with these arguments runs (tracing it if needed)."""
