@@ -1,13 +1,12 @@
 """hybridflow: eager tensors with a gradient tape, and the same functions compiled."""
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from hybridflow.backend.collector import rare_collections as _rare_collections
+
+_as_before = _rare_collections()
+
 from hybridflow import ir as ir
-from hybridflow.analysis.compare import Comparison as Comparison
-from hybridflow.analysis.compare import compare as compare
-from hybridflow.analysis.cost import CostReport as CostReport
-from hybridflow.analysis.cost import XlaCheck as XlaCheck
-from hybridflow.analysis.cost import cost as cost
-from hybridflow.analysis.profile import Profile as Profile
-from hybridflow.analysis.profile import profile as profile
 from hybridflow.autodiff.accumulate import accumulate_gradients as accumulate_gradients
 from hybridflow.autodiff.checkpoint import checkpoint as checkpoint
 from hybridflow.autodiff.checkpoint_policies import checkpoint_name as checkpoint_name
@@ -108,10 +107,19 @@ from hybridflow.transforms.loss_scale import LossScale as LossScale
 from hybridflow.transforms.loss_scale import all_finite as all_finite
 from hybridflow.transforms.vmap import vmap as vmap
 from hybridflow.xla.pending import synchronize as synchronize
+from hybridflow import later as _later
 
-from hybridflow import debugging as debugging
-from hybridflow import summary as summary
-from hybridflow import testing as testing
+if _TYPE_CHECKING:  # what `later` imports when it is asked for
+    from hybridflow import debugging as debugging
+    from hybridflow import summary as summary
+    from hybridflow import testing as testing
+    from hybridflow.analysis.compare import Comparison as Comparison
+    from hybridflow.analysis.compare import compare as compare
+    from hybridflow.analysis.cost import CostReport as CostReport
+    from hybridflow.analysis.cost import XlaCheck as XlaCheck
+    from hybridflow.analysis.cost import cost as cost
+    from hybridflow.analysis.profile import Profile as Profile
+    from hybridflow.analysis.profile import profile as profile
 
 __array_api_version__ = "2024.12"
 bool = bool_
@@ -120,3 +128,14 @@ inf = float("inf")
 nan = float("nan")
 newaxis = None
 pi = 3.141592653589793
+
+
+def __getattr__(name: str) -> object:
+    return _later.imported(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_later.MODULES, *_later.NAMES})
+
+
+_as_before()

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import run_python
+
+import hybridflow as hf
+from hybridflow import later
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hybridflow"
@@ -114,3 +118,23 @@ def test_the_version_is_the_changelogs():
     assert changelog.index("## [Unreleased]") < changelog.find(f"## [{project['version']}]") or (
         f"## [{project['version']}]" not in changelog
     )
+
+
+def test_what_is_imported_late_is_declared():
+    """The names that `later` imports are those that type checkers are shown, and all are there."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    (shown,) = [node for node in tree.body if isinstance(node, ast.If)]
+    names = {alias.asname for node in shown.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert names | {"analysis"} == {*later.MODULES, *later.NAMES}
+    for name in names:
+        assert name in dir(hf)
+        assert getattr(hf, name) is not None
+    with pytest.raises(AttributeError, match="module 'hybridflow' has no attribute 'nonsense'"):
+        hf.nonsense  # noqa: B018
+
+
+def test_importing_brings_along_only_what_is_needed():
+    code = "import hybridflow, gc, sys; print(gc.get_threshold(), [m for m in sys.modules if m.startswith(LATE)])"
+    late = ("rich", "jax.extend", "jax._src.pallas", "hybridflow.analysis", "hybridflow.testing", "matplotlib")
+    printed = run_python(f"LATE = {late}\nimport gc\nprint(gc.get_threshold(), [])\n{code}").splitlines()
+    assert printed[0] == printed[1]

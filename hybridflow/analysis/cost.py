@@ -17,7 +17,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.node import where_file_line
 from hybridflow.ir.costs import Cost, NodeCost, Sizes, node_costs, total
-from hybridflow.tracing.costing import Costing, on_cost
+from hybridflow.tracing.costing import Costing
 from hybridflow.tracing.function import CompiledFunction, CompiledMethod
 
 _SHOWN = 12
@@ -331,9 +331,6 @@ def report_of(costing: Costing) -> CostReport:
         costing.name, nodes, tuple(_lines(found, memory, costing.sizes)), total(found), memory,
         tuple(_notes(found)), costing.sizes, costing,
     )  # fmt: skip
-
-
-on_cost(report_of)
 
 
 def _row(one: NodeCost) -> NodeRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 
@@ -20,3 +20,24 @@ def collector_paused() -> Generator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+_MANY = 100_000
+"""Allocations between two looks of the collector during an import: none of what it makes is garbage."""
+
+
+def rare_collections() -> Callable[[], None]:
+    """Have the collector look rarely, and return what sets it back.
+
+    ``import jax`` makes so much that a third of the time would go into looking at it. An import that fails leaves
+    a collector that still works.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(_MANY, *before[1:])
+    during = gc.get_threshold()
+
+    def back() -> None:
+        if gc.get_threshold() == during:
+            gc.set_threshold(*before)
+
+    return back

@@ -10,7 +10,6 @@ import jax
 from jax.core import Tracer as Tracer
 from jax.experimental import io_callback, serialize_executable
 from jax.experimental.xla_metadata import set_xla_metadata as set_xla_metadata
-from jax.extend.core import jaxpr_as_fun
 
 JAX_VERSION: tuple[int, ...] = tuple(int(part) for part in jax.__version__.split(".")[:3] if part.isdigit())
 
@@ -44,6 +43,8 @@ def x64_enabled() -> bool:
 
 def jaxpr_as_function(jaxpr: Any) -> Callable[..., list[Any]]:
     """Return a traced program as a function of a flat list of arrays."""
+    from jax.extend.core import jaxpr_as_fun  # it brings Pallas along, which takes long to import
+
     return jaxpr_as_fun(jaxpr)
 
 

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 from hybridflow.backend.files import write_text
 from hybridflow.ir.graph import Graph
-from hybridflow.ir.pictures import difference_page
-from hybridflow.ir.pictures.difference import difference
 from hybridflow.passes.registry import PassRecord, run_passes
 
 
@@ -27,6 +25,8 @@ class Step(NamedTuple):
     after: Graph
 
     def __str__(self) -> str:
+        from hybridflow.ir.pictures.difference import difference
+
         removed, added = difference(self.before, self.after)
         names = [f"{sign}{node.op.name}" for sign, nodes in (("-", removed), ("+", added)) for node in nodes]
         return f"{self.record}: {' '.join(sorted(names))}" if names else str(self.record)
@@ -60,6 +60,8 @@ class PassHistory(Sequence[Step]):
         write_text(path, self._page())
 
     def _page(self) -> str:
+        from hybridflow.ir.pictures import difference_page
+
         steps = [(str(step.record), step.before, step.after) for step in self._steps]
         return difference_page(f"{self._name}: what the passes changed", steps)
 
