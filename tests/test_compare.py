@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.analysis import report
 from hybridflow.analysis.compare import Comparison, FirstCall, compare, count_flops, count_kernels
 from hybridflow.analysis.parity import Parity, assert_same, check_parity, fresh_copy, with_gradients
 from hybridflow.analysis.same import Judgement
 from hybridflow.analysis.timing import Timing, format_seconds, interleave
+from hybridflow.backend.files import write_text
 from hybridflow.core.errors import ArgumentError, MissingPackageError, ParityError
 
 
@@ -352,14 +352,14 @@ def test_plots(tmp_path: Path, ending: str, start: bytes):
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "report.html"
-    report.write_text(path, "old")
+    write_text(path, "old")
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Path, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        report.write_text(path, "new")
+        write_text(path, "new")
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
