@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 import hybridflow as hf
 from hybridflow.core.context import current
-from hybridflow.core.op import REGISTRY
+from hybridflow.core.op import REGISTRY, Sample
 
 BF16, F16, F32, F64 = hf.bfloat16, hf.float16, hf.float32, hf.float64
 
@@ -141,6 +141,37 @@ def test_operands_that_differ_meet_in_the_widest():
         assert hf.where(hf.asarray([True, False, True]), low, full).dtype == F32
         assert hf.maximum(low, 0.5).dtype == BF16
         assert hf.clip(low, 0.0, 1.0).dtype == BF16
+
+
+def mixed_calls():
+    """Return the calls of public operations with several float32 operands: one good sample each."""
+    found = {}
+    for name, op in sorted(REGISTRY.items()):
+        if op.public is None or not callable(op.samples) or op.has("inner") or op.has("nested"):
+            continue
+        for sample in op.samples(np.random.default_rng(0)):
+            arrays = [x for x in getattr(sample, "args", ()) if isinstance(x, np.ndarray) and x.dtype.kind in "fc"]
+            if isinstance(sample, Sample) and len(arrays) > 1 and all(x.dtype == np.float32 for x in arrays):
+                found[name] = op, sample
+                break
+    return found
+
+
+def test_every_operation_takes_operands_of_both_precisions():
+    calls = mixed_calls()
+    assert {"matmul", "conv", "where", "layer_norm", "softmax_cross_entropy"} <= calls.keys()
+    for op, sample in calls.values():
+        with hf.autocast(BF16):
+            expected = op.public(*sample.args, **sample.kwargs)
+            for position, value in enumerate(sample.args):
+                if isinstance(value, np.ndarray) and value.dtype == np.float32:
+                    args = [x.astype(BF16) if i == position else x for i, x in enumerate(sample.args)]
+                    found = op.public(*args, **sample.kwargs)
+                    assert jax.tree_util.tree_map(lambda y: (y.shape, y.dtype), found) == jax.tree_util.tree_map(
+                        lambda y: (y.shape, y.dtype), expected
+                    ), op
+        if op.has("low_precision"):
+            assert found.dtype == BF16
 
 
 def test_a_dtype_that_was_asked_for_is_kept():

@@ -7,9 +7,10 @@ import math
 import os
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from rich.table import Table
 
 from hybridflow.analysis.parity import Parity, check_gradients_parity, check_parity, fresh_copy, kept
 from hybridflow.analysis.timing import Timing, format_seconds, interleave, seconds_of, wait_for
+from hybridflow.core.dtypes import is_floating
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.node import Node
 from hybridflow.ir.costs import graph_flops
@@ -73,6 +75,8 @@ class Comparison:
         kernels: how many kernels the compiled call launches, by its optimised HLO.
         eager_bytes: peak of the arrays an eager call allocates on the host.
         compiled_bytes: temporaries and results of the compiled call.
+        precisions: how many operations compute in each floating-point dtype, casts aside.
+        casts: how many operations only change one floating-point dtype to another, such as those of `hf.autocast`.
     """
 
     name: str
@@ -86,6 +90,8 @@ class Comparison:
     kernels: int
     eager_bytes: int
     compiled_bytes: int | None
+    precisions: dict[str, int] = field(default_factory=dict[str, int])
+    casts: int = 0
 
     @property
     def same(self) -> bool:
@@ -123,6 +129,9 @@ class Comparison:
         ]
         if self.flops:
             rows.append(("FLOPs", _rate(self.flops, self.eager.median), _rate(self.flops, self.compiled.median)))
+        if len(self.precisions) > 1 or self.casts:
+            by_dtype = ", ".join([f"{count} in {dtype}" for dtype, count in self.precisions.items()])
+            rows.append(("operations by precision", by_dtype, f"{self.casts} casts between them"))
         for parity in self.parities:
             rounding = f"{parity.used:.1%} of what rounding explains" if parity.used else "identical"
             rows.append((f"largest difference of {parity.name}", f"{parity.largest:.3g}",
@@ -224,6 +233,8 @@ class Comparison:
             "kernels": self.kernels,
             "eager_bytes": self.eager_bytes,
             "compiled_bytes": self.compiled_bytes,
+            "precisions": dict(self.precisions),
+            "casts": self.casts,
             "parities": [
                 {
                     "name": parity.name,
@@ -303,6 +314,7 @@ def compare(
     if gradients:
         parities.append(check_gradients_parity(compiled, (args, kwargs), tolerance))
     lowered = compiled.lower(*args, **kwargs)
+    precisions, casts = _precisions(trace.raw_graph)
     return Comparison(
         name=compiled._name,
         eager=eager,
@@ -317,6 +329,8 @@ def compare(
         kernels=count_kernels(lowered.as_text("hlo")),
         eager_bytes=eager_bytes,
         compiled_bytes=_compiled_memory(lowered.executable.compiled),
+        precisions=precisions,
+        casts=casts,
     )
 
 
@@ -358,6 +372,21 @@ def _compiled_memory(executable: Any) -> int | None:
     if found is None:
         return None
     return int(found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes)
+
+
+def _precisions(graph: Graph) -> tuple[dict[str, int], int]:
+    """Return how many operations of a graph compute in each floating-point dtype, and how many are casts."""
+    found: Counter[str] = Counter()
+    casts = 0
+    for node in graph.walk():
+        if _is_free(node) or not is_floating(node.spec().dtype):
+            continue
+        edge = node.inputs[0] if node.inputs else None
+        if node.op.has("conversion") and edge is not None:
+            casts += edge[0].spec(edge[1]).dtype != node.spec().dtype and is_floating(edge[0].spec(edge[1]).dtype)
+        elif not node.op.has("nested"):
+            found[str(node.spec().dtype)] += 1
+    return dict(found.most_common()), casts
 
 
 def _is_free(node: Node) -> bool:

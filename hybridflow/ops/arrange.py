@@ -239,9 +239,7 @@ def pad(x: TensorLike, /, pad_width: Any, value: TensorLike = 0, *, mode: PadMod
         for axis, (low, high) in enumerate(_pairs(pad_width, tensor)):
             tensor = _with_border(tensor, axis, low, high, mode)
         return tensor
-    inside, outside = promote(tensor, value)
-    if inside.dtype != tensor.dtype:
-        outside = cast_to(outside, tensor.dtype)
+    outside = cast_to(promote(tensor, value)[1], tensor.dtype)
     pads = _pairs(pad_width, tensor)
     pad.op.infer(tensor.spec, outside.spec, pads=pads)
     return bind(pad.op, (tensor, outside), {"pads": pads})

@@ -26,7 +26,7 @@ from hybridflow.core.dtypes import (
     weak_dtype,
 )
 from hybridflow.core.errors import AxisError, DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, Sample
+from hybridflow.core.op import Bad, Op, Sample
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.staged_number import StagedNumber, weak_dtype_of
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array, make_tensor
@@ -94,6 +94,12 @@ def promote_full(*values: TensorLike) -> tuple[Tensor, ...]:
     if current().autocast is None:
         return promote(*values)
     return promote(*[value if is_number(value) else widened(as_tensor(value)) for value in values])
+
+
+def as_bound(op: Op, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return operands as `bind` will cast them under `hf.autocast`, for checks that come before."""
+    autocast = current().autocast
+    return tensors if autocast is None else cast("tuple[Tensor, ...]", autocast(op, tensors))
 
 
 def widened(tensor: Tensor) -> Tensor:
@@ -380,6 +386,7 @@ __all__ = [
     "TensorLike",
     "TensorSpec",
     "Variable",
+    "as_bound",
     "as_tensor",
     "asarray",
     "binary_samples",

@@ -19,6 +19,7 @@ from hybridflow.ops.common import (
     Tensor,
     TensorLike,
     TensorSpec,
+    as_bound,
     as_tensor,
     call_text,
     integers,
@@ -364,7 +365,7 @@ def searchsorted(
     """
     if side not in ("left", "right"):
         raise ArgumentError(message(f"searchsorted: {side!r} is neither 'left' nor 'right'"))
-    row, elements = promote(x1, x2)
+    row, elements = as_bound(searchsorted.op, promote(x1, x2))
     _search_infer(row.spec, elements.spec, side=side)
     if sorter is not None:
         row = take(row, sorter, axis=0)

@@ -15,6 +15,7 @@ from hybridflow.ops.common import (
     Tensor,
     TensorLike,
     TensorSpec,
+    as_bound,
     call_text,
     make_spec,
     normals,
@@ -197,7 +198,7 @@ def conv(
         >>> hf.nn.conv(image, hf.asarray([[[[1.0, 1.0]]]])).tolist()
         [[[[3.0, 5.0], [9.0, 11.0]]]]
     """
-    image, weights = promote_float(x, kernel)
+    image, weights = as_bound(conv.op, promote_float(x, kernel))
     axes = spatial_axes("conv", image.ndim, channels_last)
     count = len(axes)
     steps = per_axis("conv", "stride", stride, count)
