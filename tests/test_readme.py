@@ -49,7 +49,8 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_python_blocks(section: str):
+def test_python_blocks(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "readme"}
     parser = doctest.DocTestParser()
     for block in BLOCKS:
