@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.analysis.compare import Comparison, FirstCall, compare, count_flops, count_kernels
+from hybridflow.analysis import report
+from hybridflow.analysis.compare import Comparison, FirstCall, compare, count_kernels
 from hybridflow.analysis.parity import Parity, assert_same, check_parity, fresh_copy, with_gradients
 from hybridflow.analysis.same import Judgement
 from hybridflow.analysis.timing import Timing, format_seconds, interleave
 from hybridflow.backend.files import write_text
 from hybridflow.core.errors import ArgumentError, MissingPackageError, ParityError
+from hybridflow.ir.costs import graph_flops
 
 
 def numbers(*shape: int, seed: int = 0) -> hf.Tensor:
@@ -263,7 +265,7 @@ def test_the_table_shows_what_was_measured():
     assert rows["one call, median (quartiles)"] == ("1 ms (900 us to 1.1 ms)", "100 us (90 us to 110 us)")
     assert rows["first call"] == ("1 ms", "910 ms (trace 20 ms, lower 100 ms, XLA 700 ms)")
     assert rows["speed-up"] == ("", "10.00x")
-    assert rows["memory of one call"] == ("2 KiB", "not known")
+    assert rows["memory of one call"] == ("2.0 KiB", "not known")
     assert rows["FLOPs"] == ("1,000 (0.001 GFLOP/s)", "1,000 (0.01 GFLOP/s)")
     assert rows["largest difference of results"] == ("0", "identical")
 
@@ -287,7 +289,7 @@ def test_first_call_parts_are_measured():
 
 def test_flops_and_kernels():
     graph = hf.compile(lambda x: x @ x).graph(numbers(8, 8))
-    assert count_flops(graph) == pytest.approx(2 * 8**3, rel=0.1)
+    assert graph_flops(graph) == pytest.approx(2 * 8**3, rel=0.1)
     hlo = """HloModule m
 %fused (p: f32[4]) -> f32[4] {
   %p = f32[4]{0} parameter(0)

@@ -24,8 +24,8 @@ from hybridflow.analysis.timing import Timing, format_seconds, interleave, secon
 from hybridflow.core.dtypes import is_floating
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.node import Node
+from hybridflow.core.units import format_bytes
 from hybridflow.ir.costs import graph_flops
-from hybridflow.ir.graph import Graph
 from hybridflow.tracing import config
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction
@@ -324,7 +324,7 @@ def compare(
             first, record.trace_ms / 1e3, record.passes_ms / 1e3, record.lower_ms / 1e3, record.xla_ms / 1e3
         ),
         parities=tuple(parities),
-        flops=count_flops(trace.raw_graph),
+        flops=int(graph_flops(trace.raw_graph)),
         operations=sum(1 for node in trace.raw_graph.walk() if not _is_free(node)),
         kernels=count_kernels(lowered.as_text("hlo")),
         eager_bytes=eager_bytes,
@@ -393,15 +393,6 @@ def _is_free(node: Node) -> bool:
     return node.op.has("source") or node.op.has("identity")
 
 
-def count_flops(graph: Graph) -> int:
-    """Return the floating-point operations of one run of a graph; see `graph_flops` for loops and branches.
-
-    Args:
-        graph: a graph without symbolic sizes.
-    """
-    return int(graph_flops(graph))
-
-
 _NO_KERNEL = ("parameter(", "constant(", "tuple(", "get-tuple-element(", "bitcast(", "copy-done(", "after-all(")
 
 
@@ -427,12 +418,7 @@ def _calls(count: int | None) -> str:
 
 
 def _bytes(count: int | None) -> str:
-    if count is None:
-        return "not known"
-    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= factor:
-            return f"{count / factor:.3g} {unit}"
-    return f"{count} B"
+    return "not known" if count is None else format_bytes(count)
 
 
 def _rate(flops: int, seconds: float) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import linecache
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
 
-from hybridflow.analysis.memory import Memory, bytes_of, format_bytes, memory_of
+from hybridflow.analysis.memory import Memory, bytes_of, format_size, memory_of
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.node import where_file_line
@@ -105,7 +105,7 @@ class XlaCheck:
             ("FLOPs of a call", f"{self.flops:,}", ""),
             ("FLOPs, loop bodies once", f"{self.flops_once:,}", f"{self.xla_flops + self.xla_transcendentals:,}"),
             ("of those, exponentials and the like", "", f"{self.xla_transcendentals:,}"),
-            ("temporaries", f"{format_bytes(self.temporaries)} (estimate)", format_bytes(self.xla_temporaries)),
+            ("temporaries", f"{format_size(self.temporaries)} (estimate)", format_size(self.xla_temporaries)),
         ]
 
     def __str__(self) -> str:
@@ -230,44 +230,39 @@ class CostReport:
         cost = self.total
         table.add_row("FLOPs", _count(cost.flops), f"{_count(cost.macs)} multiply-adds")
         remark = "operations run one by one; fused ones move less"
-        table.add_row("bytes read and written", format_bytes(cost.moved), remark)
+        table.add_row("bytes read and written", format_size(cost.moved), remark)
         if self.intensity is not None:
             table.add_row("FLOPs per byte", f"{self.intensity:.3g}", "")
         return table
 
     def _line_table(self) -> Table:
-        table = Table(title="By line, gradients with what they are the gradients of", title_justify="left")
-        for title in ("line", "FLOPs", "share", "moved", "kept", ""):
-            table.add_column(title, justify="left" if title in ("line", "") else "right", no_wrap=True)
+        rows: list[tuple[str, ...]] = []
         for row in self.lines[:_SHOWN]:
-            moved = format_bytes(row.read + row.written)
+            moved = format_size(row.read + row.written)
             share = "" if self.sizes is None or not self.flops else f"{row.flops / self.flops:.1%}"
-            kept = format_bytes(row.activations)
-            table.add_row(_short(row.line), _count(row.flops), share, moved, kept, row.text[:_TEXT])
+            kept = format_size(row.activations)
+            rows.append((_short(row.line), _count(row.flops), share, moved, kept, row.text[:_TEXT]))
         if len(self.lines) > _SHOWN:
-            table.add_row(f"and {len(self.lines) - _SHOWN} more", "", "", "", "", "")
-        return table
+            rows.append((f"and {len(self.lines) - _SHOWN} more", *[""] * 5))
+        titles = ("line", "FLOPs", "share", "moved", "kept", "")
+        return _wide(_table("By line, gradients with what they are the gradients of"), titles, rows)
 
     def _memory_table(self) -> Table:
         table = Table(title="Memory", title_justify="left", show_header=False)
         for what, count, remark in self.memory.rows():
-            table.add_row(what, format_bytes(count), remark)
+            table.add_row(what, format_size(count), remark)
         return table
 
     def _activation_table(self) -> list[Table]:
         kept = self.memory.activations
         if not kept:
             return []
-        table = Table(title=f"Activations kept for the backward pass: {len(kept)}", title_justify="left")
-        for title in ("operation", "line", "array", "bytes"):
-            table.add_column(title, justify="right" if title == "bytes" else "left", no_wrap=True)
         order = sorted(kept, key=lambda one: 0 if self.sizes is None else -one.bytes)
-        for one in order[:_SHOWN]:
-            table.add_row(one.name, _short(one.line), one.spec, format_bytes(one.bytes))
+        rows = [(format_size(one.bytes), one.spec, one.name, _short(one.line)) for one in order[:_SHOWN]]
         if len(kept) > _SHOWN:
-            rest = bytes_of(order[_SHOWN:])
-            table.add_row(f"and {len(kept) - _SHOWN} more", "", "", format_bytes(rest))
-        return [table]
+            rows.append((format_size(bytes_of(order[_SHOWN:])), "", f"and {len(kept) - _SHOWN} more", ""))
+        table = _table(f"Activations kept for the backward pass: {len(kept)}")
+        return [_wide(table, ("bytes", "array", "operation", "line"), rows)]
 
     def print(self, console: Console | None = None) -> None:
         """Print the tables.
@@ -429,6 +424,22 @@ def _once(found: list[NodeCost]) -> int:
 def _analysis(lowered: Any) -> dict[str, Any]:
     found = lowered.cost_analysis()
     return found[0] if isinstance(found, list) else found or {}
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left")
+
+
+def _wide(table: Table, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Fill a table of which only the last column is cut where the terminal is narrow."""
+    for index, title in enumerate(titles):
+        needed = max(len(cells[index]) for cells in (titles, *rows))
+        last = index == len(titles) - 1
+        numbers = title in ("FLOPs", "share", "moved", "kept", "bytes")
+        table.add_column(title, justify="right" if numbers else "left", no_wrap=True, min_width=0 if last else needed)
+    for cells in rows:
+        table.add_row(*cells)
+    return table
 
 
 def _printed(*parts: Any) -> str:

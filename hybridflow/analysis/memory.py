@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.units import format_bytes
 from hybridflow.ir.costs import Sizes, concrete
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.liveness import roots
@@ -110,7 +112,7 @@ class Memory:
 
     def _where(self) -> str:
         at = self.peak_at
-        return "" if at is None else f"; at {at.name}" + (f", {at.line}" if at.line else "")
+        return "" if at is None else f"; at {at.name}" + (f", {os.path.basename(at.line)}" if at.line else "")
 
 
 def bytes_of(held: Iterable[Held]) -> Any:
@@ -121,14 +123,9 @@ def bytes_of(held: Iterable[Held]) -> Any:
     return total
 
 
-def format_bytes(count: Any) -> str:
+def format_size(count: Any) -> str:
     """Format a number of bytes with the unit that fits; a symbolic one as its formula."""
-    if type(count) is Dim:
-        return f"{count} B"
-    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= factor:
-            return f"{count / factor:.3g} {unit}"
-    return f"{count} B"
+    return f"{count} B" if type(count) is Dim else format_bytes(count)
 
 
 def memory_of(costing: Costing) -> Memory:

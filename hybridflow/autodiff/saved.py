@@ -12,9 +12,9 @@ import numpy as np
 
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.units import format_bytes
 from hybridflow.core.variable import VARIABLE, Variable
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SHOWN = 30
 PARAMETER, INPUT, ACTIVATION = "parameter", "input", "activation"
 
@@ -122,31 +122,23 @@ class RecordedMemory(Sequence[SavedArray]):
 
     def __str__(self) -> str:
         lines = [
-            f"saved for gradients: {_size(self.total)} in {len(self)} storages (activations {_size(self.activations)}, "
-            f"inputs {_size(self.inputs)}, parameters {_size(self.parameters)})"
+            f"saved for gradients: {format_bytes(self.total)} in {len(self)} storages (activations "
+            f"{format_bytes(self.activations)}, inputs {format_bytes(self.inputs)}, parameters {format_bytes(self.parameters)})"
         ]
         rows = list(self.by_line().items())
         for (location, op), size in rows[:_SHOWN]:
-            lines.append(f"  {_size(size):>11}  {op:<24} {location or ''}".rstrip())
+            lines.append(f"  {format_bytes(size):>11}  {op:<24} {location or ''}".rstrip())
         if len(rows) > _SHOWN:
             lines.append(f"  {len(rows) - _SHOWN} more, in .by_line()")
         outside = sum(one.bytes for one in self._saved if not one.on_host)
         if self.peak is None:
             lines.append("peak: not measured; call tracemalloc.start() before the recording begins")
         else:
-            without = f"; {_size(outside)} that XLA made are not in it" if outside else ""
-            lines.append(f"peak since the recording began: {_size(self.peak)} beyond what there was{without}")
+            without = f"; {format_bytes(outside)} that XLA made are not in it" if outside else ""
+            lines.append(f"peak since the recording began: {format_bytes(self.peak)} beyond what there was{without}")
         return "\n".join(lines)
 
     __repr__ = __str__
-
-
-def _size(count: float) -> str:
-    unit = 0
-    while count >= 1024 and unit < len(_UNITS) - 1:
-        count /= 1024
-        unit += 1
-    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
 
 
 def live_nodes(member: Callable[[Node], bool]) -> list[Node]:

@@ -49,7 +49,7 @@ def inspect(arguments: argparse.Namespace, console: Console) -> bool:
         console.rule(title, align="left")
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     console.rule("Cost of one call", align="left")
-    console.print(f"{comparing.count_flops(lowered.traced):,} floating-point operations", highlight=False)
+    compiled.cost(*target.args, **target.kwargs).print(console)
     console.print(f"{comparing.count_kernels(lowered.as_text('hlo'))} kernels", highlight=False)
     return True
 
