@@ -123,7 +123,8 @@ class RecordedMemory(Sequence[SavedArray]):
     def __str__(self) -> str:
         lines = [
             f"saved for gradients: {format_bytes(self.total)} in {len(self)} storages (activations "
-            f"{format_bytes(self.activations)}, inputs {format_bytes(self.inputs)}, parameters {format_bytes(self.parameters)})"
+            f"{format_bytes(self.activations)}, inputs {format_bytes(self.inputs)}, "
+            f"parameters {format_bytes(self.parameters)})"
         ]
         rows = list(self.by_line().items())
         for (location, op), size in rows[:_SHOWN]:
