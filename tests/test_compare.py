@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.analysis import report
 from hybridflow.analysis.compare import Comparison, FirstCall, compare, count_kernels
 from hybridflow.analysis.parity import Parity, assert_same, check_parity, fresh_copy, with_gradients
 from hybridflow.analysis.same import Judgement
