@@ -26,6 +26,7 @@ from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.node import Node
 from hybridflow.core.units import format_bytes
 from hybridflow.ir.costs import graph_flops
+from hybridflow.ir.graph import Graph
 from hybridflow.tracing import config
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction
