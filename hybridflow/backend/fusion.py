@@ -68,6 +68,14 @@ def fusion_break(x: Any) -> Any:
     return lax.cond(condition, jnp.zeros_like, _same, x)
 
 
+def after(x: Any, then: Any) -> Any:
+    """Lower a value that, for all XLA knows, is only there once another one (of at least one element) is computed."""
+    condition = never()
+    if condition is None:
+        return lax.optimization_barrier((x, then))[0]
+    return jnp.where(condition & (jnp.ravel(then)[0] == 0), jnp.zeros_like(x), x)
+
+
 def _same(x: Any) -> Any:
     return x
 
