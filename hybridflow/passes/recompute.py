@@ -20,7 +20,8 @@ from hybridflow.core.op import No, Op, register
 from hybridflow.ir.costs import moves_nothing, node_cost
 from hybridflow.ir.effects import has_effect, has_effects
 from hybridflow.ir.graph import Graph, clone_node, nested_graphs
-from hybridflow.ir.liveness import bytes_of
+from hybridflow.ir.liveness import bytes_of, roots
+from hybridflow.passes.fusion_breaks import is_kept
 
 _FLOPS_PER_BYTE = 4
 """How many floating-point operations cost as much time as moving a byte; only ratios of costs matter."""
@@ -56,20 +57,20 @@ class _Value:
 
     Attributes:
         edge: the value in the graph that the plan is of.
-        size: its bytes; 0 for views, and for what is there before and after.
+        size: its bytes; 0 for what is not stored, and for what is there before and after.
         step: what computes it, None for inputs.
-        root: the value whose memory it is.
+        roots: what must be alive where it is read: itself, or what XLA computes it from in everything that reads it.
     """
 
     edge: Edge
     size: int
     step: _Step | None
-    root: _Value | None = None
+    roots: tuple[_Value, ...] = ()
 
-    @property
-    def memory(self) -> _Value:
-        """What is alive where this value is."""
-        return self if self.root is None else self.root.memory
+    def stored(self, size: int) -> _Value:
+        """Let the value have memory of its own."""
+        self.size, self.roots = size, (self,)
+        return self
 
 
 @dataclass(eq=False)
@@ -93,6 +94,22 @@ class _Step:
     after: _Value | None = None
     again: bool = False
     position: int = 0
+
+    def roots(self) -> tuple[_Value, ...]:
+        """Return what must be alive where its results are computed."""
+        return tuple(dict.fromkeys([root for one in self.inputs for root in one.roots]))
+
+
+class _Needed(NamedTuple):
+    """What computes a value again.
+
+    Attributes:
+        steps: what runs again.
+        there: the results of earlier second runs that it reads in the place of first ones.
+    """
+
+    steps: list[_Step]
+    there: dict[_Value, _Value]
 
 
 class Recomputed(NamedTuple):
@@ -160,26 +177,76 @@ def plans(graph: Graph, sizes: dict[str, int] | None = None) -> list[Plan]:
 class _Planner:
     def __init__(self, graph: Graph, sizes: dict[str, int]) -> None:
         self.sizes = sizes
-        self.values: dict[Edge, _Value] = {(node, 0): _Value((node, 0), 0, None) for node in graph.inputs}
+        self.values: dict[Edge, _Value] = {(node, 0): _Value((node, 0), 0, None).stored(0) for node in graph.inputs}
+        self.outputs = frozenset(graph.outputs)
+        self.materialized = _materialized(graph)
         self.steps = [self._step(node) for node in graph.nodes]
-        self.results = [self.values[edge] for edge in graph.outputs]
+        self.results = frozenset([self.values[edge] for edge in graph.outputs])
         self.last: dict[_Value, int] = {}
         self.uses: dict[_Value, list[_Step]] = {}
         self.rejected: set[_Value] = set()
+        self.seconds: dict[Node, list[_Step]] = {}
+        self.steps = self._early()
+
+    def _early(self) -> list[_Step]:
+        """Return the steps in an order in which those that free more than they take come as early as they can."""
+        readers: dict[_Value, list[_Step]] = {}
+        left: dict[_Step, int] = {}
+        unread: dict[_Value, int] = {}
+        for step in self.steps:
+            inputs = dict.fromkeys(step.inputs)
+            left[step] = sum(one.step is not None for one in inputs)
+            for one in inputs:
+                readers.setdefault(one, []).append(step)
+                for root in one.roots:
+                    unread[root] = unread.get(root, 0) + 1
+        order: dict[_Step, None] = {}
+
+        def run(step: _Step) -> None:
+            order[step] = None
+            ready: list[_Step] = []
+            for one in dict.fromkeys(step.inputs):
+                for root in one.roots:
+                    unread[root] -= 1
+            for value in step.outputs:
+                for reader in readers.get(value, ()):
+                    left[reader] -= 1
+                    if not left[reader] and reader not in order:
+                        ready.append(reader)
+            for reader in ready:
+                taken = sum(value.size for value in reader.outputs)
+                read = Counter([root for one in dict.fromkeys(reader.inputs) for root in one.roots])
+                freed = sum(root.size for root, times in read.items() if unread[root] == times)
+                if reader not in order and taken <= freed and reader.node.inputs:
+                    run(reader)
+
+        for step in sorted(self.steps, key=lambda one: bool(one.inputs)):  # stable: what reads nothing comes first
+            if step not in order:
+                run(step)
+        return list(order)
 
     def _step(self, node: Node) -> _Step:
         inputs = [self.values[edge] for edge in node.inputs if edge is not None]
-        view = bool(inputs) and moves_nothing(node)
         found = node_cost(node)
-        cost = 0.0 if view else float(found.moved + found.flops / _FLOPS_PER_BYTE)
-        step = _Step(node, inputs, [], cost)
-        free = view or (not node.inputs and node.op.has("source"))
+        stored = any((node, index) in self.materialized for index in range(len(node.outputs)))
+        cost = found.flops / _FLOPS_PER_BYTE + (found.moved if stored else 0)
+        step = _Step(node, inputs, [], float(cost))
         for index in range(len(node.outputs)):
-            edge = (node, index)
-            value = _Value(edge, 0 if free else bytes_of(edge, self.sizes), step, inputs[0] if view else None)
-            step.outputs.append(value)
-            self.values[edge] = value
+            self.values[node, index] = self._output(step, index)
         return step
+
+    def _output(self, step: _Step, index: int) -> _Value:
+        """Add an output to a step."""
+        edge = (step.node, index)
+        value = _Value(edge, 0, step)
+        if edge in self.materialized or not step.inputs:
+            # A result has memory of its own, and so has what is there before; a second run's result has not.
+            free = not step.inputs or (edge in self.outputs and not step.again)
+            value.stored(0 if free else bytes_of(edge, self.sizes))
+        else:
+            value.roots = step.roots()
+        step.outputs.append(value)
+        return value
 
     # -- the sequence of plans --------------------------------------------------------------------------------
 
@@ -211,18 +278,25 @@ class _Planner:
         """Return the bytes that are alive at every step; positions and uses are brought up to date."""
         last: dict[_Value, int] = {}
         uses: dict[_Value, list[_Step]] = {}
+        self.seconds = {}
         for position, step in enumerate(self.steps):
             step.position = position
+            if step.again:
+                self.seconds.setdefault(step.node, []).append(step)
+            for value in step.outputs:
+                if value.size == 0 and value.roots != (value,):
+                    value.roots = step.roots()
             for value in step.inputs:
-                last[value.memory] = position
-                last[value] = position
+                for root in value.roots:
+                    last[root] = position
                 uses.setdefault(value, []).append(step)
             if step.after is not None:
-                last[step.after.memory] = position
-                last[step.after] = position
+                for root in step.after.roots:
+                    last[root] = position
         end = len(self.steps)
         for value in self.results:
-            last[value.memory] = last[value] = end
+            for root in value.roots:
+                last[root] = end
         self.last, self.uses = last, uses
         dying = [0] * (end + 1)
         now, profile = 0, list[int]()
@@ -236,44 +310,48 @@ class _Planner:
 
     def _candidates(self, peak: int) -> list[tuple[float, _Value]]:
         """Return what is alive at a position but not read there, cheapest to compute again per byte first."""
-        reads = {value.memory for value in self.steps[peak].inputs}
+        reads = {root for value in self.steps[peak].inputs for root in value.roots}
         found: list[tuple[float, _Value]] = []
         for step in self.steps[:peak]:
-            for value in step.outputs:
+            for value in () if step.again else step.outputs:
                 if value.size and self.last.get(value, -1) > peak and value not in reads and value not in self.rejected:
                     needed = self._needed(value, peak)
                     if needed is not None:
-                        found.append((sum(one.cost for one in needed) / value.size, value))
+                        cost = sum(one.cost for one in needed.steps if one.node not in self.seconds)
+                        found.append((cost / value.size, value))
         found.sort(key=lambda one: (one[0], one[1].step.position if one[1].step is not None else 0))
         return found
 
     def _late_uses(self, value: _Value, peak: int) -> list[tuple[_Value, _Step]]:
-        """Return who reads a value, or a view of it, after a position."""
+        """Return who reads a value, or what is computed of it there, after a position."""
         found: list[tuple[_Value, _Step]] = []
-        stack = [value]
+        stack, seen = [value], {value}
         while stack:
             one = stack.pop()
             for step in self.uses.get(one, ()):
                 if step.position > peak:
                     found.append((one, step))
-                elif step.outputs and step.outputs[0].root is one:
-                    stack.append(step.outputs[0])
+                    continue
+                derived = [each for each in step.outputs if value in each.roots and each not in seen]
+                seen.update(derived)
+                stack.extend(derived)
         return found
 
-    def _needed(self, value: _Value, peak: int) -> list[_Step] | None:
+    def _needed(self, value: _Value, peak: int) -> _Needed | None:
         """Return the steps that compute a value again from what is alive when it is read after a position.
 
         Returns:
-            The steps, None if the value is a result or cannot be computed again.
+            What runs again, None if the value is a result or cannot be computed again.
         """
         late = self._late_uses(value, peak)
-        if not late or value in self.results or any(one in self.results for one, _ in late):
+        if not late or any(value in one.roots for one in self.results):
             return None
         first = min(step.position for _, step in late)
         return self._again([one for one, _ in late], value, first)
 
-    def _again(self, wanted: Sequence[_Value], lost: _Value, first: int) -> list[_Step] | None:
+    def _again(self, wanted: Sequence[_Value], lost: _Value, first: int) -> _Needed | None:
         steps: set[_Step] = set()
+        there: dict[_Value, _Value] = {}
         stack = [one.step for one in wanted]
         while stack:
             step = stack.pop()
@@ -285,17 +363,31 @@ class _Planner:
                 return None
             steps.add(step)
             for one in step.inputs:
-                there = one.memory is not lost and (one.memory.step is None or self._is_there(one, first))
-                if not there:
+                if lost not in one.roots and self._is_there(one, first):
+                    continue
+                second = self._second(one, first)
+                if second is None:
                     stack.append(one.step)
-        return sorted(steps, key=lambda one: one.position)
+                else:
+                    there[one] = second
+        return _Needed(sorted(steps, key=lambda one: one.position), there)
+
+    def _second(self, value: _Value, position: int) -> _Value | None:
+        """Return a second run's result that is alive at a position and is what a first run's was."""
+        if value.step is None:
+            return None
+        for step in self.seconds.get(value.step.node, ()):
+            found = step.outputs[value.edge[1]]
+            if step.position < position and self._is_there(found, position):
+                return found
+        return None
 
     def _is_there(self, value: _Value, position: int) -> bool:
         """Whether a value is alive at a position anyway."""
-        memory = value.memory
-        if memory.step is None or not memory.size:
-            return True
-        return memory.step.position < position <= self.last.get(memory, -1)
+        return all(
+            root.step is None or not root.size or root.step.position < position <= self.last.get(root, -1)
+            for root in value.roots
+        )
 
     def _give_up(self, value: _Value, before: list[int]) -> list[int] | None:
         """Compute a value again where it is read after the peak; return what is alive then, None if it does not help.
@@ -308,28 +400,55 @@ class _Planner:
         if needed is None:
             return None
         first = min((step for _, step in late), key=lambda one: one.position)
-        then = self._latest(first, value)
+        then = self._latest(first, value, peak)
         if then is None:
             return None
-        copies = self._copies(needed, then)
-        kept_steps, kept_inputs = self.steps, [(step, list(step.inputs)) for _, step in late]
-        self.steps = [*kept_steps[: first.position], *copies[1], *kept_steps[first.position :]]
-        for _, step in late:
-            step.inputs = [copies[0].get(one, one) for one in step.inputs]
-        profile = self._profile()
-        top, old = max(profile), max(before)
-        if top < old or (top == old and profile.count(top) < before.count(old)):
-            return profile
-        self.steps = kept_steps
-        for step, inputs in kept_inputs:
-            step.inputs = inputs
-        self._profile()
+        steps, inputs = self.steps, [list(step.inputs) for step in self.steps]
+        for merge in (True, False):
+            moved, copies = self._copies(needed, then)
+            self.steps = [*steps[: first.position], *copies, *steps[first.position :]]
+            for _, step in late:
+                step.inputs = [moved.get(one, one) for one in step.inputs]
+            if merge:
+                self._merge(copies, first.position)
+            profile = self._profile()
+            top, old = max(profile), max(before)
+            if top < old or (top == old and profile.count(top) < before.count(old)):
+                return profile
+            self.steps = steps
+            for step, values in zip(steps, inputs, strict=True):
+                step.inputs = list(values)
+            self._profile()
         return None
 
-    def _latest(self, first: _Step, value: _Value) -> _Value | None:
+    def _merge(self, copies: Sequence[_Step], position: int) -> None:
+        """Let later second runs of what runs again now be what that gives, where it is soon enough."""
+        moved: dict[_Value, _Value] = {}
+        gone: set[_Step] = set()
+        for copy in copies:
+            for other in self.seconds.get(copy.node, ()):
+                if other not in gone and other.position >= position:
+                    gone.add(other)
+                    moved.update(zip(other.outputs, copy.outputs, strict=True))
+        if not gone:
+            return
+        self.steps = [step for step in self.steps if step not in gone]
+        for step in self.steps:
+            step.inputs = [moved.get(one, one) for one in step.inputs]
+            if step.after in moved:
+                step.after = moved[step.after]
+        read = {one for step in self.steps for one in (*step.inputs, step.after)}
+        kept: list[_Step] = []
+        for step in reversed(self.steps):
+            if step.again and not any(one in read for one in step.outputs):
+                continue
+            kept.append(step)
+        self.steps = kept[::-1]
+
+    def _latest(self, first: _Step, value: _Value, peak: int) -> _Value | None:
         """Return what is computed last of what is there before a step, by which its inputs are tied to that time."""
-        mine = [one for one in first.inputs if one.memory is not value and one.step is not None and one.memory.size]
-        late = [one for one in mine if one.step is not None and one.step.position > 0]
+        roots = [root for one in first.inputs for root in one.roots if root.size and root is not value]
+        late = [root for root in roots if root.step is not None and root.step.position > peak]
         if late:
             return max(late, key=lambda one: one.step.position if one.step is not None else -1)
         for step in reversed(self.steps[: first.position]):
@@ -338,21 +457,29 @@ class _Planner:
                     return one
         return None
 
-    @staticmethod
-    def _copies(needed: Sequence[_Step], then: _Value) -> tuple[dict[_Value, _Value], list[_Step]]:
+    def _copies(self, needed: _Needed, then: _Value) -> tuple[dict[_Value, _Value], list[_Step]]:
         """Return second runs of steps, and what they compute by what the first ones do."""
-        moved: dict[_Value, _Value] = {}
+        moved: dict[_Value, _Value] = dict(needed.there)
         copies: list[_Step] = []
-        for step in needed:
+        for step in needed.steps:
             inputs = [moved.get(one, one) for one in step.inputs]
             depends = any(one in moved for one in step.inputs)
             copy = _Step(step.node, inputs, [], step.cost, None if depends else then, again=True)
-            for one in step.outputs:
-                root = None if one.root is None else moved.get(one.root, one.root)
-                moved[one] = _Value(one.edge, one.size, copy, root)
-                copy.outputs.append(moved[one])
+            for index, one in enumerate(step.outputs):
+                moved[one] = self._output(copy, index)
             copies.append(copy)
         return moved, copies
+
+
+def _materialized(graph: Graph) -> set[Edge]:
+    """Return the values that XLA stores: what costs much to compute, what such nodes read, and results."""
+    found: set[Edge] = set(graph.outputs)
+    for node in graph.nodes:
+        if not node.op.has("source") and is_kept(node, graph):
+            found.update([(node, index) for index in range(len(node.outputs))])
+            found.update([edge for edge in node.inputs if edge is not None])
+    views = roots(graph)
+    return {views.get(edge, edge) for edge in found}
 
 
 # -- the graph of a plan ------------------------------------------------------------------------------------------
