@@ -83,6 +83,10 @@ class DeviceError(HybridflowError, RuntimeError):
     """A device that does not exist, or values on different devices."""
 
 
+class MemoryBudgetError(HybridflowError, MemoryError):
+    """A memory budget that a compiled function cannot keep."""
+
+
 class MissingPackageError(HybridflowError, ImportError):
     """Something that needs a package which is not installed."""
 

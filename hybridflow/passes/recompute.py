@@ -12,12 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-
 from hybridflow.backend.fusion import after
-from hybridflow.core.dims import SIZES
 from hybridflow.core.node import Edge, Node, Where, make_node
 from hybridflow.core.op import No, Op, register
-from hybridflow.ir.costs import moves_nothing, node_cost
+from hybridflow.ir.costs import Cost, bodies, graph_cost, moves_nothing, own_cost
 from hybridflow.ir.effects import has_effect, has_effects
 from hybridflow.ir.graph import Graph, clone_node, nested_graphs
 from hybridflow.ir.liveness import bytes_of, roots
@@ -82,8 +80,10 @@ class _Step:
         inputs: what it reads.
         outputs: what it computes.
         cost: what computing it costs, in bytes moved.
+        flops: its floating-point operations.
         after: of a second run: what must be computed before, None where it reads a second run's results anyway.
         again: whether it is a second run.
+        tied: which of the inputs is tied to what must be computed before.
         position: where it stands.
     """
 
@@ -91,8 +91,10 @@ class _Step:
     inputs: list[_Value]
     outputs: list[_Value]
     cost: float
+    flops: int
     after: _Value | None = None
     again: bool = False
+    tied: int = 0
     position: int = 0
 
     def roots(self) -> tuple[_Value, ...]:
@@ -138,6 +140,12 @@ class Plan:
     peak: int
     steps: tuple[tuple[_Step, tuple[_Value, ...]], ...] = field(repr=False)
 
+    @classmethod
+    def of(cls, graph: Graph) -> Plan:
+        """Return the plan that runs a graph as it is."""
+        del graph
+        return cls(0, ())
+
     def graph(self, graph: Graph) -> Graph:
         """Return the graph that runs the plan."""
         return _built(graph, self.steps)
@@ -150,7 +158,7 @@ class Plan:
         for step, _ in self.steps:
             if step.again and not moves_nothing(step.node):
                 counts.setdefault(step.node.where, Counter())[step.node.op.name] += 1
-                flops[step.node.where] += node_cost(step.node).flops
+                flops[step.node.where] += step.flops
         found = [Recomputed(where, dict(names), flops[where]) for where, names in counts.items()]
         return tuple(sorted(found, key=lambda one: -one.flops))
 
@@ -167,11 +175,12 @@ def plans(graph: Graph, sizes: dict[str, int] | None = None) -> list[Plan]:
         graph: the graph, after its passes.
         sizes: the size of each symbol.
     """
-    token = SIZES.set((graph.dims, sizes or {}))
-    try:
-        return list(_Planner(graph, graph.dims.hints if sizes is None else sizes).plans())
-    finally:
-        SIZES.reset(token)
+    return list(_Planner(graph, graph.dims.hints if sizes is None else sizes).plans())
+
+
+def _cost(node: Node, sizes: dict[str, int]) -> Cost:
+    """Return the cost of a node, that of the graphs it carries included."""
+    return own_cost(node, sizes) if bodies(node) is None else graph_cost(Graph("node", (), (node,), ()), sizes)
 
 
 class _Planner:
@@ -227,10 +236,10 @@ class _Planner:
 
     def _step(self, node: Node) -> _Step:
         inputs = [self.values[edge] for edge in node.inputs if edge is not None]
-        found = node_cost(node)
+        found = _cost(node, self.sizes)
         stored = any((node, index) in self.materialized for index in range(len(node.outputs)))
         cost = found.flops / _FLOPS_PER_BYTE + (found.moved if stored else 0)
-        step = _Step(node, inputs, [], float(cost))
+        step = _Step(node, inputs, [], float(cost), int(found.flops))
         for index in range(len(node.outputs)):
             self.values[node, index] = self._output(step, index)
         return step
@@ -266,6 +275,7 @@ class _Planner:
                 progress, profile = True, changed
                 if max(profile) < best:
                     best = max(profile)
+                    self.rejected.clear()
                     yield self._plan(best)
                     break
             if not progress and len(found) <= _AT_ONCE:
@@ -457,6 +467,10 @@ class _Planner:
                     return one
         return None
 
+    def _tie_cost(self, value: _Value) -> int:
+        """Return the bytes that tying a value copies; a value without elements cannot be tied."""
+        return bytes_of(value.edge, self.sizes) or 1 << 62
+
     def _copies(self, needed: _Needed, then: _Value) -> tuple[dict[_Value, _Value], list[_Step]]:
         """Return second runs of steps, and what they compute by what the first ones do."""
         moved: dict[_Value, _Value] = dict(needed.there)
@@ -464,7 +478,8 @@ class _Planner:
         for step in needed.steps:
             inputs = [moved.get(one, one) for one in step.inputs]
             depends = any(one in moved for one in step.inputs)
-            copy = _Step(step.node, inputs, [], step.cost, None if depends else then, again=True)
+            copy = _Step(step.node, inputs, [], step.cost, step.flops, None if depends else then, again=True)
+            copy.tied = min(range(len(inputs)), key=lambda index: self._tie_cost(inputs[index]), default=0)
             for index, one in enumerate(step.outputs):
                 moved[one] = self._output(copy, index)
             copies.append(copy)
@@ -499,10 +514,12 @@ def _built(graph: Graph, steps: Sequence[tuple[_Step, tuple[_Value, ...]]]) -> G
     for step, values in steps:
         inputs = [edge_of(value) for value in values]
         if step.after is not None and inputs:
-            tied = min(range(len(inputs)), key=lambda index: _size(inputs[index]))
-            nodes.append(make_node(TIED, (inputs[tied], edge_of(step.after)), {}, (_spec(inputs[tied]),),
-                                   where=step.node.where, scope=step.node.scope))  # fmt: skip
-            inputs[tied] = (nodes[-1], 0)
+            node, index = inputs[step.tied]
+            both = (inputs[step.tied], edge_of(step.after))
+            nodes.append(
+                make_node(TIED, both, {}, (node.spec(index),), where=step.node.where, scope=step.node.scope)
+            )
+            inputs[step.tied] = (nodes[-1], 0)
         made = step.node
         if step.again or tuple(inputs) != step.node.inputs:
             made = clone_node(step.node, tuple(inputs))
@@ -514,10 +531,3 @@ def _built(graph: Graph, steps: Sequence[tuple[_Step, tuple[_Value, ...]]]) -> G
     outputs = tuple([moved.get(edge, edge) for edge in graph.outputs])
     return Graph(graph.name, graph.inputs, tuple(nodes), outputs, graph.dims)
 
-
-def _spec(edge: Edge) -> Any:
-    return edge[0].spec(edge[1])
-
-
-def _size(edge: Edge) -> Any:
-    return _spec(edge).nbytes if _spec(edge).size else 1 << 60

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from hybridflow.tracing.budget import MemoryRecord
 from hybridflow.xla.executable import Executable
 
 _SHOWN = 10
@@ -44,6 +45,7 @@ class TraceRecord:
         guards: what it read from Python outside its arguments, and relies on.
         effects: what it changed outside; that happened once, when it was traced.
         autocast: the dtype of the `hf.autocast` that it was called under, or ``off``.
+        memory: what a memory budget made of the last executable, None without one.
         dropped: whether an equal trace had been dropped from the cache.
     """
 
@@ -67,6 +69,7 @@ class TraceRecord:
     effects: tuple[str, ...] = ()
     autocast: str = "off"
     dropped: bool = False
+    memory: MemoryRecord | None = None
 
     @property
     def reason(self) -> str:
@@ -101,6 +104,8 @@ class TraceRecord:
             lines.append(f"  Variables: reads {', '.join(self.variables)}{writes}")
         if self.autocast != "off":
             lines.append(f"  autocast: {self.autocast}")
+        if self.memory is not None:
+            lines.extend(self.memory.lines())
         if self.captured:
             lines.append(f"  captured tensors: {self.captured}")
         lines.extend(f"  relies on: {guard}" for guard in self.guards[:_SHOWN])

@@ -32,6 +32,7 @@ from hybridflow.tracing.arguments import (
     quick_arguments,
     without_first,
 )
+from hybridflow.tracing.budget import budget_bytes
 from hybridflow.tracing.cache import CacheInfo, TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
 from hybridflow.tracing.convert import NotConvertible, converted_text, recursion_limit
@@ -83,6 +84,7 @@ class CompiledFunction(Generic[P, R]):
         input_signature: Sequence[Any] | None = None,
         dynamic: Dynamic = "auto",
         max_depth: int = 32,
+        memory_budget: int | str | None = None,
         bound: bool = False,
     ) -> None:
         if not callable(function):
@@ -109,8 +111,10 @@ class CompiledFunction(Generic[P, R]):
         self._static = frozenset([static_argnames] if isinstance(static_argnames, str) else static_argnames)
         self._check_static()
         self._options: dict[str, Any] = {
-            "input_signature": input_signature, "dynamic": check_dynamic(dynamic), "max_depth": max_depth
+            "input_signature": input_signature, "dynamic": check_dynamic(dynamic), "max_depth": max_depth,
+            "memory_budget": memory_budget,
         }  # fmt: skip
+        self._budget = budget_bytes(memory_budget)
         self._shapes = SeenShapes(dynamic)
         self._inputs = InputSignature.of(input_signature, self._parameters, self._name)
         self._max_traces = max_traces
@@ -311,7 +315,7 @@ class CompiledFunction(Generic[P, R]):
         )
         return make_trace(
             self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
-            self._roots(args),
+            self._roots(args), self._budget,
         )  # fmt: skip
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
@@ -570,6 +574,7 @@ def compile(
     static_argnames: Iterable[str] = (),
     autograph: bool = True,
     max_depth: int = 32,
+    memory_budget: int | str | None = None,
     max_traces: int = 64,
     name: str | None = None,
 ) -> CompiledFunction[P, R]: ...
@@ -583,6 +588,7 @@ def compile(
     static_argnames: Iterable[str] = (),
     autograph: bool = True,
     max_depth: int = 32,
+    memory_budget: int | str | None = None,
     max_traces: int = 64,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
@@ -595,6 +601,7 @@ def compile(
     static_argnames: Iterable[str] = (),
     autograph: bool = True,
     max_depth: int = 32,
+    memory_budget: int | str | None = None,
     max_traces: int = 64,
     name: str | None = None,
 ) -> Any:
@@ -618,6 +625,11 @@ def compile(
         autograph: convert the function's source, and what it calls, so that Python's control flow takes tensors
             and what it reads and writes outside is known; False traces the function as it is.
         max_depth: how deep a recursion goes that a condition on a tensor ends; a call that needs more of it fails.
+        memory_budget: how many bytes the temporaries of a call may take, beside its inputs and outputs: a number, or a
+            string such as ``"256MiB"``. What is alive too long is computed again where it is read, the cheapest first
+            and no more than needed by XLA's own figure; results and random draws are the same. A smaller budget never
+            takes more memory. `explain` says what is computed again and what that costs. It costs a few compilations,
+            and does not count what a tape outside of the function keeps of its call.
         max_traces: how many traces are kept; the least recently used one is dropped.
         name: a name for graphs and messages.
 
@@ -625,9 +637,11 @@ def compile(
         The `CompiledFunction`, or a decorator.
 
     Raises:
-        ArgumentTypeError: `fn` is not callable, or something in `input_signature` is no `TensorSpec`.
+        ArgumentTypeError: `fn` is not callable, something in `input_signature` is no `TensorSpec`, or a
+            `memory_budget` that is neither a number nor a string.
         ArgumentError: an unknown static argument, an `input_signature` longer than the arguments, another word for
-            `dynamic`, or `max_traces` or `max_depth` less than 1.
+            `dynamic`, a `memory_budget` that is no size, or `max_traces` or
+            `max_depth` less than 1.
 
     Example:
         >>> import hybridflow as hf
@@ -646,6 +660,7 @@ def compile(
             static_argnames=static_argnames,
             autograph=autograph,
             max_depth=max_depth,
+            memory_budget=memory_budget,
             max_traces=max_traces,
             name=name,
             input_signature=input_signature,

@@ -37,6 +37,7 @@ from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import CONSTANT, Graph
 from hybridflow.ir.variables import ArgumentVariable, VariableState
 from hybridflow.passes import run_passes
+from hybridflow.tracing.budget import compile_within
 from hybridflow.tracing.calls import check_unchanged, output_tensor
 from hybridflow.tracing.dynamic import sizes_of, symbol_places, symbolic_specs
 from hybridflow.tracing.explain import TraceRecord
@@ -97,6 +98,7 @@ class Trace:
         record: TraceRecord,
         places: dict[tuple[int, int], str],
         leaves: TracedLeaves,
+        budget: int | None = None,
     ) -> None:
         self.raw_graph = graph
         self.graph, passes = run_passes(graph, differentiable=False)
@@ -128,6 +130,7 @@ class Trace:
         self.executables: dict[Any, Executable] = {}
         self.only: Executable | None = None
         self.places = places
+        self.budget = budget
         self.gradient_of = builder.gradient_of
         self.created = tuple(builder.created)
         self.created_by_state = builder.created_by_state
@@ -268,10 +271,17 @@ class Trace:
         return found
 
     def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
-        made = compile_graph(self.graph, donate=self.donated, sizes=sizes, device=device)
+        graph = self.graph
+        if self.budget is None:
+            made = compile_graph(graph, donate=self.donated, sizes=sizes, device=device)
+        else:
+            made, graph, self.record.memory = compile_within(
+                graph, self.budget, donate=self.donated, sizes=sizes, device=device
+            )
         self.record.add(made)
         if not self.symbolic and device is None:
             self.only = made
+            self.graph = graph
         return made
 
     def call(self, arrays: list[Any], variables: Sequence[Variable], device: Any = None) -> Any:
@@ -514,6 +524,7 @@ def make_trace(
     name: str,
     context: Context,
     roots: Sequence[tuple[Any, str]],
+    budget: int | None = None,
 ) -> Trace:
     """Run the user's function once with traced tensors.
 
@@ -527,6 +538,7 @@ def make_trace(
         name: the graph's name.
         context: the context of the call (its device).
         roots: objects that the call brings along beside its arguments, and what to call them.
+        budget: the bytes that the temporaries of its executables may take.
 
     Raises:
         NeedsNumber: it needs the value of a float argument.
@@ -566,7 +578,7 @@ def make_trace(
     record.trace_ms = (time.perf_counter() - start) * 1e3
     plan = OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None)
     places = symbol_places(list(named), specs)
-    return Trace(graph, builder, plan, named, signature.tree, record, places, leaves)
+    return Trace(graph, builder, plan, named, signature.tree, record, places, leaves, budget)
 
 
 def _observe(

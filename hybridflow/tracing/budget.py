@@ -1,0 +1,198 @@
+"""Compiling within a budget of memory: the least recomputation whose temporaries fit, by XLA's own figure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MemoryBudgetError, message
+from hybridflow.core.node import format_where
+from hybridflow.ir.graph import Graph
+from hybridflow.passes.recompute import Plan, Recomputed, plans
+from hybridflow.passes.registry import run_passes
+from hybridflow.xla.executable import Executable, compile_graph
+
+_UNITS = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_NEAR = 3
+"""How many plans before the last are tried where that does not fit."""
+_SHOWN = 12
+"""How many lines of the user's code a printed record shows."""
+
+
+def budget_bytes(budget: Any) -> int | None:
+    """Return a budget in bytes.
+
+    Raises:
+        ArgumentTypeError: neither a number of bytes nor a string.
+        ArgumentError: a string that is no size, or less than a byte.
+    """
+    if budget is None:
+        return None
+    found: float | None = None
+    if isinstance(budget, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", budget)
+        unit = None if match is None else _UNITS.get(match[2].lower())
+        found = None if match is None or unit is None else float(match[1]) * unit
+    elif isinstance(budget, int) and not isinstance(budget, bool):
+        found = budget
+    else:
+        raise ArgumentTypeError(
+            message(f"compile: memory_budget is a {type(budget).__name__}",
+                    hint="Give bytes, or a string such as '256MiB'.")
+        )  # fmt: skip
+    if found is None or found < 1:
+        units = ", ".join(["B", "kB", "MB", "GB", "KiB", "MiB", "GiB"])
+        raise ArgumentError(
+            message(f"compile: memory_budget={budget!r} is no size", hint=f"Give a number and a unit: {units}.")
+        )
+    return int(found)
+
+
+def bytes_text(count: int) -> str:
+    """Format a number of bytes."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count} B"
+
+
+@dataclass(frozen=True)
+class MemoryRecord:
+    """What a budget made of one executable.
+
+    Attributes:
+        budget: the budget, bytes.
+        temporaries: XLA's figure, bytes.
+        without: the figure without computing anything again.
+        recomputed: what is computed again, per place of the user's code.
+        flops: what that costs per call, floating-point operations.
+        attempts: how many executables were compiled to find this one.
+    """
+
+    budget: int
+    temporaries: int
+    without: int
+    recomputed: tuple[Recomputed, ...]
+    flops: int
+    attempts: int
+
+    def lines(self) -> list[str]:
+        """Return what a printed record says."""
+        fits = f"  memory budget {bytes_text(self.budget)}: temporaries {bytes_text(self.temporaries)}"
+        if not self.recomputed:
+            return [f"{fits}, nothing is computed again"]
+        head = f"{fits} instead of {bytes_text(self.without)}, for {self.flops / 1e6:,.1f} MFLOP more per call"
+        found = [f"{head}; found in {self.attempts} compile(s)"]
+        for one in self.recomputed[:_SHOWN]:
+            names = ", ".join([name if times == 1 else f"{name} x{times}" for name, times in one.operations.items()])
+            found.append(f"    again: {names} at {format_where(one.where)}, {one.flops / 1e6:,.1f} MFLOP")
+        if len(self.recomputed) > _SHOWN:
+            found.append(f"    again: {len(self.recomputed) - _SHOWN} more lines, in .memory.recomputed")
+        return found
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    plan: Plan
+    graph: Graph
+    executable: Executable
+    temporaries: int
+
+
+def compile_within(
+    graph: Graph, budget: int, *, donate: Sequence[int] = (), sizes: dict[str, int], device: Any = None
+) -> tuple[Executable, Graph, MemoryRecord]:
+    """Compile a graph so that its temporaries fit a budget.
+
+    Args:
+        graph: the graph, after its passes.
+        budget: bytes.
+        donate, sizes, device: as `compile_graph` takes them.
+
+    Returns:
+        The executable, the graph that it runs, and the record.
+
+    Raises:
+        MemoryBudgetError: no plan fits; the text says the smallest budget that one fits.
+    """
+    tried: dict[int, _Attempt] = {}
+    levels: list[Plan] = []
+
+    def attempt(level: int) -> _Attempt:
+        if level not in tried:
+            plan = levels[level]
+            arranged, _ = run_passes(plan.graph(graph), differentiable=False, only=("fusion_breaks",))
+            made = compile_graph(arranged, donate=donate, sizes=sizes, device=device)
+            tried[level] = _Attempt(plan, arranged, made, _temporaries(made))
+        return tried[level]
+
+    levels.append(Plan.of(graph))
+    if attempt(0).temporaries > budget:
+        levels[:] = plans(graph, sizes)
+    found = _search(budget, [plan.peak for plan in levels], attempt)
+    if found is None:
+        least = min(one.temporaries for one in tried.values())
+        raise MemoryBudgetError(
+            message(
+                f"compile: {graph.name} does not fit a memory budget of {bytes_text(budget)}: with all recomputation "
+                f"that saves anything its temporaries take {bytes_text(least)} ({least} bytes)",
+                got=f"{bytes_text(tried[0].temporaries)} without",
+                hint=f"The smallest budget that can be kept is {least}; smaller batches, or "
+                "hf.accumulate_gradients, need less.",
+            )
+        )
+    plan = found.plan
+    record = MemoryRecord(
+        budget, found.temporaries, tried[0].temporaries, plan.recomputed, plan.flops, len(tried)
+    )  # fmt: skip
+    return found.executable, found.graph, record
+
+
+def _search(budget: int, peaks: Sequence[int], attempt: Callable[[int], _Attempt]) -> _Attempt | None:
+    """Return the first of ever smaller attempts that fits, None if none does.
+
+    Args:
+        budget: bytes.
+        peaks: what the graph tells of their memory, which says where to look next.
+        attempt: makes one.
+    """
+    low, high = 0, len(peaks) - 1
+    if attempt(low).temporaries <= budget:
+        return attempt(low)
+    if attempt(high).temporaries > budget:
+        # XLA's own choices count too: the last plan may be a little worse than one before it.
+        near = [attempt(level) for level in range(max(1, high - _NEAR), high)]
+        return next((one for one in near if one.temporaries <= budget), None)
+    halve = False
+    while high - low > 1:
+        middle = (low + high) // 2 if halve else _between(low, high, budget, peaks, attempt)
+        if attempt(middle).temporaries <= budget:
+            high = middle
+        else:
+            low = middle
+        halve = not halve
+    return attempt(high)
+
+
+def _between(low: int, high: int, budget: int, peaks: Sequence[int], attempt: Callable[[int], _Attempt]) -> int:
+    """Return the plan that would just fit if memory were linear in what the graph tells, between two others."""
+    over, under = attempt(low).temporaries, attempt(high).temporaries
+    share = (over - budget) / max(1, over - under)
+    wanted = peaks[low] - share * (peaks[low] - peaks[high])
+    found = next((level for level in range(low + 1, high) if peaks[level] <= wanted), high - 1)
+    return min(max(found, low + 1), high - 1)
+
+
+def _temporaries(made: Executable) -> int:
+    analysis = made.compiled.memory_analysis()
+    if analysis is None:
+        raise MemoryBudgetError(
+            message("compile: memory_budget needs XLA's figures, and this backend gives none",
+                    hint="Leave memory_budget out, and use hf.checkpoint.")
+        )  # fmt: skip
+    return int(analysis.temp_size_in_bytes)
