@@ -71,6 +71,27 @@ class Total:
             self.array = add(total, one)
 
 
+def _filled(node: Node, g: Any) -> Sequence[Any] | None:
+    """Return what was saved, with the cotangent in the place of the one operand that is not and that is like it.
+
+    Rules read no more than the shape and dtype of what is not saved. None if it is not as simple.
+    """
+    saved, edges = node.saved, node.inputs
+    if saved is None or len(edges) != 2:
+        return None
+    y, a, b = saved
+    if a is None and b is not None:
+        edge = edges[0]
+    elif b is None and a is not None:
+        edge = edges[1]
+    else:
+        return None
+    found = None if edge is None else edge[0].outputs[edge[1]]
+    if type(found) is not tuple or found[0] != g.shape or found[1] is not g.dtype:
+        return None
+    return (y, g, b) if a is None else (y, a, g)
+
+
 def walk_on_host(  # noqa: C901 (a call per step is what this saves)
     targets: Sequence[tuple[Edge, Any]],
     sources: set[Edge],
@@ -135,8 +156,9 @@ def walk_on_host(  # noqa: C901 (a call per step is what this saves)
         if not op.plain or node.backend != "host" or type(g) is not _ndarray:
             gradients: Any = general(node, g, wanted)
         else:
-            complete = op.looked_at == () or (op.whole and None not in node.inputs)
-            args: Any = node.saved if complete else arguments(node)
+            args: Any = node.saved
+            if op.looked_at != () and (not op.whole or None in node.inputs):
+                args = (_filled(node, g) if op.whole else None) or arguments(node)
             rule: Any = op.host_rule
             attrs = node.attrs
             gradients = None if rule is None else rule(g, *args, **attrs)
