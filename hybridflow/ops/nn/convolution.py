@@ -10,7 +10,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, MultiplyAdds, No, Sample, Saves, op
+from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -24,10 +24,10 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.matmul import accumulate_in
 from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow
+from hybridflow.ops.nn.host_convolution import convolve, input_gradient, kernel_gradient
 from hybridflow.ops.nn.windows import Sizes, output_sizes, paddings, per_axis, reach, spatial_axes
 
 # The three operations are one trilinear form of input, kernel and output, so each gradient is one of the others.
-_NO_KERNEL = No("NumPy has no convolution of several axes")
 
 
 def _channel_axes(ndim: int, channels_last: bool) -> tuple[int, int, int]:
@@ -152,7 +152,7 @@ def _samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=convolve,
     lower=_lower,
     infer=_infer,
     vjp=_vjp,
@@ -271,7 +271,7 @@ def _of_shape(name: str) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=input_gradient,
     lower=_input_gradient_lower,
     infer=_of_shape("conv_input_gradient"),
     vjp=_input_gradient_vjp,
@@ -287,7 +287,7 @@ def conv_input_gradient(g: TensorLike, kernel: TensorLike, *, shape: Sizes, **at
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=kernel_gradient,
     lower=_kernel_gradient_lower,
     infer=_of_shape("conv_kernel_gradient"),
     vjp=_kernel_gradient_vjp,
