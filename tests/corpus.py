@@ -1032,6 +1032,20 @@ def match_in_loop(n, x):
     return x
 
 
+@on(1, 2, 5, -5, grad=False)
+def match_captures(n):
+    match n:
+        case (1 | 2) as small if small > 1:
+            y = small * 10
+        case (1 | _) as other if other > 0:
+            y = other * 100
+        case (5 | -5) as five:
+            y = five
+        case _:
+            y = n
+    return y
+
+
 # -- functions ----------------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from hybridflow.core.op import No
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing import recorded, trace
-from hybridflow.xla.executable import Executable
+from hybridflow.xla.executable import Executable, concrete_specs
 
 Array = np.ndarray[Any, Any]
 
@@ -115,8 +115,11 @@ def runner(graph: Graph, sizes: dict[str, int]) -> Any:
 
 def _executable(graph: Graph, *, sizes: dict[str, int], **_: Any) -> Executable:
     run = runner(graph, sizes)
+    given = [(spec.shape, spec.dtype) for spec in concrete_specs(graph.input_specs, sizes)]
 
     def call(*values: Any) -> list[Any]:
+        if [(value.shape, value.dtype) for value in values] != given:
+            raise TypeError("compiled for other shapes")
         with enable_x64():
             return [jax.device_put(value) for value in run(*values)]
 

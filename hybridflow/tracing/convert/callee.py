@@ -192,6 +192,7 @@ def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     method, args = protocols.builtin_on_users(function, args)
     if method is not None:
         return method(*args, **kwargs)
+    before_change(function, args)
     observe.before_call(function, args, kwargs)
     called = builtin.replacement(function) if builtin.replaces(function, args) else function
     return cast(Any, called)(*args, **kwargs)

@@ -44,16 +44,19 @@ def _lowered(node: Any) -> list[Any]:
 
 
 def _case(case: ast.match_case, subject: str, matched: str, rest: list[Any]) -> list[Any]:
-    pattern = case.pattern
+    pattern: Any = case.pattern
     place = one_line(pattern)
     if isinstance(pattern, ast.MatchAs) and pattern.pattern is None:
         bound = [] if pattern.name is None else [assign(place, store(place, pattern.name), load(place, subject))]
         if case.guard is None:
             return [*bound, *case.body]
         return [*bound, at(place, ast.If(case.guard, case.body, rest))]
+    bound: list[Any] = []
+    if isinstance(pattern, ast.MatchAs) and pattern.name is not None and _test(pattern.pattern, subject) is not None:
+        bound, pattern = [assign(place, store(place, pattern.name), load(place, subject))], pattern.pattern
     test = _test(pattern, subject)
     if test is not None and case.guard is None:
-        return [at(place, ast.If(test, case.body, rest))]
+        return [at(place, ast.If(test, [*bound, *case.body], rest))]
     if test is not None:
         first = [assign(place, store(place, matched), test)]
     else:
@@ -65,7 +68,7 @@ def _case(case: ast.match_case, subject: str, matched: str, rest: list[Any]) -> 
         first = [at(place, ast.Match(load(place, subject), cases))]
     if case.guard is not None:
         guarded = assign(case.guard, store(place, matched), case.guard)
-        first.append(at(place, ast.If(load(place, matched), [guarded], [])))
+        first.append(at(place, ast.If(load(place, matched), [*bound, guarded], [])))
     return [*first, at(place, ast.If(load(place, matched), case.body, rest))]
 
 
@@ -82,6 +85,8 @@ def _test(pattern: Any, subject: str) -> Any:
     if isinstance(pattern, ast.MatchSingleton):
         compared = constant(pattern, pattern.value)
         return at(pattern, ast.Compare(load(pattern, subject), [ast.Is()], [compared]))
+    if isinstance(pattern, ast.MatchAs) and pattern.pattern is None and pattern.name is None:
+        return constant(pattern, True)
     if isinstance(pattern, ast.MatchOr):
         tests = [_test(one, subject) for one in pattern.patterns]
         return None if None in tests else at(pattern, ast.BoolOp(ast.Or(), tests))

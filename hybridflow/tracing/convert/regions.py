@@ -40,6 +40,7 @@ class Region:
         code: what a body of the same statement has too: the code of a branch's function, None for a loop.
         names: the variables that it may set.
         appended: per list, what a step appends.
+        seen: the lists that were read in the step.
     """
 
     def __init__(self, cells: Cells, rows: bool, code: Any) -> None:
@@ -47,6 +48,7 @@ class Region:
         self.code = code
         self.names = frozenset(cells.names)
         self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
+        self.seen: set[int] = set()
         self.known: dict[int, Any] = {}
         pending: list[Any] = []
         for cell in cells.all.values():
@@ -140,6 +142,8 @@ def before_change(function: Any, args: tuple[Any, ...]) -> bool:
     owner = getattr(function, "__self__", None)
     if isinstance(owner, _CONTAINERS) and getattr(function, "__name__", "") in CHANGES:
         if function.__name__ == "append" and type(owner) is list and len(args) == 1 and _collects(regions, owner):
+            if id(owner) in regions[-1].seen:
+                raise _read_too_early()
             regions[-1].appended.setdefault(id(owner), (owner, []))[1].append(args[0])
             return True
         changed(owner, f".{function.__name__}(...)")
@@ -161,10 +165,17 @@ def read(obj: Any) -> None:
     """
     for one in _REGIONS.get():
         if id(obj) in one.appended:
-            raise MutationError(
-                message(f"list: read in the loop over rows that appends to it, at {format_where(user_place(3))}",
-                        hint="Keep what the next step needs in a variable of its own.")
-            )  # fmt: skip
+            raise _read_too_early()
+        if type(obj) is list and one.rows:
+            one.seen.add(id(obj))
+
+
+def _read_too_early() -> MutationError:
+    """Return the error for a list whose rows are there after the loop only."""
+    return MutationError(
+        message(f"list: read in the loop over rows that appends to it, at {format_where(user_place(4))}",
+                hint="Keep what the next step needs in a variable of its own.")
+    )  # fmt: skip
 
 
 def append_rows(lists: Iterable[list[Any]], values: Iterable[Any], length: int, call: Callable[..., Any]) -> None:

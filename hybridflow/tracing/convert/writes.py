@@ -169,11 +169,6 @@ class Writes(Reads):
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
         return node
 
-    def visit_If(self, node: ast.If) -> Any:
-        node.test = self.visit(node.test)
-        node.body, node.orelse = self.block(node.body), self.block(node.orelse)
-        return node
-
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
         node.decorator_list = [self.decorator(one) for one in node.decorator_list]
         node.bases = [self.visit(one) for one in node.bases]

@@ -1,0 +1,657 @@
+"""Every rule of the conversion matters: without it, something that is checked here goes wrong."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import test_convert
+from corpus import CASES, Countdown, helper_sign
+from reference import without_xla
+from test_corpus import check
+
+import hybridflow as hf
+from hybridflow.core.errors import HybridflowError, MutationError
+from hybridflow.tracing.convert import (
+    bindings,
+    branches,
+    build,
+    builtin,
+    callee,
+    control,
+    converted,
+    exits,
+    filtered,
+    loops,
+    patterns,
+    protocols,
+    reads,
+    regions,
+    runtime,
+    wrappers,
+    writes,
+)
+
+CORPUS = {case.function.__name__: case for case in CASES}
+PLAIN = {case[0].__name__: case for case in test_convert.CASES}
+X = hf.asarray(2.0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_converted() -> Iterator[None]:
+    build._entries.clear()
+    yield
+    build._entries.clear()
+
+
+# -- what else is checked ---------------------------------------------------------------------------------------------
+
+GLOBAL = 1.0
+BOX = SimpleNamespace(value=1.0)
+ROWS = [1.0]
+TABLE = {"k": 1.0}
+
+
+def changed(function: Callable[[Any], Any], change: Callable[[], None], back: Callable[[], None]) -> None:
+    """Require that a compiled function sees a change of what it reads."""
+    compiled = hf.compile(function)
+    before = compiled(X).item()
+    try:
+        change()
+        assert compiled(X).item() == function(X).item() != before
+    finally:
+        back()
+
+
+def refused(function: Callable[[Any], Any]) -> None:
+    """Require that a compiled function may not change what is outside of it."""
+    with pytest.raises(MutationError):
+        hf.compile(function)(X)
+
+
+def sees_globals() -> None:
+    def change(to: float) -> None:
+        globals()["GLOBAL"] = to
+
+    changed(lambda x: x + GLOBAL, lambda: change(5.0), lambda: change(1.0))
+
+
+def sees_free_names() -> None:
+    free = 1.0
+
+    def change(to: float) -> None:
+        nonlocal free
+        free = to
+
+    changed(lambda x: x + free, lambda: change(5.0), lambda: change(1.0))
+
+
+def sees_attributes() -> None:
+    changed(lambda x: x + BOX.value, lambda: setattr(BOX, "value", 5.0), lambda: setattr(BOX, "value", 1.0))
+
+
+def sees_items() -> None:
+    def read(x):
+        table = vars(BOX)
+        return x + table["value"]
+
+    changed(read, lambda: setattr(BOX, "value", 5.0), lambda: setattr(BOX, "value", 1.0))
+
+
+def sees_what_is_iterated() -> None:
+    box = SimpleNamespace(rows=(1.0,))
+
+    def read(x):
+        for one in rows_of(box):
+            x = x + one
+        return x
+
+    changed(read, lambda: ROWS.append(2.0), ROWS.pop)
+
+
+@hf.no_convert
+def rows_of(_: Any) -> Any:
+    return ROWS
+
+
+def stores_attributes() -> None:
+    def run(x):
+        BOX.other = x
+
+    refused(run)
+
+
+def stores_items() -> None:
+    def run(x):
+        TABLE["x"] = x
+
+    refused(run)
+
+
+def stores_globals() -> None:
+    def run(x):
+        global GLOBAL
+        GLOBAL = x
+
+    try:
+        refused(run)
+    finally:
+        globals()["GLOBAL"] = 1.0
+
+
+def stores_free_names() -> None:
+    free = 1.0
+
+    def run(x):
+        nonlocal free
+        free = x
+        return free
+
+    refused(run)
+
+
+def deletes_attributes() -> None:
+    box = SimpleNamespace(a=1)
+
+    def run(x):
+        other = box
+        if x > 0:
+            del other.a
+        return x
+
+    refused(run)
+
+
+def deletes_items() -> None:
+    def run(x):
+        table = {"a": x}
+        if x > 0:
+            del table["a"]
+        return x
+
+    refused(run)
+
+
+def tells(name: str, function: Callable[[], Any], what: str) -> None:
+    """Require that converted code tells of a name."""
+    told: list[Any] = []
+    with mock.patch.object(runtime.observe, name, lambda *given, **_: told.append(given[1]) or given[-1]):
+        converted(function)()
+    assert told == [what]
+
+
+def deletes_names() -> None:
+    names = test_convert.from_cell("<deletes>", "G = 1\ndef f():\n    global G\n    del G\n")
+    tells("delete_global", names["f"], "G")
+
+
+def deletes_free_names() -> None:
+    free = 1.0
+
+    def run():
+        nonlocal free
+        del free
+
+    tells("delete_free", run, "free")
+
+
+def imports_are_told() -> None:
+    names = test_convert.from_cell("<imports>", "def f():\n    global string\n    import string\n")
+    tells("write_global", names["f"], "string")
+
+
+def augments_from_outside() -> None:
+    def run(x):
+        rows = ROWS
+        rows += [x]
+
+    try:
+        refused(run)
+    finally:
+        del ROWS[1:]
+
+
+def loops_are_one_operation() -> None:
+    def over_rows(x):
+        for _ in hf.zeros((50,)) * x:
+            x = x + 1
+        return x
+
+    def while_(x):
+        while x < 50:
+            x = x + 1
+        return x
+
+    assert "scan" in {node.op.name for node in hf.compile(over_rows).graph(X).nodes}
+    assert "while" in {node.op.name for node in hf.compile(while_).graph(X).nodes}
+
+
+def undefined_is_named() -> None:
+    def run(x):
+        if x > 0:
+            y = x
+        return y
+
+    with pytest.raises(HybridflowError, match="'y' has a value if"):
+        hf.compile(run)(X)
+
+
+def lists_are_not_read_in_their_loop() -> None:
+    def run(xs):
+        out = []
+        for x in xs:
+            out.append(x)
+            last = out[0]
+        return last
+
+    def length(xs):
+        out = []
+        for x in xs:
+            out.append(x * len(out))
+        return out
+
+    for function in (run, length):
+        with pytest.raises(MutationError, match="read in the loop"):
+            hf.compile(function)(hf.asarray([1.0, 2.0]))
+
+
+def changes_in_a_body() -> None:
+    def run(x):
+        seen: list[Any] = []
+        if x > 0:
+            seen.extend([x])
+        return seen
+
+    refused(run)
+
+
+def unknown_lengths() -> None:
+    with pytest.raises(HybridflowError, match="which items it keeps"):
+        hf.compile(lambda x: [v for v in (1, 2) if x > v])(X)
+
+
+def asserts_in_a_branch() -> None:
+    check(CORPUS["assert_in_branch"])
+
+
+def iterators() -> None:
+    assert hf.compile(lambda x: [v * 2 for v in Countdown(x, 2)])(X)[0].item() == 2.0
+
+
+def positions() -> None:
+    test_convert.test_errors_lie_on_the_users_lines()
+
+
+def recursion_is_bounded() -> None:
+    def down(x):
+        return x if x < 0 else down(x - 1)
+
+    with pytest.raises(HybridflowError, match="max_depth"):
+        hf.compile(down, max_depth=3)(hf.asarray(9.0)).item()
+
+
+def binds_outside_by_walrus() -> None:
+    free = 1.0
+
+    def run(x):
+        nonlocal free
+        return (free := x)
+
+    refused(run)
+
+
+def generators_run_over_users_objects() -> None:
+    def doubled(rows):
+        for row in rows:
+            yield row * 2
+
+    assert hf.compile(lambda x: list(doubled(Countdown(x, 2))))(X)[0].item() == 2.0
+
+
+def generators_match() -> None:
+    def some(x):
+        match x:
+            case _ if BOX.value < 2:
+                yield x * 2 if x > 0 else x
+
+    assert hf.compile(lambda x: list(some(x)))(X)[0].item() == 4.0
+
+
+def locals_are_the_users() -> None:
+    def run(x):
+        if x > 0:
+            x = x * 2
+        return len(locals()) + x
+
+    check(CORPUS["globals_and_locals"]._replace(function=run))
+
+
+def python_iterators_stop() -> None:
+    check(CORPUS["for_range_python_tensor_break"])
+
+
+def effects_in_conditions() -> None:
+    check(CORPUS["while_condition_that_assigns"])
+
+
+def python_rows() -> None:
+    def run(x):
+        n = 0
+        for one in ROWS:
+            n += 1
+            x = x + one
+        return x + n
+
+    assert hf.compile(run)(X).item() == 4.0
+
+
+def many_assignments() -> None:
+    def run(x):
+        BOX.other = TABLE["x"] = x
+
+    refused(run)
+
+
+def first_steps_that_cannot_set() -> None:
+    check(CORPUS["return_that_the_first_step_cannot_reach"])
+
+
+def f_strings_convert() -> None:
+    def run(x):
+        width = SimpleNamespace(n=7)
+        return x * len(f"{len([v for v in ROWS if v > 0]):>{width.n}}")
+
+    compiled = hf.compile(run)
+    assert compiled(X).item() == 14.0
+    assert "_hf.read_attr(width, 'n')" in compiled.converted_code()
+
+
+def decorators_are_converted() -> None:
+    def twice(function):
+        k = 2.0 if X > 0 else 3.0
+        return lambda x: function(x) * k if x > 0 else function(x)
+
+    def run(x):
+        @twice
+        def inner(v):
+            return v
+
+        return inner(x)
+
+    assert hf.compile(run)(X).item() == 4.0
+
+
+def defaults_are_converted() -> None:
+    def run(x):
+        return (lambda v, k=2.0 if x > 0 else 3.0: v * k)(x)
+
+    assert hf.compile(run)(X).item() == 4.0
+
+
+def functions_are_passed_on() -> None:
+    assert hf.compile(lambda x: sum(map(helper_sign, [x, -x, x])))(X).item() == 1.0
+
+
+def generators_bind_in_conditions() -> None:
+    def some(x):
+        n = 0
+        while n < 3 and (m := n + 1) < 3:
+            yield x * m if x > 0 else x
+            n += 1
+        else:
+            yield x
+
+    assert [one.item() for one in hf.compile(lambda x: list(some(x)))(X)] == [2.0, 4.0, 2.0]
+
+
+def patterns_that_always_match() -> None:
+    def run(x):
+        match x:
+            case (str() | _) as y if x > 0:
+                return y * 2
+        return x
+
+    assert hf.compile(run)(X).item() == 4.0
+
+
+def shapes_are_kept() -> None:
+    def run(x):
+        y = hf.zeros((1,))
+        while x < 10:
+            y = hf.concat([y, y])
+            x = x + 1
+        return y
+
+    with pytest.raises(HybridflowError, match="variable 'y' changes its shape"):
+        hf.compile(run)(X)
+
+
+@functools.cache
+def double(x: Any) -> Any:
+    return x * 2
+
+
+def cached_values_are_not_kept() -> None:
+    double.cache_clear()
+    compiled = hf.compile(lambda x: double(x) + double(x))
+    assert [compiled(hf.asarray(value)).item() for value in (2.0, 3.0)] == [8.0, 12.0]
+    assert double.cache_info().currsize == 0
+
+
+def f_strings_are_printed() -> None:
+    def run(x):
+        print(f"{x:.2f}")
+        return x
+
+    assert "print" in {node.op.name for node in hf.compile(run).graph(X).nodes}
+
+
+SPECIAL = {
+    name: value
+    for name, value in list(globals().items())
+    if inspect.isfunction(value) and value.__module__ == __name__ and value.__annotations__.get("return") == "None"
+    and not inspect.signature(value).parameters
+}  # fmt: skip
+
+
+def run(name: str) -> None:
+    if name in SPECIAL:
+        SPECIAL[name]()
+    elif name in CORPUS:
+        check(CORPUS[name])
+    else:
+        test_convert.test_converted_functions_do_what_the_users_do(PLAIN[name])
+
+
+# -- the rules --------------------------------------------------------------------------------------------------------
+
+
+def as_it_is(self: Any, node: Any) -> Any:
+    return ast.NodeTransformer.generic_visit(self, node)
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def no(*_: Any, **__: Any) -> bool:
+    return False
+
+
+Reads, Writes, Runtime = reads.Reads, writes.Writes, runtime.Runtime
+Lowering, Hoisting, Control = exits._Lowering, bindings._Hoisting, control.Control
+Rule = tuple[Any, str]
+
+
+def kept(self: Any, node: Any) -> Any:
+    return node
+
+
+def as_list(self: Any, node: Any, *_: Any) -> Any:
+    return [node]
+
+
+RULES: dict[Rule, tuple[Any, str]] = {
+    # Expressions and statements stay as they are.
+    (Reads, "visit_Name"): (as_it_is, "sees_globals"),
+    (Reads, "visit_NamedExpr"): (as_it_is, "binds_outside_by_walrus"),
+    (Reads, "visit_Attribute"): (as_it_is, "methods"),
+    (Reads, "visit_Subscript"): (as_it_is, "items_of_a_class"),
+    (Reads, "key"): (lambda self, node: reads.constant(node, 0), "targets"),
+    (Reads, "visit_Call"): (as_it_is, "if_in_called_helper"),
+    (Reads, "is_super"): (no, "methods_with_super"),
+    (Reads, "first_argument"): (nothing, "methods_with_super"),
+    (Reads, "of_the_frame"): (kept, "methods_with_super"),
+    (Reads, "visit_BoolOp"): (as_it_is, "bool_and_or"),
+    (Reads, "visit_UnaryOp"): (as_it_is, "bool_and_or"),
+    (Reads, "visit_BinOp"): (as_it_is, "operators_of_a_class"),
+    (Reads, "visit_IfExp"): (as_it_is, "ternary"),
+    (Reads, "visit_Compare"): (as_it_is, "chained"),
+    (Reads, "visit_Assert"): (as_it_is, "asserts"),
+    (Reads, "visit_Raise"): (as_it_is, "raise_in_branch"),
+    (Reads, "visit_ListComp"): (as_it_is, "unknown_lengths"),
+    (Reads, "is_filtered"): (no, "filter_in_sum"),
+    (Reads, "iterated"): (lambda self, node: self.visit(node), "generators_run_over_users_objects"),
+    (Reads, "visit_Lambda"): (kept, "lambda_ternary"),
+    (Reads, "visit_defaults"): (nothing, "defaults_are_converted"),
+    (Reads, "visit_JoinedStr"): (kept, "f_strings_convert"),
+    (Reads, "checked"): (kept, "undefined_is_named"),
+    (Reads, "stays"): (lambda self, *later: True, "ternary"),
+    (Writes, "visit_Assign"): (as_it_is, "many_assignments"),
+    (Writes, "visit_AnnAssign"): (as_it_is, "targets"),
+    (Writes, "visit_AugAssign"): (as_it_is, "operators_of_a_class"),
+    (Writes, "visit_Delete"): (as_it_is, "deletes_items"),
+    (Writes, "visit_For"): (as_it_is, "generators_run_over_users_objects"),
+    (Writes, "visit_With"): (as_it_is, "managers_of_a_class"),
+    (Writes, "visit_FunctionDef"): (kept, "decorated_function"),
+    (Writes, "visit_ClassDef"): (kept, "class_in_function"),
+    (Writes, "visit_match_case"): (kept, "generators_match"),
+    (Writes, "decorator"): (lambda self, node: node, "decorators_are_converted"),
+    (Writes, "visit_Import"): (kept, "imports_are_told"),
+    # The runtime does what Python does.
+    (Runtime, "read_global"): (lambda self, name, value: value, "sees_globals"),
+    (Runtime, "read_free"): (lambda self, name, value: value, "sees_free_names"),
+    (Runtime, "read_attr"): (lambda self, obj, name: getattr(obj, name), "sees_attributes"),
+    (Runtime, "read_item"): (lambda self, obj, key: obj[key], "items_of_a_class"),
+    (Runtime, "iterate"): (lambda self, obj: obj, "iterators"),
+    (Runtime, "callee"): (lambda self, function: function, "if_in_called_helper"),
+    (Runtime, "without_temporaries"): (lambda self, names: names, "locals_are_the_users"),
+    (Runtime, "defined"): (lambda self, value, name: value, "undefined_is_named"),
+    (Runtime, "if_"): (lambda self, test, true, false, *_: true() if test else false and false(), "if_else"),
+    (Runtime, "while_"): (lambda self, test, step, *_: [step() for _ in iter(test, False)], "while_simple"),
+    (Runtime, "for_"): (lambda self, rows, step, *_: [step(row) for row in rows], "loops_are_one_operation"),
+    (Runtime, "_for_python"): (
+        lambda self, rows, step, test, names: [step(row) for row in rows], "for_range_python_tensor_break"),
+    (Runtime, "none_of"): (lambda self, *flags: not any(flags), "if_return_many"),
+    (Runtime, "and_"): (lambda self, first, second, simple: first and second(), "bool_and_or"),
+    (Runtime, "or_"): (lambda self, first, second, simple: first or second(), "bool_and_or"),
+    (Runtime, "not_"): (lambda self, value: not value, "bool_and_or"),
+    (Runtime, "choose"): (lambda self, test, true, false: true() if test else false(), "ternary"),
+    (Runtime, "compare"): (
+        lambda self, names, left, right, *rest: runtime._COMPARISONS[names[0]](left, right), "chained"),
+    (Runtime, "holds"): (lambda self, test, text: test, "asserts"),
+    (Runtime, "caught"): (nothing, "finally_swallows"),
+    (Runtime, "joined"): (lambda self, *parts: "", "f_strings_are_printed"),
+    (Runtime, "raised"): (lambda self, error: error, "raise_in_branch"),
+    (Runtime, "augment"): (
+        lambda self, kind, target, operand: protocols.AUGMENTED[kind](target, operand), "augments_from_outside"),
+    (Runtime, "augmented_attr"): (lambda self, obj, name: 0.0, "stores_of_a_class"),
+    (Runtime, "augmented_item"): (lambda self, obj, key: 0.0, "stores_of_a_class"),
+    (Runtime, "write_attr"): (lambda self, value, obj, name, *_: setattr(obj, name, value), "stores_of_a_class"),
+    (Runtime, "write_item"): (lambda self, value, obj, key, *_: obj.__setitem__(key, value), "stores_items"),
+    (Runtime, "delete_attr"): (lambda self, obj, name: delattr(obj, name), "deletes_attributes"),
+    (Runtime, "delete_item"): (lambda self, obj, key: obj.__delitem__(key), "deletes_items"),
+    (Runtime, "write_global"): (lambda self, name, value, *_: value, "stores_globals"),
+    (Runtime, "delete_global"): (nothing, "deletes_names"),
+    (Runtime, "write_free"): (lambda self, name, value, *_: value, "stores_free_names"),
+    (Runtime, "delete_free"): (nothing, "deletes_free_names"),
+    (Runtime, "manager"): (staticmethod(lambda obj: obj), "managers_of_a_class"),
+    (Runtime, "keeps"): (staticmethod(lambda test: test), "unknown_lengths"),
+    (Runtime, "kept"): (staticmethod(lambda test, value: (value(),)), "filter_in_sum"),
+    (runtime._Effects, "grown"): (no, "while_condition_that_assigns"),
+    # Exits.
+    (Lowering, "leave"): (lambda self, node: [], "if_return"),
+    (Lowering, "try_"): (as_list, "finally_breaks_and_continues"),
+    (Lowering, "final_exits"): (as_list, "finally_returns"),
+    (Lowering, "handed_on"): (lambda self, *_, **__: [], "finally_returns"),
+    (exits, "_lower_loops"): (nothing, "generator_with_loops_that_break"),
+    (control, "is_converted_loop"): (no, "for_break"),
+    # Bindings.
+    (Hoisting, "operands"): (lambda self, node, before: node, "walrus_in_and"),
+    (Hoisting, "ternary"): (lambda self, node, before: node, "walrus_in_ternary"),
+    (Hoisting, "chain"): (lambda self, node, before: node.left, "walrus_in_chain"),
+    (Hoisting, "others"): (nothing, "walrus_in_arguments"),
+    (control, "lower_bindings"): (nothing, "walrus_in_while_and"),
+    (control, "as_endless_loop"): (lambda node: node, "generators_bind_in_conditions"),
+    (control, "lower_matches"): (nothing, "match_values"),
+    (patterns, "_irrefutable"): (no, "patterns_that_always_match"),
+    # Branches and loops.
+    (runtime, "while_with_effects"): (
+        lambda goes, test, step, names: loops.while_on_tensor(test, step, names), "while_condition_that_changes"),
+    (loops._Loop, "set_now"): (lambda self, names: {}, "for_last_set_in_loop"),
+    (loops._Loop, "require_shape"): (nothing, "shapes_are_kept"),
+    (branches, "is_set_by_loop"): (no, "name_that_some_steps_set"),
+    (branches, "_is_known"): (no, "raise_own_class"),
+    (regions, "changed"): (nothing, "changes_in_a_body"),
+    (regions, "read"): (nothing, "lists_are_not_read_in_their_loop"),
+    (regions, "_collects"): (no, "append_rows"),
+    (branches, "is_too_deep"): (no, "recursion_is_bounded"),
+    # Callees, protocols, wrappers, reductions.
+    (callee, "_constructor"): (nothing, "methods"),
+    (callee, "getter_of"): (nothing, "methods"),
+    (callee, "_calls_arguments"): (no, "functions_are_passed_on"),
+    (protocols, "items_of"): (lambda obj: obj, "items_of_a_class"),
+    (protocols, "_by_index"): (lambda obj, getter: iter(obj), "iterators_of_a_class"),
+    (protocols, "contains"): (nothing, "items_of_a_class"),
+    (protocols, "setter_of"): (nothing, "stores_of_a_class"),
+    (protocols, "builtin_on_users"): (lambda function, args: (None, args), "iterators_of_a_class"),
+    (wrappers, "unwrapped"): (nothing, "cached_function"),
+    (wrappers, "_call_dispatched"): (lambda function, *args: function(*args), "standard_library_wrappers"),
+    (wrappers, "cached_property_of"): (nothing, "standard_library_wrappers"),
+    (wrappers, "_traced"): (no, "cached_values_are_not_kept"),
+    (builtin, "truths"): (lambda items, neutral: iter([neutral]), "filter_in_len_any_all"),
+    (filtered, "extreme"): (lambda python, better, items, key, default: python([2.0]), "filter_in_min_max"),
+    (filtered, "value_where"): (lambda pred, value: value(), "filter_guards_what_it_keeps"),
+}  # fmt: skip
+
+
+def name_of(rule: Rule) -> str:
+    return f"{rule[0].__name__.rpartition('.')[2]}.{rule[1]}"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name_of)
+def test_without_a_rule(rule: Rule, monkeypatch: pytest.MonkeyPatch):
+    replacement, case = RULES[rule]
+    monkeypatch.setattr(rule[0], rule[1], replacement)
+    with without_xla():
+        try:
+            run(case)
+        except (Exception, pytest.fail.Exception):
+            return
+    pytest.fail(f"{case} runs as if nothing was wrong")
+
+
+@pytest.mark.parametrize("name", sorted({case for _, case in RULES.values()}))
+def test_with_every_rule(name: str):
+    with without_xla():
+        run(name)
+
+
+def rules_of(owner: Any) -> list[set[str]]:
+    """Return the rules among a class's methods, each with all of its names."""
+    found: dict[Any, set[str]] = {}
+    for name, value in vars(owner).items():
+        if inspect.isfunction(value) and (name.startswith("visit_") if owner is not Runtime else name[0] != "_"):
+            found.setdefault(value, set()).add(name)
+    return list(found.values())
+
+
+def test_every_rule_is_here():
+    here = {name for _, name in RULES} | set(protocols.METHODS.values()) | {"visit_AsyncFunctionDef"}  # it does nothing
+    assert [rule for owner in (Reads, Writes, Runtime) for rule in rules_of(owner) if not rule & here] == []
