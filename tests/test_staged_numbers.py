@@ -238,6 +238,16 @@ def kahan(x):
     return total, lost * 1e18
 
 
+def dicts_keep_their_order(x):
+    state = {"n": 0, "lr": 0.1, "a": {"z": x, "y": 1}}
+    for v in x:
+        state = {"n": state["n"] + 1, "lr": state["lr"] * 0.9, "a": {"z": state["a"]["z"] * v, "y": 2}}
+    if x[0] > 1:
+        state = {"n": state["n"] * 2, "lr": 0.5, "a": state["a"]}
+    first, second, third = state.values()
+    return first, second * x, [one * 2 for one in third.values()]
+
+
 def tensors(*numbers: Any, dtype: Any = np.float32) -> hf.Tensor:
     """Make a tensor of one dimension."""
     return hf.asarray(np.array(numbers, dtype))
@@ -260,6 +270,7 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "helper returns a number": (helper_returns_a_number, (LOW, hf.asarray(5))),
     "float argument changes": (float_argument_changes, (LOW, 0.3)),
     "halvings": (halvings, (hf.asarray(12.0),)),
+    "dicts keep their order": (dicts_keep_their_order, (X,)),
     "kahan": (kahan, (X,)),
 }
 
@@ -335,6 +346,24 @@ def test_what_needs_the_number_itself_says_so():
     for function in (shape, listed):
         with pytest.raises(TypeError, match=r"a Python number that a branch or loop on tensors decides(.|\n)*made at"):
             hf.compile(function)(hf.asarray(1))
+
+
+def test_dicts_in_another_order_are_another_structure():
+    def branch(x: Any) -> Any:
+        state = {"b": x, "a": x}
+        if x[0] > 1:
+            state = {"a": x, "b": x}
+        return list(state)
+
+    def loop(x: Any) -> Any:
+        state = {"b": x, "a": x}
+        for v in x:
+            state = {"a": x * v, "b": x}
+        return list(state)
+
+    for function in (branch, loop):
+        with pytest.raises(TraceError, match=r"'state' (has another|changes its) structure"):
+            hf.compile(function)(X)
 
 
 def test_printed_numbers(capsys: pytest.CaptureFixture[str]):

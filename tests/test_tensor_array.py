@@ -20,7 +20,6 @@ from hybridflow.core.errors import (
     IndexRangeError,
     MutationError,
     ShapeError,
-    TraceError,
 )
 
 NUMBERS = st.lists(st.tuples(st.integers(-4, 3), st.floats(-2, 2, width=32)), max_size=8)
@@ -295,13 +294,62 @@ def test_a_write_dropped_in_a_python_loop():
             run(tensor(1, 2, 3))
 
 
-def test_the_first_write_in_one_branch():
-    def f(x: hf.Tensor):
-        array = hf.TensorArray(hf.float32, 3)
-        if x > 0:
-            array = array.write(0, x)
-        return array.read(0)
+def write_if(x: hf.Tensor):
+    array = hf.TensorArray(hf.float32, 3)
+    if x[0] > 0:
+        array = array.write(0, x)
+    return array.write(1, x).stack()
 
-    assert f(hf.asarray(1.0)).item() == 1.0
-    with pytest.raises(TraceError, match=r"structure if the condition[^!]*TensorArray\(float32, size=3"):
-        hf.compile(f)(hf.asarray(1.0))
+
+def write_behind_a_break(x: hf.Tensor):
+    array = hf.TensorArray(hf.float32, 3)
+    for i, v in enumerate(x):
+        if v > 2.5:
+            break
+        array = array.write(i, v * v)
+    return array.stack()
+
+
+def write_in_a_branch_of_a_loop(x: hf.Tensor):
+    array, n = hf.TensorArray(hf.float32, 3), 0
+    while x.sum() > 0.5:
+        x = x / 2
+        if x[0] < 0.3:
+            array = array.write(n % 3, x)
+        n += 1
+    return array.stack()
+
+
+def write_in_a_list(x: hf.Tensor):
+    pair = [hf.TensorArray(hf.float32, 2), 0]
+    if x[0] > 2:
+        pair = [pair[0].write(0, x), 1]
+    elif x[0] > 0:
+        pair = [pair[0].write(1, x), 2]
+    return pair[0].stack() * pair[1]
+
+
+def write_beside_numbers(x: hf.Tensor):
+    state = (hf.TensorArray(hf.float32, 3), 0, 0.5)
+    while x.sum() > 0.5:
+        x = x / 2
+        state = (state[0].write(state[1] % 3, x), state[1] + 1, state[2] * 0.1)
+    return state[0].stack() * state[2] + state[1]
+
+
+FIRST_WRITES = [
+    write_beside_numbers, write_if, write_behind_a_break, write_in_a_branch_of_a_loop, write_in_a_list,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", FIRST_WRITES)
+def test_the_first_write_in_one_branch(f: Any):
+    x = tensor(1, 2, 3)
+    compiled = hf.compile(f)
+    assert compiled(x).tolist() == f(x).tolist()
+
+
+def test_gradients_through_a_first_write_in_one_branch():
+    for run in (write_if, hf.compile(write_if)):
+        assert hf.grad(lambda x, run=run: hf.sum(run(x)))(tensor(1, 2)).tolist() == [2.0, 2.0]
+        assert hf.grad(lambda x, run=run: hf.sum(run(x)))(tensor(-1, 2)).tolist() == [1.0, 1.0]

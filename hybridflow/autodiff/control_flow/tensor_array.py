@@ -32,8 +32,8 @@ class TensorArray:
     """A number of tensors of one shape and dtype, which are written one by one; it never changes, a write returns anew.
 
     It is a pytree, so it can be an argument, a result, or a loop variable, and gradients flow through writes and
-    reads. Elements that were never written are zeros. Where no shape is given, the first write says it; if that is in a
-    branch (or behind a ``break``), or in a loop that may take no step, the array needs its shape from the beginning.
+    reads. Elements that were never written are zeros. Where no shape is given, the first write says it, one in a
+    branch or loop on tensors too (in calls of a compiled function that do not come there the elements are zeros).
 
     A write whose result is dropped is an error, since the element would be missing: after ``b = a.write(i, v)`` every
     use of `a` (writing, reading, stacking, returning it or passing it on) raises and names the line of the write. The

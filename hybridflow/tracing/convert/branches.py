@@ -10,6 +10,7 @@ import numpy as np
 
 from hybridflow.autodiff.control_flow.bodies import predicate, trace_function
 from hybridflow.autodiff.control_flow.branches import join
+from hybridflow.autodiff.control_flow.tensor_array import begun_with, shapes_to_begin_with
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.core.dtypes import DType, default_dtype, is_integer
 from hybridflow.core.errors import CheckError, TraceError, message
@@ -38,6 +39,15 @@ Block = Callable[[], Any]
 RAISED = "__hybridflow_raised__"
 """The attribute of an exception that converted code raised by a statement of the user's."""
 _FLAGS = (".returned", ".broken", ".continued", ".holds", ".matched")
+
+
+class FirstWrite(Exception):
+    """A branch, or a loop's step, is the first to write to TensorArrays of a variable."""
+
+    def __init__(self, name: str, shapes: dict[int, Any]) -> None:
+        super().__init__(name, shapes)
+        self.name = name
+        self.shapes = shapes
 
 
 class _Outcome(NamedTuple):
@@ -73,11 +83,14 @@ class _Branches:
 
     def trace(self, pred: Any, true: Block | None, false: Block | None) -> dict[str, Any]:
         """Trace both branches, and return the variables after them."""
-        try:
-            return self.merged(pred, self.run("cond_true", true), self.run("cond_false", false))
-        except BaseException:
-            self.cells.write(self.before)
-            raise
+        while True:
+            try:
+                return self.merged(pred, self.run("cond_true", true), self.run("cond_false", false))
+            except FirstWrite as found:
+                self.before[found.name] = begun_with(self.before[found.name], found.shapes)
+            except BaseException:
+                self.cells.write(self.before)
+                raise
 
     def run(self, name: str, block: Block | None) -> _Outcome:
         """Trace a branch from the state before, and return what it leaves behind."""
@@ -160,8 +173,24 @@ class _Branches:
             if not (known or is_set_by_loop(name)):
                 return (set_in_one(name, "true" if two is None else "false", self.place, shown(has)),)
             return self.joined(name, true, false, plan, has, has)
+        if one.tree != two.tree:
+            self.first_write(name, true.values[name], false.values[name])
         found = difference(name, one, two, self.place)
         return (found,) if found is not None else self.joined(name, true, false, plan, one, two)
+
+    def first_write(self, name: str, *values: Any) -> None:
+        """Have the branches traced again if only one of them was the first to write to arrays of a variable.
+
+        Raises:
+            FirstWrite: that is so.
+        """
+        one, two = (value.value if type(value) is Late else value for value in values)
+        before = self.before[name]
+        shapes = shapes_to_begin_with(one, two) or shapes_to_begin_with(two, one)
+        if shapes and before is not UNSET and type(before) not in (Late, Poison):
+            after = two if shapes_to_begin_with(one, two) else one
+            if shapes_to_begin_with(before, after).keys() >= shapes.keys():
+                raise FirstWrite(name, shapes)
 
     def joined(self, name: str, true: _Outcome, false: _Outcome, plan: _Plan, one: Value, two: Value) -> Any:
         """Plan the results that a variable needs, and return what makes it of them."""

@@ -16,7 +16,7 @@ from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.staged_number import BOOL, INT, LARGEST, Kinds, weak_dtype_of
 from hybridflow.core.tensor import as_tensor, asarray
 from hybridflow.ir.builder import add_check, trace_with_variables
-from hybridflow.tracing.convert.branches import dead, where_now
+from hybridflow.tracing.convert.branches import FirstWrite, dead, where_now
 from hybridflow.tracing.convert.cells import Cells
 from hybridflow.tracing.convert.poison import UNSET, Late, Poison, spoken
 from hybridflow.tracing.convert.regions import append_rows, before_change, region
@@ -46,15 +46,6 @@ class LoopNames(NamedTuple):
     bound: tuple[str, ...]
     head: tuple[str, ...]
     live: tuple[str, ...]
-
-
-class _FirstWrite(Exception):
-    """A step is the first to write to TensorArrays of a variable."""
-
-    def __init__(self, name: str, shapes: dict[int, Any]) -> None:
-        super().__init__(name, shapes)
-        self.name = name
-        self.shapes = shapes
 
 
 class _FirstSet(Exception):
@@ -233,10 +224,10 @@ class _Loop:
         if value is UNSET:
             raise TraceError(message(f"{what} is deleted in the loop at {self.place}", hint="Keep it, or set it."))
         after = Value.of(value)
-        if after.tree != before.tree:
+        if not after.is_like(before):
             shapes = shapes_to_begin_with(jax.tree_util.tree_unflatten(before.tree, before.leaves), value)
             if shapes:
-                raise _FirstWrite(name, shapes)
+                raise FirstWrite(name, shapes)
             raise TraceError(
                 message(f"{what} changes its structure in the loop at {self.place}",
                         got=f"{self.shown(before)} before, {self.shown(after)} after a step",
@@ -332,16 +323,26 @@ class _Loop:
 
     # -- after ------------------------------------------------------------------------------------------------
 
+    def begin_arrays(self, found: FirstWrite) -> None:
+        """Give arrays of a variable the shapes that a step told, and with that leaves of their own."""
+        old = self.values[found.name]
+        whole = old.filled(old.dynamic())
+        new = self.values[found.name] = Value.of(begun_with(whole, found.shapes))
+        kept = iter([self.weak.pop((found.name, index), None) for index in range(len(old.leaves))])
+        known = {id(leaf) for leaf in old.leaves}
+        for index, leaf in enumerate(new.leaves):
+            kinds = next(kept) if id(leaf) in known else None
+            if kinds is not None:
+                self.weak[found.name, index] = kinds
+
     def run(self, loop: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
         """Run the loop from its first values, again with other dtypes if numbers take them, and set the variables."""
         while True:
             try:
                 last = loop(self.initial())
                 break
-            except _FirstWrite as found:
-                value = self.values[found.name]
-                whole = jax.tree_util.tree_unflatten(value.tree, value.leaves)
-                self.values[found.name] = Value.of(begun_with(whole, found.shapes))
+            except FirstWrite as found:
+                self.begin_arrays(found)
             except _FirstSet as first:
                 self.unset = [name for name in self.unset if name not in first.found]
                 self.carried += first.found
@@ -357,7 +358,7 @@ class _Loop:
                     value = self.values[name]
                     leaves = list(value.leaves)
                     leaves[index] = asarray(leaves[index], dtype=dtype)
-                    self.values[name] = Value(leaves, value.tree)
+                    self.values[name] = value._replace(leaves=leaves)
         after: dict[str, Any] = {name: dead(name) for name in self.cells.names}
         for name, leaves in zip(self.carried, last, strict=True):
             after[name] = self.value(name, leaves)

@@ -50,8 +50,6 @@ from hybridflow.ir.builder import add_check
 
 EXACT = 1 << 53
 """Up to here a double holds every integer."""
-_SMALL_STEP = 1 << 16
-"""Adding less than this to an integer is not checked: to leave 64 bits, a loop would take months."""
 _RAW: dict[type, DType] = {bool: bool_, int: int64, float: float64}
 _BELOW = float(LARGEST) * (1 - 2.0**-40)
 
@@ -269,8 +267,7 @@ def _sum(function: Callable[[Any, Any], Any]) -> Callable[[StagedNumber, StagedN
         limit = a.limit + b.limit
         if limit > LARGEST:
             limit = LARGEST
-            if min(a.limit, b.limit) > _SMALL_STEP:
-                _require_small(raw)
+            _require_small(raw)
         return _made(kinds, raw, limit)
 
     return run

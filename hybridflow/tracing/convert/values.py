@@ -17,6 +17,7 @@ from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.convert.poison import Poison, spoken
 from hybridflow.tracing.convert.staged import staged
+from hybridflow.tracing.order import has_order, in_order_of, skeleton
 
 _NUMBERS = frozenset({bool, int, float, complex, TracedFloat, StagedNumber})
 _REAL = _NUMBERS - {complex}
@@ -75,11 +76,18 @@ class Value(NamedTuple):
 
     leaves: list[Any]
     tree: Any
+    order: Any = None
+    """What tells the order of dicts, where jax would change it."""
 
     @classmethod
     def of(cls, value: Any) -> Value:
         """Take a value apart."""
-        return cls(*jax.tree_util.tree_flatten(value))
+        leaves, tree = jax.tree_util.tree_flatten(value)
+        return cls(leaves, tree, skeleton(value) if has_order(value) else None)
+
+    def is_like(self, other: Value) -> bool:
+        """Whether another value has the same structure, dicts in the same order."""
+        return self.tree == other.tree and str(self.order) == str(other.order)
 
     def dynamic(self) -> list[Any]:
         """Return the leaves that can be tensors."""
@@ -89,7 +97,8 @@ class Value(NamedTuple):
         """Return the value with other leaves in the places of those that can be tensors."""
         rest = iter(dynamic)
         leaves = [next(rest) if is_dynamic(leaf) else leaf for leaf in self.leaves]
-        return jax.tree_util.tree_unflatten(self.tree, leaves)
+        value = jax.tree_util.tree_unflatten(self.tree, leaves)
+        return value if self.order is None else in_order_of(self.order, value)
 
 
 def same_python(a: Any, b: Any) -> bool:
@@ -136,7 +145,7 @@ def made_at(leaf: Any) -> str:
 def difference(name: str, a: Value, b: Value, place: str) -> Poison | None:
     """Return why two branches' values of a variable do not meet, None if they do."""
     what = spoken(name)
-    if a.tree != b.tree:
+    if not a.is_like(b):
         return Poison(
             TraceError,
             message(f"{what} has another structure if the condition at {place} is true than if it is false",
@@ -191,7 +200,8 @@ def _shapes(what: str, a: Any, b: Any, place: str) -> Poison:
 def shown(value: Value) -> str:
     """Describe a value: its leaves and the lines that made them."""
     leaves = [made_at(leaf) for leaf in value.leaves]
-    return str(jax.tree_util.tree_unflatten(value.tree, [_Text(leaf) for leaf in leaves]))[:120]
+    found = jax.tree_util.tree_unflatten(value.tree, [_Text(leaf) for leaf in leaves])
+    return str(found if value.order is None else in_order_of(value.order, found))[:120]
 
 
 class _Text:
