@@ -29,7 +29,7 @@ from hybridflow.cli import main
 from hybridflow.core.op import REGISTRY
 from hybridflow.ir import parse
 from hybridflow.xla.executable import compile_graph
-from hybridflow.xla.store import keeping
+from hybridflow.xla.store import ahead, keeping
 from hybridflow.xla.store.directory import MAGIC, Directory, Unsafe
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 from hybridflow.xla.store.place import place
@@ -159,7 +159,7 @@ def test_gradients_through_a_compiled_call(store: Path):
 def test_another_process_finds_it_and_needs_no_lowering(tmp_path: Path):
     code = """
         import hybridflow as hf, numpy as np
-        from hybridflow.xla.store import keeping
+        from hybridflow.xla.store import ahead, keeping
         keeping._WORTH_KEEPING = 0
         a = np.array([[4.0, 1.0], [1.0, 3.0]], np.float32)
         f = hf.compile(lambda a: hf.linalg.cholesky(a) @ hf.linalg.inv(a))  # calls libraries that lowering prepares
@@ -174,6 +174,60 @@ def test_another_process_finds_it_and_needs_no_lowering(tmp_path: Path):
     assert first[0] == second[0]
     assert first[1] == "[['stored'], ['stored'], ['stored']] [True, True, True]"
     assert second[1] == "[['loaded'], ['loaded'], ['loaded']] [True, False, False]"
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Have every executable loaded ahead, and return those that are under way."""
+    monkeypatch.setattr(ahead, "_WORTH_A_NOTE", 0)
+    monkeypatch.setattr(ahead, "_LOADING", {})
+    return ahead._LOADING
+
+
+def test_what_was_needed_the_last_time_is_loaded_ahead(
+    store: Path, noted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    def f(x: Any) -> Any:
+        return hf.exp(x) * factor
+
+    factor, x = 2.0, hf.asarray(np.array([1.0, 2.0]))
+    first, did = outcome(f, x)
+    assert did == ["stored"]
+    monkeypatch.setattr(keeping, "load_executable", None)  # only the thread can load it
+    second, did = outcome(f, x)
+    assert did == ["loaded"]
+    assert second.dtype == np.float64
+    assert np.array_equal(first.numpy(), second.numpy())
+    assert not noted
+    assert Directory(store).use()[::2] == (1, 1)
+
+
+def test_what_was_loaded_ahead_counts_only_if_the_trace_has_its_key(store: Path, noted: dict[str, Any]):
+    def f(x: Any) -> Any:
+        return hf.exp(x) * factor
+
+    x = hf.asarray([0.0])
+    for factor, expected in ((2.0, "stored"), (3.0, "stored"), (2.0, "loaded"), (3.0, "loaded")):
+        result, did = outcome(f, x)  # the note is of another factor
+        assert did == [expected]
+        assert result.item() == factor
+    for factor in map(float, range(4, 20)):
+        assert outcome(f, x)[0].item() == factor
+    assert 0 < len(noted) <= 8
+
+
+def test_a_note_of_what_is_gone_or_broken(store: Path, noted: dict[str, Any]):
+    def f(x: Any) -> Any:
+        return hf.exp(x) * 2.0
+
+    x = hf.asarray([0.0])
+    outcome(f, x)
+    (path,) = [path for path in files(store) if not path.name.startswith("note-")]
+    path.write_bytes(path.read_bytes()[:-1])
+    assert outcome(f, x)[1] == ["stored"]
+    assert outcome(f, x)[1] == ["loaded"]
+    path.unlink()
+    assert outcome(f, x)[1] == ["stored"]
 
 
 # -- the key ------------------------------------------------------------------------------------------------------
@@ -273,7 +327,7 @@ def test_donation_and_device_are_part_of_the_key(store: Path):
 def test_several_devices_in_one_process(tmp_path: Path):
     code = """
         import jax, numpy as np, hybridflow as hf
-        from hybridflow.xla.store import keeping
+        from hybridflow.xla.store import ahead, keeping
         keeping._WORTH_KEEPING = 0
         f = hf.compile(lambda x: hf.tanh(x) * 2)
         x = np.ones(3, np.float32)
@@ -566,7 +620,7 @@ MANY = """
     import sys, time, warnings
     warnings.simplefilter("error")
     import numpy as np, hybridflow as hf
-    from hybridflow.xla.store import keeping
+    from hybridflow.xla.store import ahead, keeping
     keeping._WORTH_KEEPING = 0
     x = np.arange(4, dtype=np.float32)
     while time.time() < float(sys.argv[1]):

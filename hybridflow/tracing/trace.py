@@ -61,6 +61,7 @@ from hybridflow.tracing.signature import (
     unflatten_arguments,
 )
 from hybridflow.xla.executable import Executable, compile_graph, is_wide
+from hybridflow.xla.store.ahead import begin
 
 next_use: Callable[[], int] = itertools.count(1).__next__
 
@@ -129,6 +130,7 @@ class Trace:
         self.donated: tuple[int, ...] = () if self.calls_host else tuple([first + index for index in self.assigned])
         self.executables: dict[Any, Executable] = {}
         self.only: Executable | None = None
+        self.note: str | None = None
         self.places = places
         self.budget = budget
         self.gradient_of = builder.gradient_of
@@ -273,7 +275,7 @@ class Trace:
     def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
         graph = self.graph
         if self.budget is None:
-            made = compile_graph(graph, donate=self.donated, sizes=sizes, device=device)
+            made = compile_graph(graph, donate=self.donated, sizes=sizes, device=device, note=self.note)
         else:
             made, graph, self.record.memory = compile_within(
                 graph, self.budget, donate=self.donated, sizes=sizes, device=device
@@ -546,6 +548,7 @@ def make_trace(
         ArgumentTypeError: it returned something that is no tensor.
     """
     start = time.perf_counter()
+    note = begin(function, record.signature)
     label = getattr(function, "__qualname__", name)
     with context_of(None):
         builder = GraphBuilder(name)
@@ -578,7 +581,9 @@ def make_trace(
     record.trace_ms = (time.perf_counter() - start) * 1e3
     plan = OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None)
     places = symbol_places(list(named), specs)
-    return Trace(graph, builder, plan, named, signature.tree, record, places, leaves, budget)
+    trace = Trace(graph, builder, plan, named, signature.tree, record, places, leaves, budget)
+    trace.note = note
+    return trace
 
 
 def _observe(

@@ -63,7 +63,9 @@ def concrete_specs(specs: Sequence[TensorSpec], sizes: dict[str, int]) -> list[T
     return [make_spec(tuple([evaluate_size(size, sizes) for size in spec.shape]), spec.dtype) for spec in specs]
 
 
-def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, int], device: Any = None) -> Executable:
+def compile_graph(
+    graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, int], device: Any = None, note: str | None = None
+) -> Executable:
     """Compile a graph.
 
     Args:
@@ -72,6 +74,7 @@ def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, 
             functions, which may fail and leave the inputs as they were.
         sizes: the size of each symbol.
         device: the jax device to run on; jax's default one if None.
+        note: what `store.ahead.begin` returned when the graph's function began to be traced.
     """
     backend = jax.default_backend() if device is None else device.platform
     sharding = None if device is None else jax.sharding.SingleDeviceSharding(device)
@@ -102,7 +105,7 @@ def compile_graph(graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, 
         elif not calls_host:
             entry = entry_for(
                 graph, arguments, donate=donated, sizes=sizes, device=device, options=options,
-                text=lambda: steps.lower().as_text(),
+                text=lambda: steps.lower().as_text(), note=note,
             )  # fmt: skip
         compiled = None if isinstance(entry, str) else steps.timed("load", lambda: entry.load(steps.lower))
         if compiled is not None:

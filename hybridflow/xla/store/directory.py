@@ -31,6 +31,8 @@ except ImportError:  # not a POSIX system: `supported` says no
 
 MAGIC = b"hybridflow store 1\n"
 SUFFIX = ".xla"
+NOTE = "note-"
+"""Names that begin so are of notes about files, not of files of their own."""
 _KEY = "key"
 _HITS = "hits"
 _TEMPORARY = "writing-"
@@ -229,7 +231,7 @@ class Directory:
                     if name == _HITS:
                         hits = found
                     elif name.endswith(SUFFIX):
-                        entries += 1
+                        entries += not name.startswith(NOTE)
                         size += found
         return Use(entries, size, hits)
 

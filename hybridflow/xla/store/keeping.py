@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from hybridflow.backend.jax_shim import load_executable, save_executable, x64_enabled
 from hybridflow.core.errors import CacheWarning, message
 from hybridflow.ir.graph import Graph
+from hybridflow.xla.store.ahead import Head, remember, taken, with_head, without_head
 from hybridflow.xla.store.directory import Directory, Unsafe
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint, text_fingerprint
 from hybridflow.xla.store.place import place
@@ -36,9 +36,13 @@ class Entry:
         name: the compilation's key.
         device: the jax device to run on.
         arrays: how many arrays the executable takes and returns.
+        note: the name of the note that says what a function needs, as `ahead.begin` returned it.
     """
 
-    def __init__(self, directory: Directory, most: int, name: str, device: Any, arrays: tuple[int, int]) -> None:
+    def __init__(
+        self, directory: Directory, most: int, name: str, device: Any, arrays: tuple[int, int], note: str | None
+    ) -> None:
+        self.note = note
         self.directory = directory
         self.most = most
         self.name = name
@@ -51,15 +55,20 @@ class Entry:
         Args:
             prepare: lowers the graph, which readies the libraries that its executable calls, if it calls any.
         """
+        ready = taken(self.name)
+        if ready is not None:
+            self.directory.count_hit()
+            return ready
         body = _tried(self.directory.path, lambda: self.directory.read(self.name))
         if body is None:
             return None
-        head, _, saved = body.partition(b"\n")
-        if json.loads(head)["calls"]:
+        head, saved = without_head(body)
+        if head.calls:
             prepare()
         try:
             found = load_executable(saved, *self.arrays, self.device)
             self.directory.count_hit()
+            _tried(self.directory.path, lambda: remember(self.directory, self.note, self.name, body, self.most))
             return found
         except Exception as error:  # what jax and XLA raise for what they cannot load is of any kind
             self.directory.remove(self.name)
@@ -88,11 +97,18 @@ class Entry:
             saved = save_executable(compiled)
         except Exception as error:  # pickling fails in many ways
             return f"not stored: {type(error).__name__}: {error}"
-        head = {"calls": _CUSTOM_CALL.search(program) is not None, "seconds": seconds}
-        body = json.dumps(head).encode() + b"\n" + saved
+        calls = _CUSTOM_CALL.search(program) is not None
+        head = Head(calls, self.device.platform, self.device.id, x64_enabled(), *self.arrays)
+        body = with_head(head, saved)
         if len(body) > self.most:
             return "not stored: larger than the store may be"
-        written = _tried(self.directory.path, lambda: self.directory.write(self.name, body, self.most) or True)
+
+        def write() -> bool:
+            self.directory.write(self.name, body, self.most)
+            remember(self.directory, self.note, self.name, body, self.most)
+            return True
+
+        written = _tried(self.directory.path, write)
         return "stored" if written else "not stored: the directory cannot be used"
 
 
@@ -105,6 +121,7 @@ def entry_for(
     device: Any,
     options: Mapping[str, Any],
     text: Callable[[], str],
+    note: str | None,
 ) -> Entry | str:
     """Return the place of a compilation in the store, or why it has none.
 
@@ -116,6 +133,7 @@ def entry_for(
         device: the jax device to run on; jax's default one if None.
         options: the XLA options.
         text: returns the lowered program, for a graph that holds more than data.
+        note: what `ahead.begin` returned, if the graph is a function's.
     """
     where = place()
     if where.path is None:
@@ -133,7 +151,7 @@ def entry_for(
     call = (device is None, x64_enabled(), tuple(donate), taken, sorted(options.items()))
     parts = [installation(), settings_text(), device_text(chosen), repr(call), of_graph.hex()]
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    return Entry(Directory(where.path), where.most, name, chosen, (len(arguments), len(graph.outputs)))
+    return Entry(Directory(where.path), where.most, name, chosen, (len(arguments), len(graph.outputs)), note)
 
 
 # -- what goes wrong ----------------------------------------------------------------------------------------------

@@ -1,0 +1,124 @@
+"""Loading an executable before it is known to be needed: in a thread, while the function is traced.
+
+A program that runs again asks for the same executable for the same function and arguments, nearly always. So the store
+has a note of which one that was the last time. What the note says is loaded while the function is traced, which takes
+about as long; but it is used only if the trace turns out to have its key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import marshal
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from hybridflow.backend.jax_shim import enable_x64, load_executable
+from hybridflow.xla.store.directory import NOTE, Directory, Unsafe
+from hybridflow.xla.store.place import place
+from hybridflow.xla.store.surroundings import installation, settings_text
+
+_WORTH_A_NOTE = 1 << 18
+"""Bytes from which an executable is loaded ahead: smaller ones are there at once."""
+_MOST = 8
+"""How many may be waiting to be taken; those of traces that failed or came out otherwise make room."""
+
+
+class Head(NamedTuple):
+    """What a file says of the executable in it.
+
+    Attributes:
+        calls: whether it calls libraries, which lowering its graph readies.
+        platform, device: where it runs.
+        wide: whether jax kept 64-bit dtypes.
+        inputs, outputs: how many arrays it takes and returns.
+    """
+
+    calls: bool
+    platform: str
+    device: int
+    wide: bool
+    inputs: int
+    outputs: int
+
+
+def with_head(head: Head, saved: bytes) -> bytes:
+    """Return a file's contents."""
+    return json.dumps(head).encode() + b"\n" + saved
+
+
+def without_head(body: bytes) -> tuple[Head, bytes]:
+    """Return what is in a file."""
+    head, _, saved = body.partition(b"\n")
+    return Head(*json.loads(head)), saved
+
+
+class _Loading:
+    """An executable that a thread is loading."""
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        self.found: Any = None
+        self.thread = threading.Thread(target=self._load, args=(directory, name), name="hybridflow store")
+        self.thread.start()
+
+    def _load(self, directory: Directory, name: str) -> None:
+        # Whatever goes wrong here goes wrong again, and is dealt with, when the executable is asked for.
+        with contextlib.suppress(Exception):
+            body = directory.read(name)
+            if body is not None:
+                head, saved = without_head(body)
+                if not head.calls:
+                    device = next(one for one in jax.local_devices(backend=head.platform) if one.id == head.device)
+                    with enable_x64(head.wide):
+                        self.found = load_executable(saved, head.inputs, head.outputs, device)
+
+
+_LOADING: dict[str, _Loading] = {}
+
+
+def begin(function: Callable[..., Any], signature: dict[str, str]) -> str | None:
+    """Begin to load what a function needed the last time, and return the name of the note that says what that was.
+
+    Args:
+        function: the user's function, which is about to be traced.
+        signature: its arguments, as text.
+    """
+    code = getattr(function, "__code__", None)
+    where = place()
+    if code is None or where.path is None:
+        return None
+    parts = [marshal.dumps(code), repr(signature).encode(), installation().encode(), settings_text().encode()]
+    note = NOTE + hashlib.sha256(b"\0".join([hashlib.sha256(part).digest() for part in parts])).hexdigest()
+    directory = Directory(where.path)
+    with contextlib.suppress(Unsafe):  # it is said where the store is used
+        found = directory.read(note)
+        if found is not None:
+            while len(_LOADING) >= _MOST:
+                _LOADING.pop(next(iter(_LOADING)), None)
+            name = found.decode()
+            _LOADING[name] = _Loading(directory, name)
+    return note
+
+
+def taken(name: str) -> Any:
+    """Return the executable of a key if it was loaded ahead, waiting for it, else None."""
+    loading = _LOADING.pop(name, None)
+    if loading is None:
+        return None
+    loading.thread.join()
+    return loading.found
+
+
+def remember(directory: Directory, note: str | None, name: str, body: bytes, most: int) -> None:
+    """Note which executable a function needed, if it is large.
+
+    Raises:
+        OSError: the disk is full, the directory cannot be written.
+        Unsafe: others could have written to the directory.
+    """
+    if note is not None and len(body) >= _WORTH_A_NOTE and directory.read(note) != name.encode():
+        directory.write(note, name.encode(), most)
