@@ -237,6 +237,19 @@ def test_running_statistics_are_state():
     assert ([one.name for one in memory.parameters], [one.name for one in memory.state]) == (["w"], ["mean"])
 
 
+def test_what_holds_a_variables_gradient_is_a_gradient():
+    w = hf.Variable(hf.ones((20, 30)), name="w", requires_grad=True)
+
+    def step(x: Any) -> Any:
+        loss = hf.sum(hf.tanh(x @ w))
+        loss.backward()
+        return loss
+
+    memory = hf.cost(step, spec(5, 20)).memory
+    assert [one.name for one in memory.parameters] == ["w"]
+    assert (memory.state, bytes_of(memory.gradients)) == ((), 4 * 20 * 30)
+
+
 def test_a_view_of_an_activation_is_kept_once():
     w = weights(20, 30)
 

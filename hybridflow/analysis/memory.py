@@ -10,6 +10,7 @@ from typing import Any, cast
 from hybridflow.core.dims import Dim
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.units import format_bytes
+from hybridflow.core.variable import GradientCell
 from hybridflow.ir.costs import Sizes, concrete
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.liveness import roots
@@ -58,7 +59,7 @@ class Memory:
         parameters: Variables that the call reads and takes gradients of (all it reads, if it takes none).
         state: the other Variables: optimizer state, counters, running statistics.
         activations: values of the forward pass that the backward pass reads.
-        gradients: values of the backward pass that the rest of the call reads.
+        gradients: values of the backward pass that the rest of the call reads, and what holds `Variable.grad`.
         results: what the call returns, beside the Variables' new values, which take the place of the old ones.
         temporaries: what XLA:CPU is predicted to need beside all inputs and results, with activations and gradients
             as far as it stores them; None if sizes are open.
@@ -138,15 +139,18 @@ def memory_of(costing: Costing) -> Memory:
     found: Buffers | None = None
     if sizes is not None:
         found = buffers(graph, sizes, costing.donated)
+    cells = {i for i, one in enumerate(costing.variables) if isinstance(one, GradientCell)}
+    kept = {roles.stored(graph.outputs[output]) for output, position in costing.donated if position - count in cells}
+    gradients = [edge for edge in roles.gradients() if edge not in kept]
     donated = {output for output, _ in costing.donated}
     returned = [edge for index, edge in enumerate(graph.outputs) if index not in donated]
     results = [edge for edge in dict.fromkeys(map(roles.stored, returned)) if edge[0] not in roles.given]
     return Memory(
         arguments=tuple([_input(node, sizes) for node in graph.inputs[:count]]),
         parameters=tuple([_input(graph.inputs[i], sizes) for i in variables if i - count in parameters]),
-        state=tuple([_input(graph.inputs[i], sizes) for i in variables if i - count not in parameters]),
+        state=tuple([_input(graph.inputs[i], sizes) for i in variables if i - count not in parameters | cells]),
         activations=_held(roles.activations(), sizes),
-        gradients=_held(roles.gradients(), sizes),
+        gradients=(*_held(gradients, sizes), *[_input(graph.inputs[count + i], sizes) for i in sorted(cells)]),
         results=_held(results, sizes),
         temporaries=None if found is None else found.peak,
         timeline=() if found is None else _timeline(found),
