@@ -250,6 +250,32 @@ def test_what_holds_a_variables_gradient_is_a_gradient():
     assert (memory.state, bytes_of(memory.gradients)) == ((), 4 * 20 * 30)
 
 
+def test_a_memory_budget_is_costed_as_it_was_planned():
+    ws = [weights(32, 32) for _ in range(6)]
+
+    def step(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            for w in ws:
+                x = hf.tanh(hf.tanh(x @ w) @ w)
+            loss = hf.mean(x * x)
+        return tape.gradient(loss, ws)
+
+    x = hf.zeros((256, 32))
+    plain = hf.cost(step, x)
+    bounded = hf.compile(memory_budget=int(0.7 * plain.memory.temporaries))(step)
+    before = bounded.cost(x)
+    assert (before.flops, before.memory.temporaries) == (plain.flops, plain.memory.temporaries)
+    assert "chooses at the first call" in before.notes[0]
+    bounded(x)
+    after = bounded.cost(x)
+    assert after.notes == ()
+    assert after.flops > plain.flops
+    found = after.against_xla()
+    assert found.temporaries == pytest.approx(found.xla_temporaries, rel=0.25)
+    assert found.temporaries < 0.8 * plain.memory.temporaries
+    assert bytes_of(after.memory.gradients) == bytes_of(plain.memory.gradients)
+
+
 def test_a_view_of_an_activation_is_kept_once():
     w = weights(20, 30)
 

@@ -324,7 +324,7 @@ def report_of(costing: Costing) -> CostReport:
     nodes = tuple([_row(one) for one in found])
     return CostReport(
         costing.name, nodes, tuple(_lines(found, memory, costing.sizes)), total(found), memory,
-        tuple(_notes(found)), costing.sizes, costing,
+        tuple(_notes(found, costing)), costing.sizes, costing,
     )  # fmt: skip
 
 
@@ -348,8 +348,10 @@ def _note(one: NodeCost) -> str:
     return ", ".join(notes)
 
 
-def _notes(found: list[NodeCost]) -> list[str]:
+def _notes(found: list[NodeCost], costing: Costing) -> list[str]:
     notes: list[str] = []
+    if costing.undecided:
+        notes.append("The memory budget chooses at the first call what is computed again: the figures are without.")
     if any(not one.bounded for one in found):
         notes.append("A loop whose number of steps nothing bounds is counted once.")
     if any(one.bounded and not one.exact for one in found):

@@ -11,7 +11,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.units import format_bytes
 from hybridflow.core.variable import GradientCell
-from hybridflow.ir.costs import Sizes, concrete
+from hybridflow.ir.costs import Sizes, concrete, moves_nothing
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.liveness import roots
 from hybridflow.tracing.costing import Costing
@@ -161,7 +161,8 @@ def memory_of(costing: Costing) -> Memory:
 class Roles:
     """Which nodes of a graph belong to the forward pass and which to the backward pass.
 
-    Passes replace nodes; a new one keeps the place in the recording of the one it replaces, and so its role.
+    Passes replace nodes; a new one keeps the place in the recording of the one it replaces, and so its role. What a
+    memory budget computes again, after the backward pass has begun, belongs to the backward pass.
     """
 
     def __init__(self, costing: Costing) -> None:
@@ -170,6 +171,7 @@ class Roles:
         self._backward = {node.sequence for node in costing.gradient_of}
         self._differentiated = {node.sequence for node in costing.gradient_of.values()} - self._backward
         self._views = roots(costing.graph)
+        self._later = self._in_backward()
         self.given = {*self._graph.inputs, *[node for node in self._graph.nodes if not node.inputs]}
 
     def stored(self, edge: Edge) -> Edge:
@@ -177,7 +179,18 @@ class Roles:
         return self._views.get(edge, edge)
 
     def _is_backward(self, node: Node) -> bool:
-        return node.sequence in self._backward
+        return node in self._later
+
+    def _in_backward(self) -> set[Node]:
+        """Return the nodes of the backward pass."""
+        first = min(self._backward, default=0)
+        recorded = {node.sequence for node in self._costing.traced.nodes}
+        found: set[Node] = set()
+        for node in self._graph.nodes if self._backward else ():
+            again = node.sequence < first or node.sequence not in recorded
+            if node.sequence in self._backward or (again and any(e and e[0] in found for e in node.inputs)):
+                found.add(node)
+        return found
 
     def parameters(self) -> set[int]:
         """Return which Variables are parameters, by their position."""
@@ -201,7 +214,7 @@ class Roles:
         """Return the computed values of the forward pass that the backward pass reads, each storage once."""
         found: dict[Edge, None] = {}
         for node in self._graph.nodes:
-            if not self._is_backward(node):
+            if not self._is_backward(node) or moves_nothing(node):
                 continue
             for edge in cast("Sequence[Edge]", node.inputs):
                 source = self.stored(edge)
@@ -212,7 +225,7 @@ class Roles:
     def gradients(self) -> list[Edge]:
         """Return the values of the backward pass that other nodes read or the call returns, each storage once."""
         found: dict[Edge, None] = {}
-        readers = [node.inputs for node in self._graph.nodes if not self._is_backward(node)]
+        readers = [node.inputs for node in self._graph.nodes if not self._is_backward(node) and not moves_nothing(node)]
         for edges in (*readers, self._graph.outputs):
             for edge in cast("Sequence[Edge]", edges):
                 source = self.stored(edge)

@@ -36,6 +36,7 @@ class Costing:
         assigned: which of them the call assigns.
         results: how many outputs the function returns; the assigned Variables' values follow.
         donated: pairs of an output and the input whose memory it takes.
+        undecided: whether a memory budget has yet to choose what is computed again, which the first call has it do.
         gradient_of: for the traced nodes that compute a gradient, the node it is the gradient of.
         compile: compiles the graph, or returns what was compiled.
     """
@@ -49,6 +50,7 @@ class Costing:
     assigned: tuple[int, ...]
     results: int
     donated: tuple[tuple[int, int], ...]
+    undecided: bool
     gradient_of: dict[Node, Node] = field(repr=False)
     compile: Callable[[dict[str, int]], Executable] = field(repr=False)
 
@@ -72,6 +74,7 @@ class Costing:
             assigned=trace.assigned,
             results=count,
             donated=tuple([(count + index, position) for index, position in enumerate(trace.donated)]),
+            undecided=trace.budget is not None and trace.only is None,
             gradient_of=trace.gradient_of,
             compile=compiled,
         )
