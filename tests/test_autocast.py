@@ -500,6 +500,24 @@ def test_many_contributions_of_low_precision_are_added(low):
     np.testing.assert_array_equal(tape.gradient(y, x).numpy().astype(F32), 2 * np.arange(4.0) + 6)
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_checkpoint_recomputes_in_the_same_precision(x, w, compiled):
+    def block(h):
+        return hf.nn.gelu(hf.nn.relu(h @ w) @ w.mT)
+
+    def gradients(part):
+        def run():
+            with hf.GradientTape() as tape, hf.autocast(BF16):
+                loss = hf.mean(part(part(x)) ** 2)
+            return tape.gradient(loss, w)
+
+        return (hf.compile(run) if compiled else run)()
+
+    plain, recomputed = gradients(block), gradients(hf.checkpoint(block))
+    assert recomputed.dtype == F32
+    np.testing.assert_allclose(recomputed.numpy(), plain.numpy(), rtol=0, atol=2**-8 * np.abs(plain.numpy()).max())
+
+
 # -- control flow -------------------------------------------------------------------------------------------------
 
 

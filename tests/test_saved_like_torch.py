@@ -71,6 +71,7 @@ UNARY = {
     "layer_norm": (hf.nn.layer_norm, lambda x: TF.layer_norm(x, (64,)), X),
     "rms_norm": (hf.nn.rms_norm, lambda x: TF.rms_norm(x, (64,)), X),
     "l2_normalize": (hf.nn.l2_normalize, TF.normalize, X),
+    "group_norm": (lambda x: hf.nn.group_norm(x, 2), lambda x: TF.group_norm(x, 2), IMAGE),
     "max_pool": (lambda x: hf.nn.max_pool(x, 2), lambda x: TF.max_pool2d(x, 2), IMAGE),
     "avg_pool": (lambda x: hf.nn.avg_pool(x, 2), lambda x: TF.avg_pool2d(x, 2), IMAGE),
     "max_along": (lambda x: hf.max(x, axis=1), lambda x: torch.amax(x, 1), X),
@@ -161,6 +162,18 @@ def test_a_first_layer_saves_its_input_only():
     with hf.GradientTape() as tape:
         y = hf.asarray(P) @ w
     assert [(one.op, one.kind) for one in tape.memory()] == [("matmul", "input")]
+    del y
+
+
+def test_group_norm_with_parameters_saves_no_more():
+    scale, shift = (torch.tensor(one, requires_grad=True) for one in CHANNEL[:2])
+    image = torch.tensor(IMAGE, requires_grad=True)
+    expected = torch_saves(lambda x: TF.group_norm(x, 2, scale, shift), image, parameters=(scale, shift))
+    x, a, b = hf.asarray(IMAGE), hf.Variable(CHANNEL[0]), hf.Variable(CHANNEL[1])
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        y = hf.nn.group_norm(x, 2, a, b)
+    assert counted(tape.memory()) <= expected
     del y
 
 

@@ -21,10 +21,8 @@ from hybridflow.ops.common import (
     promote_float,
     require_kind,
 )
-from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow, lower_wide, narrow, wide
-from hybridflow.ops.nn.normalization import layer_norm
+from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.reductions import mean as mean_of
-from hybridflow.ops.shape import reshape
 from hybridflow.ops.statistics import var
 
 # -- batch_norm ---------------------------------------------------------------------------------------------------
@@ -268,6 +266,137 @@ def instance_norm(
     return group_norm(tensor, tensor.shape[1], scale, shift, epsilon=epsilon)
 
 
+# -- group_norm ---------------------------------------------------------------------------------------------------
+
+
+def _in_groups(shape: tuple[Any, ...], groups: int) -> tuple[Any, ...]:
+    """Return the shape in which each group of channels of an example is one row."""
+    rest: Any = shape[1] // groups
+    for size in shape[2:]:
+        rest = rest * size
+    return shape[0], groups, rest
+
+
+def _group_kernel(
+    x: Any, *parameters: Any, groups: int, epsilon: float, has_scale: bool, has_shift: bool, residuals: bool
+) -> Any:
+    if x.ndim < 2 or any(one.shape != x.shape[1:2] for one in parameters):
+        raise ValueError("parameters of another shape")  # the shape rule then words the error
+    rows, shape = x.reshape(_in_groups(x.shape, groups)), _aligned(x.shape, 1)
+    mean = _mean_of_rows(rows)
+    y = rows - mean
+    rstd = x.dtype.type(1) / np.sqrt(_mean_of_rows(y * y) + x.dtype.type(epsilon))
+    y *= rstd
+    y = y.reshape(x.shape)
+    if has_scale:
+        y *= parameters[0].reshape(shape)
+    if has_shift:
+        y += parameters[-1].reshape(shape)
+    return (y, mean, rstd) if residuals else y
+
+
+def _group_lower(
+    x: Any, *parameters: Any, groups: int, epsilon: float, has_scale: bool, has_shift: bool, residuals: bool
+) -> Any:
+    rows = lax.reshape(lower_wide(x), _in_groups(x.shape, groups))
+    mean = _lower_mean_of_rows(rows)
+    y = lax.sub(rows, lax.broadcast_in_dim(mean, rows.shape, (0, 1, 2)))
+    variance = _lower_mean_of_rows(lax.mul(y, y))
+    rstd = lax.rsqrt(lax.add(variance, lax.full_like(variance, epsilon)))
+    y = lax.reshape(lax.mul(y, lax.broadcast_in_dim(rstd, rows.shape, (0, 1, 2))), x.shape)
+    if has_scale:
+        y = lax.mul(y, lax.broadcast_in_dim(lower_wide(parameters[0]), x.shape, (1,)))
+    if has_shift:
+        y = lax.add(y, lax.broadcast_in_dim(lower_wide(parameters[-1]), x.shape, (1,)))
+    y = lower_narrow(y, x.dtype)
+    return (y, mean, rstd) if residuals else y
+
+
+def _mean_of_rows(x: Any) -> Any:
+    """Average NumPy rows; the axis stays, with size 1."""
+    return np.add.reduce(x, axis=2, keepdims=True) / x.dtype.type(max(x.shape[2], 1))
+
+
+def _lower_mean_of_rows(x: Any) -> Any:
+    total = lax.reduce_sum(x, axes=(2,))
+    return lax.expand_dims(lax.div(total, lax.full_like(total, max(x.shape[2], 1))), (2,))
+
+
+def _group_infer(x: TensorSpec, *parameters: TensorSpec, groups: int, residuals: bool, **attrs: Any) -> Any:
+    del attrs
+    require_kind("group_norm", REAL_FLOAT, x, *parameters)
+    if x.ndim < 2:
+        raise ShapeError(message("group_norm: the input needs axes of batch and channels", got=str(x)))
+    channels = x.shape[1]
+    if groups < 1 or channels % groups != 0:
+        raise ArgumentError(
+            message(f"group_norm: {channels} channels do not divide into {groups} groups",
+                    got=call_text("group_norm", x), hint="Choose a divisor of the channels.")
+        )  # fmt: skip
+    for parameter in parameters:
+        if parameter.shape != (channels,):
+            raise ShapeError(
+                message(f"group_norm: scale and shift must have shape {(channels,)}, not {parameter.shape}",
+                        got=call_text("group_norm", x, *parameters), hint="They have one element per channel.")
+            )  # fmt: skip
+    y = make_spec(x.shape, x.dtype)
+    statistic = make_spec((x.shape[0], groups, 1), compute_dtype(x.dtype))
+    return (y, statistic, statistic) if residuals else y
+
+
+def _group_vjp(
+    F: Any, g: Any, y: Any, x: Any, *parameters: Any, groups: int, epsilon: float, has_scale: bool, has_shift: bool
+) -> Any:
+    del epsilon
+    dtype, g = x.dtype, wide(F, g)
+    _, mean, rstd = y
+    rows = _in_groups(x.shape, groups)
+    normed = (F.reshape(wide(F, x), shape=rows) - mean) * rstd
+    others = (0, *range(2, len(x.shape)))
+
+    def of_x() -> Any:
+        inner = g * F.reshape(wide(F, parameters[0]), shape=_aligned(x.shape, 1)) if has_scale else g
+        inner = F.reshape(inner, shape=rows)
+        along = normed * F.mean(inner * normed, axis=(2,), keepdims=True)
+        found = (inner - F.mean(inner, axis=(2,), keepdims=True) - along) * rstd
+        return narrow(F, F.reshape(found, shape=x.shape), dtype)
+
+    def of_scale() -> Any:
+        return narrow(F, F.sum(g * F.reshape(normed, shape=x.shape), axis=others, keepdims=False), dtype)
+
+    gradients: list[Any] = [of_x]
+    if has_scale:
+        gradients.append(of_scale)
+    if has_shift:
+        gradients.append(lambda: narrow(F, F.sum(g, axis=others, keepdims=False), dtype))
+    return gradients
+
+
+def _group_samples(rng: np.random.Generator) -> Any:
+    scale, shift = normals(rng, 4), normals(rng, 4)
+    yield Sample((normals(rng, 2, 4, 3, 5), 2))
+    yield Sample((normals(rng, 2, 4, 3), 2, scale, shift))
+    yield Sample((normals(rng, 3, 4), 1, scale))
+    yield Sample((normals(rng, 2, 4, 3), 4, None, shift), {"epsilon": 0.1})
+    yield Sample((normals(rng, 0, 4, 2), 2, scale))
+    yield Sample((normals(rng, 2, 4, 3, dtype=np.float64), 2))
+    yield Sample((normals(rng, 2, 4, dtype="bfloat16"), 2), gradient=False)
+    yield Bad((normals(rng, 2, 4, 3), 3), error=ArgumentError, text="4 channels do not divide into 3 groups")
+    yield Bad((normals(rng, 2, 4, 3), 2, normals(rng, 3)), error=ShapeError, text="must have shape (4,), not (3,)")
+    yield Bad((normals(rng, 4), 2), error=ShapeError, text="needs axes of batch and channels")
+
+
+@op(
+    kernel=_group_kernel,
+    lower=_group_lower,
+    infer=_group_infer,
+    vjp=_group_vjp,
+    saves=Saves(x="all", hidden=2),
+    flops=lambda y, x, *parameters, **attrs: 8 * x.size,
+    samples=_group_samples,
+    traits=("full_precision",),
+    ulp=64,
+)
 def group_norm(
     x: TensorLike,
     groups: int,
@@ -301,25 +430,7 @@ def group_norm(
         Wu and He, "Group normalization", 2018.
     """
     tensors = promote_float(*[value for value in (x, scale, shift) if value is not None])
-    tensor, parameters = tensors[0], tensors[1:]
-    if tensor.ndim < 2:
-        raise ShapeError(message("group_norm: the input needs axes of batch and channels", got=str(tensor.spec)))
-    channels = tensor.shape[1]
-    if groups < 1 or channels % groups != 0:
-        raise ArgumentError(
-            message(f"group_norm: {channels} channels do not divide into {groups} groups",
-                    got=call_text("group_norm", tensor.spec), hint="Choose a divisor of the channels.")
-        )  # fmt: skip
-    for parameter in parameters:
-        if parameter.shape != (channels,):
-            raise ShapeError(
-                message(f"group_norm: scale and shift must have shape {(channels,)}, not {parameter.shape}",
-                        got=call_text("group_norm", *[one.spec for one in tensors]),
-                        hint="They have one element per channel.")
-            )  # fmt: skip
-    grouped = reshape(tensor, (tensor.shape[0], groups, channels // groups, *tensor.shape[2:]))
-    y = reshape(layer_norm(grouped, axis=tuple(range(2, grouped.ndim)), epsilon=epsilon), tensor.shape)
-    shape = _aligned(tensor.shape, 1)
-    if scale is not None:
-        y = y * reshape(parameters[0], shape)
-    return y + reshape(parameters[-1], shape) if shift is not None else y
+    attrs = {
+        "groups": int(groups), "epsilon": float(epsilon), "has_scale": scale is not None, "has_shift": shift is not None
+    }  # fmt: skip
+    return bind(group_norm.op, tensors, attrs)
