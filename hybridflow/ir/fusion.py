@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybridflow.backend.fusion import fusion_break, outlined
+from hybridflow.backend.fusion import fusion_break, never, outlined
 from hybridflow.core.dims import SIZES
 from hybridflow.core.dispatch import run_raw
 from hybridflow.core.node import Node
@@ -50,6 +50,8 @@ def _outlined_kernel(*xs: Any, graph: Graph) -> Any:
 def _outlined_lower(*xs: Any, graph: Graph) -> Any:
     around = SIZES.get()
     sizes = None if around is None or not graph.dims.hints else around[1]
+    if never() is None:  # not for XLA:CPU: others inline it in any case, and so it can be differentiated
+        return _one_or_all(lower_graph(graph, sizes)(*xs))
     key = ("outlined", NAMER.get(), *(() if sizes is None else sizes.items()))
     found = graph.executables.get(key)
     if found is None:
@@ -75,7 +77,7 @@ OUTLINED = register(
         No(_FINAL),
         flops=Bodies(_outlined_bodies),
         samples=No("made by passes; tested with them"),
-        traits=frozenset({"nested"}),
+        traits=frozenset({"nested", "reads_never"}),
     )
 )
 """A graph that XLA compiles once and calls wherever it stands, and into which it fuses nothing."""

@@ -345,10 +345,13 @@ class TheirStep:
             return loss, jax.tree.map(lambda p, g: p - RATE * g, blocks, gradients)
 
         self.jitted = jax.jit(step)
+        self.compiled: Any = None
 
     def step(self) -> Any:
         """Train for one step and return the loss."""
-        loss, self.blocks = self.jitted(self.blocks, self.x)
+        if self.compiled is None:
+            self.compiled = self.jitted.lower(self.blocks, self.x).compile()
+        loss, self.blocks = self.compiled(self.blocks, self.x)
         return loss
 
     def state(self) -> list[Any]:

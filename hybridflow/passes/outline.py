@@ -1,0 +1,281 @@
+"""Repeated parts of large graphs as one graph that is called."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from hybridflow.core.attrs import attrs_key
+from hybridflow.core.node import Edge, Node, make_node
+from hybridflow.ir.fusion import OUTLINED
+from hybridflow.ir.graph import INPUT, Graph, clone_node, input_node
+from hybridflow.passes.registry import PassContext, graph_pass
+from hybridflow.passes.rewrite import placed, rebuilt, relinked
+
+NODES = 9000
+"""Graphs of fewer nodes are left alone."""
+PERIOD = 12
+"""So many nodes a repeat has at least."""
+REPEATS = 4
+"""So many repeats there are at least."""
+_WINDOW = 8
+"""So many nodes in a row must look alike before two places are compared."""
+_CANDIDATES = 4
+"""How many distances between places that look alike are tried."""
+_UNLIKE = frozenset({"effect", "nested", "foreign", "tensor_rule"})
+"""Nodes of these kinds are like no other."""
+
+
+class Place(NamedTuple):
+    """Where a repeat is: nodes ``start`` to ``start + period`` of those that have inputs."""
+
+    start: int
+    period: int
+
+
+@graph_pass(phase="arrange", after=("unroll",), final=True)
+def outline(graph: Graph, context: PassContext) -> Graph:
+    """Make the repeated parts of a graph of 9000 nodes or more one graph, which is called: XLA compiles it once.
+
+    Parts are alike if their nodes have the same operations, attributes, shapes and wiring; what they read from
+    outside, constants that differ among it, are arguments. That is found from the graph alone. Repeats have 12 nodes
+    and are 4 at least.
+
+    Measured with jaxlib 0.10.2 on a CPU, SGD steps, left alone and outlined. A pre-norm transformer of 96 layers:
+    lowering and XLA take 15.8 and 9.8 s, a step 650 and 600 ms. Of 24 layers: 3.2 and 2.4 s, 151 and 143 to 154 ms;
+    dense layers with a residual, then normalised: 1.2 and 1.2 s, 32 and 36 ms; gated residuals: 0.7 and 0.5 s, 7.6
+    and 7.8 ms. XLA:CPU copies what is called for every call before it fuses, so that less is saved than one would
+    think, and fuses nothing across its border: smaller graphs are left alone. To roll the repeats into a loop over
+    stacked weights is never chosen: a step of 24 layers took 1.7 times as long.
+
+    Before (with the limits at 0 nodes, 2 nodes and 2 repeats):
+        graph f(%x: f32[2], %y: f32[2]) -> (f32[2]) {
+          %0 = constant() {value=f32[] 0.5} : f32[]
+          %1 = add(%x, %y) : f32[2]
+          %2 = multiply(%1, %0) : f32[2]
+          %3 = add(%2, %x) : f32[2]
+          %4 = multiply(%3, %0) : f32[2]
+          %5 = tanh(%4) : f32[2]
+          return %5
+        }
+
+    After:
+        graph f(%x: f32[2], %y: f32[2]) -> (f32[2]) {
+          %0 = outlined(%x, %y) {
+            graph=graph repeat(%x0: f32[2], %x1: f32[2]) -> (f32[2]) {
+              %0 = constant() {value=f32[] 0.5} : f32[]
+              %1 = add(%x0, %x1) : f32[2]
+              %2 = multiply(%1, %0) : f32[2]
+              return %2
+            }
+          } : f32[2]
+          %1 = outlined(%0, %x) {
+            graph=graph repeat(%x0: f32[2], %x1: f32[2]) -> (f32[2]) {
+              %0 = constant() {value=f32[] 0.5} : f32[]
+              %1 = add(%x0, %x1) : f32[2]
+              %2 = multiply(%1, %0) : f32[2]
+              return %2
+            }
+          } : f32[2]
+          %2 = tanh(%1) : f32[2]
+          return %2
+        }
+    """
+    if len(graph.nodes) < NODES:
+        return graph
+    sources = [node for node in graph.nodes if _is_source(node)]
+    nodes = [node for node in graph.nodes if not _is_source(node)]
+    groups = list(_groups(nodes, _tokens(nodes)))
+    if not groups:
+        return graph
+    calls: dict[int, _Repeats] = {}
+    for group in groups:
+        repeats = _Repeats(graph, nodes, group)
+        calls.update({place.start: repeats for place in group})
+        context.notes[f"{len(group)} repeats of {group[0].period} nodes{_where(nodes[group[0].start])}, outlined"] += 1
+    return _with_calls(graph, sources, nodes, calls)
+
+
+def _is_source(node: Node) -> bool:
+    """Whether a node makes its value from attributes alone, so that it may stand anywhere."""
+    return not node.inputs and node.op is not INPUT and _UNLIKE.isdisjoint(node.op.traits)
+
+
+def _where(node: Node) -> str:
+    location = node.location
+    return "" if location is None else f" from {location.rpartition('/')[2]}"
+
+
+# -- finding repeats ----------------------------------------------------------------------------------------------
+
+
+def _tokens(nodes: Sequence[Node]) -> np.ndarray[Any, Any]:
+    """Return one number per node; two are equal where operation, attributes, and shapes of results and inputs are."""
+    numbers: dict[Any, int] = {}
+    found: list[int] = []
+    for position, node in enumerate(nodes):
+        if _UNLIKE.isdisjoint(node.op.traits):
+            inputs = tuple([_spec_key(edge) for edge in _inputs(node)])
+            outputs = tuple([_spec_key((node, index)) for index in range(len(node.outputs))])
+            key: Any = (node.op, attrs_key(node.attrs), inputs, outputs)
+        else:
+            key = position
+        found.append(numbers.setdefault(key, len(numbers)))
+    return np.asarray(found)
+
+
+def _spec_key(edge: Edge) -> Any:
+    spec = edge[0].spec(edge[1])
+    return spec.dtype.num, tuple([size if type(size) is int else str(size) for size in spec.shape])
+
+
+def _inputs(node: Node) -> tuple[Edge, ...]:
+    return cast("tuple[Edge, ...]", node.inputs)
+
+
+def _distances(tokens: np.ndarray[Any, Any]) -> list[int]:
+    """Return the distances at which places most often look alike."""
+    last: dict[bytes, int] = {}
+    found: Counter[int] = Counter()
+    width = min(_WINDOW, PERIOD)
+    for position in range(len(tokens) - width + 1):
+        key = tokens[position : position + width].tobytes()
+        before = last.get(key)
+        if before is not None:
+            found[position - before] += 1
+        last[key] = position
+    return [distance for distance, _ in found.most_common(_CANDIDATES) if distance >= PERIOD]
+
+
+def _groups(nodes: Sequence[Node], tokens: np.ndarray[Any, Any]) -> Iterator[list[Place]]:
+    """Yield repeats that are alike, wiring included; no two overlap."""
+    position = {node: index for index, node in enumerate(nodes)}
+    taken = np.zeros(len(tokens), bool)
+    for period in _distances(tokens):
+        same = np.zeros(len(tokens) + 1, bool)
+        same[: len(tokens) - period] = (tokens[period:] == tokens[:-period]) & ~taken[period:] & ~taken[:-period]
+        edges = np.flatnonzero(np.diff(same.astype(np.int8), prepend=0))
+        for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            alike: dict[Any, list[Place]] = {}
+            for first in range(start, end + 1, period):  # what begins at `end` repeats what came before
+                if first + period <= len(nodes):
+                    alike.setdefault(_wiring(nodes, position, first, period), []).append(Place(first, period))
+            for group in alike.values():
+                if len(group) >= REPEATS:
+                    for place in group:
+                        taken[place.start : place.start + period] = True
+                    yield group
+
+
+def _wiring(nodes: Sequence[Node], position: dict[Node, int], start: int, period: int) -> Any:
+    """Return which inputs of a place's nodes are made in it, and by which of its nodes."""
+    return tuple(
+        [
+            tuple([_inner(edge, position, start) for edge in _inputs(node)])
+            for node in nodes[start : start + period]
+        ]
+    )
+
+
+def _inner(edge: Edge, position: dict[Node, int], start: int) -> tuple[int, int] | None:
+    at = position.get(edge[0], -1)
+    return (at - start, edge[1]) if at >= start else None
+
+
+# -- one graph for all repeats ------------------------------------------------------------------------------------
+
+
+class _Repeats:
+    """Places that are alike, their common graph, and the arguments of each call.
+
+    Attributes:
+        graph: the common graph.
+        outputs: which of its nodes' results are its outputs: position in the place and output.
+        arguments: per start of a place, what the call reads.
+    """
+
+    def __init__(self, graph: Graph, nodes: Sequence[Node], group: Sequence[Place]) -> None:
+        self.nodes = nodes
+        self.period = group[0].period
+        parts = [nodes[place.start : place.start + self.period] for place in group]
+        self.outputs = _read_outside(graph, parts)
+        self.arguments: dict[int, list[Edge]] = {place.start: [] for place in group}
+        inside: dict[Edge, Edge] = {}
+        own = set(parts[0])
+        slots: dict[tuple[Edge, ...], Edge] = {}
+        inputs: list[Node] = []
+        made: list[Node] = []
+        for index, node in enumerate(parts[0]):
+            for number, edge in enumerate(_inputs(node)):
+                if edge[0] in own:
+                    continue
+                read = tuple([_inputs(part[index])[number] for part in parts])
+                if read in slots:
+                    continue
+                if _is_source(edge[0]) and len(set(read)) == 1:
+                    slots[read] = (placed(clone_node(edge[0], ()), edge[0]), edge[1])
+                    made.append(slots[read][0])
+                    continue
+                inputs.append(input_node(edge[0].spec(edge[1]), f"x{len(inputs)}", node.scope, node.where))
+                slots[read] = (inputs[-1], 0)
+                for place, one in zip(group, read, strict=True):
+                    self.arguments[place.start].append(one)
+        for index, node in enumerate(parts[0]):
+            edges: list[Edge] = []
+            for number, edge in enumerate(_inputs(node)):
+                if edge[0] in own:
+                    edges.append(inside[edge])
+                else:
+                    edges.append(slots[tuple([_inputs(part[index])[number] for part in parts])])
+            copy = placed(clone_node(node, tuple(edges)), node)
+            made.append(copy)
+            inside.update({(node, output): (copy, output) for output in range(len(node.outputs))})
+        results = tuple([inside[parts[0][index], output] for index, output in self.outputs])
+        self.graph = Graph("repeat", tuple(inputs), tuple(made), results, graph.dims)
+
+    def call(self, start: int, moved: dict[Edge, Edge]) -> Node:
+        """Return the call that stands for a place; its results take the places of the nodes'."""
+        last = self.nodes[start + self.period - 1]
+        arguments = tuple([moved.get(edge, edge) for edge in self.arguments[start]])
+        specs = self.graph.output_specs
+        made = make_node(OUTLINED, arguments, {"graph": self.graph}, specs, where=last.where, scope=last.scope)
+        for number, (index, output) in enumerate(self.outputs):
+            moved[self.nodes[start + index], output] = (made, number)
+        return placed(made, last)
+
+
+def _read_outside(graph: Graph, parts: Sequence[Sequence[Node]]) -> list[tuple[int, int]]:
+    """Return which results any of the places makes for others: position in the place and output, in order."""
+    home = {node: (number, index) for number, part in enumerate(parts) for index, node in enumerate(part)}
+    found: set[tuple[int, int]] = {(home[edge[0]][1], edge[1]) for edge in graph.outputs if edge[0] in home}
+    for node in graph.nodes:
+        own = home.get(node, (-1, 0))[0]
+        for edge in _inputs(node):
+            made = home.get(edge[0])
+            if made is not None and made[0] != own:
+                found.add((made[1], edge[1]))
+    return sorted(found)
+
+
+def _with_calls(graph: Graph, sources: list[Node], nodes: list[Node], calls: dict[int, _Repeats]) -> Graph:
+    moved: dict[Edge, Edge] = {}
+    made: list[Node] = []
+    position = 0
+    while position < len(nodes):
+        repeats = calls.get(position)
+        if repeats is not None:
+            made.append(repeats.call(position, moved))
+            position += repeats.period
+            continue
+        node = nodes[position]
+        current = relinked(node, moved)
+        made.append(current)
+        if current is not node:
+            moved.update({(node, index): (current, index) for index in range(len(node.outputs))})
+        position += 1
+    outputs = [moved.get(edge, edge) for edge in graph.outputs]
+    read = {edge[0] for node in made for edge in _inputs(node)} | {edge[0] for edge in outputs}
+    return rebuilt(graph, [*[node for node in sources if node in read], *made], outputs)
