@@ -135,6 +135,7 @@ def walk_on_host(  # noqa: C901 (a call per step is what this saves)
         if edge[0] in order or edge[0] in source_nodes:
             contribute(edge, cotangent)
     for node, wanted in reversed(order.items()):
+        op = node.op
         if len(node.outputs) == 1:
             g = pending.pop(node, None)
             if g is None:
@@ -152,7 +153,6 @@ def walk_on_host(  # noqa: C901 (a call per step is what this saves)
                     result[node, index] = one
             if wanted is _NONE or all([one is None for one in g]):
                 continue
-        op = node.op
         if not op.plain or node.backend != "host" or type(g) is not _ndarray:
             gradients: Any = general(node, g, wanted)
         else:

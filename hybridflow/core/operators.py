@@ -128,12 +128,12 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
                 user_code = code
         node.input_specs = None
         if edge_b is None:  # only what the gradient of the other one reads is saved
-            node.saved = (y if y_for_a else None, a if a_for_a else None, b if b_for_a else None)
+            node.saved = (y if y_for_a else None, a if a_for_a else None, b if b_for_a else None) if of_a else nothing
             if not b_for_a:
                 shape = b.shape
                 node.input_specs = None, (shape, dtype, None if shape else b)
         elif edge_a is None:
-            node.saved = (y if y_for_b else None, a if a_for_b else None, b if b_for_b else None)
+            node.saved = (y if y_for_b else None, a if a_for_b else None, b if b_for_b else None) if of_b else nothing
             if not a_for_b:
                 shape = a.shape
                 node.input_specs = (shape, dtype, None if shape else a), None

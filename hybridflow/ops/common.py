@@ -67,7 +67,10 @@ def promote(*values: TensorLike) -> tuple[Tensor, ...]:
             return values
         if len(values) == 2 and type(other) in _NUMBERS and weak_dtype(cast(Any, other), first.dtype) is first.dtype:
             return first, number_tensor(other, first.dtype)
-    tensors = [None if is_number(value) else as_tensor(value) for value in values]
+    read = _read(values)
+    if read and _are_alike(read):
+        return read
+    tensors = [None if is_number(value) else as_tensor(value) for value in read or values]
     dtype: DType | None = None
     for tensor in tensors:
         if tensor is not None:
@@ -87,6 +90,19 @@ def promote(*values: TensorLike) -> tuple[Tensor, ...]:
         fits = tensor.dtype == dtype or (mixed and tensor.dtype.num in LOW_PRECISION)
         result.append(tensor if fits else cast_to(tensor, dtype))
     return tuple(result)
+
+
+def _read(values: tuple[TensorLike, ...]) -> tuple[Tensor, ...]:
+    """Return tensors and Variables as tensors, or nothing if others are among them."""
+    for value in values:
+        if type(value) is not Tensor and not isinstance(value, Variable):
+            return ()
+    return tuple(map(as_tensor, values))
+
+
+def _are_alike(tensors: tuple[Tensor, ...]) -> bool:
+    dtype = tensors[0].dtype
+    return all([tensor.dtype is dtype for tensor in tensors])
 
 
 def promote_full(*values: TensorLike) -> tuple[Tensor, ...]:
