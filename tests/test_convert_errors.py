@@ -87,7 +87,7 @@ def test_structures_that_do_not_meet():
         y = (x, x) if x > 0 else [x]
         return y
 
-    with pytest.raises(TraceError, match=r"variable 'the expression' has another structure"):
+    with pytest.raises(TraceError, match=r"the value of the expression has another structure"):
         hf.compile(f)(X)
 
     def g(x):

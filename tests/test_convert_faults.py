@@ -92,7 +92,7 @@ FAULTS: dict[str, tuple[Any, str, Any, list[str]]] = {
     "integers wrap": (staged, "add_check", lambda *_: None, ["while_overflow"]),
     "the rows of append are reversed": (
         loops, "append_rows", lambda lists, stacked, n, call: [
-            call(lists[0].append, stacked[0][0][i]) for i in reversed(range(n))], ["append_rows"]),
+            call(lists[0].append, stacked[0][0].row(i)) for i in reversed(range(n))], ["append_rows"]),
     "private names are not spelled out": (source, "mangled", lambda name, private: name, ["private_names"]),
     "shared names are not checked": (scopes.Scope, "is_shared", lambda self, name: False, ["if_undefined"]),
     "or patterns match the first": (

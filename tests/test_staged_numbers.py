@@ -248,6 +248,15 @@ def dicts_keep_their_order(x):
     return first, second * x, [one * 2 for one in third.values()]
 
 
+def appended_numbers(x):
+    out, rate = [], 1.0
+    for i, v in enumerate(x):
+        rate = rate * 0.1
+        out.append({"z": rate, "i": i, "one": 1, "row": v * rate})
+    second = [one * x for one in out[1].values()]
+    return x.astype(hf.float64) * out[2]["z"], x.astype(hf.int8) * out[2]["one"], second, out[3]["i"] / 3
+
+
 def tensors(*numbers: Any, dtype: Any = np.float32) -> hf.Tensor:
     """Make a tensor of one dimension."""
     return hf.asarray(np.array(numbers, dtype))
@@ -271,6 +280,7 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "float argument changes": (float_argument_changes, (LOW, 0.3)),
     "halvings": (halvings, (hf.asarray(12.0),)),
     "dicts keep their order": (dicts_keep_their_order, (X,)),
+    "appended numbers": (appended_numbers, (X,)),
     "kahan": (kahan, (X,)),
 }
 

@@ -16,6 +16,7 @@ from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.staged_number import BOOL, INT, LARGEST, Kinds, weak_dtype_of
 from hybridflow.core.tensor import as_tensor, asarray
 from hybridflow.ir.builder import add_check, trace_with_variables
+from hybridflow.tracing.convert.appended import Appended
 from hybridflow.tracing.convert.branches import FirstWrite, dead, where_now
 from hybridflow.tracing.convert.cells import Cells
 from hybridflow.tracing.convert.poison import UNSET, Late, Poison, spoken
@@ -485,10 +486,14 @@ def _for_all_rows(loop: _Loop, rows: Rows, step: Callable[[Any], Any], fixed: bo
         with region(loop.cells, rows=fixed) as body:
             step(rows.build(row))
         collected["lists"] = [target for target, _ in body.appended.values()]
-        return loop.leave(), [values for _, values in body.appended.values()]
+        collected["rows"] = [list(map(Appended, values)) for _, values in body.appended.values()]
+        return loop.leave(), [value.tensors for values in collected["rows"] for value in values]
 
     def run(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        last, collected["rows"] = scan(one, state, rows.tensors)
+        last, stacked = scan(one, state, rows.tensors)
+        appended: list[Appended] = [value for values in collected["rows"] for value in values]
+        for value, tensors in zip(appended, stacked, strict=True):
+            value.rows = tensors
         return last
 
     loop.run(run)

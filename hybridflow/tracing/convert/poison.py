@@ -69,7 +69,8 @@ class Late:
 
 def spoken(name: str) -> str:
     """Return what messages call a variable."""
-    return "the function's result" if name == ".result" else f"variable {name!r}"
+    known = {".result": "the function's result", "the expression": "the value of the expression"}
+    return known.get(name) or f"variable {name!r}"
 
 
 def set_in_one(name: str, when: str, place: str, value: str) -> Poison:

@@ -13,8 +13,6 @@ from contextvars import ContextVar
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-import jax
-
 from hybridflow.core.errors import MutationError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
@@ -183,11 +181,11 @@ def append_rows(lists: Iterable[list[Any]], values: Iterable[Any], length: int, 
 
     Args:
         lists: the lists.
-        values: per list, what its steps appended, stacked.
+        values: per list, what its steps appended: `Appended`s, stacked.
         length: how many steps there were.
         call: appends, in the body around the loop.
     """
     for one, stacked in zip(lists, values, strict=True):
         for index in range(length):
             for value in stacked:
-                call(one.append, jax.tree_util.tree_map(lambda rows, index=index: rows[index], value))
+                call(one.append, value.row(index))
