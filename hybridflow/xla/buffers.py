@@ -316,14 +316,12 @@ def _result_memory(
 
 
 def _beside_results(mine: list[Buffer], places: list[list[Buffer]]) -> list[Buffer]:
-    """Return the buffers that find no room in memory of results of the same size while that is not in use."""
-    by_size: dict[int, list[list[Buffer]]] = {}
-    for place in places:
-        by_size.setdefault(place[0].nbytes, []).append(place)
+    """Return the buffers that find no room in memory of results while that is not in use."""
+    places = sorted(places, key=lambda place: -place[0].nbytes)
     left: list[Buffer] = []
     for one in sorted(mine, key=lambda buffer: -buffer.nbytes):
-        for place in reversed(by_size.get(one.nbytes, [])):
-            if not any(one.meets(other) for other in place):
+        for place in reversed(places):
+            if place[0].nbytes >= one.nbytes and not any(one.meets(other) for other in place):
                 place.append(one)
                 break
         else:
