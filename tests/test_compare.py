@@ -370,3 +370,15 @@ def test_plotting_without_matplotlib_says_what_to_install(monkeypatch: pytest.Mo
     with pytest.raises(MissingPackageError, match=r"pip install 'hybridflow\[viz\]'"):
         made().plot(tmp_path / "plot.png")
     assert not list(tmp_path.iterdir())
+
+
+def test_python_floats_among_the_arguments():
+    w = hf.Variable([1.0, 2.0])
+
+    def step(x, rate):
+        w.assign_sub(rate * 0.5 * x)
+        return hf.sum(w * x) * rate
+
+    found = hf.compare(step, hf.asarray([0.3, 0.7]), 0.1, repeats=2, gradients=True)
+    assert found.same
+    hf.testing.assert_same(step, hf.asarray([0.3, 0.7]), 1e-3)

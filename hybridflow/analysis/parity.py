@@ -23,7 +23,6 @@ from hybridflow.core.variable import GradientCell, Variable
 from hybridflow.ir.graph import Graph, clone_node, input_node
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction, CompiledMethod
-from hybridflow.tracing.signature import TENSOR
 from hybridflow.tracing.trace import Trace
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -115,8 +114,7 @@ def check_parity(
     assigned = [variables[index] for index in trace.assigned]
     inputs: list[Array] = []
     for args, kwargs in calls:
-        leaves = compiled._signature(args, kwargs).leaves
-        inputs += [host_array(leaf.value) for leaf in leaves if leaf.kind == TENSOR]
+        inputs += [np.asarray(value) for value in trace.arrays(compiled._trace_for(args, kwargs)[1])]
     inputs += [host_array(tensor) for tensor in trace.captures]
     inputs += [np.array(variable.current()) for variable in variables]
     with kept(variables) as restore:
@@ -175,19 +173,20 @@ def check_gradients_parity(
 def chained(trace: Trace, count: int) -> Graph:
     """Return the graph of several calls in a row, each starting from the Variables that the one before left.
 
-    Its inputs are the arguments of every call, then captured tensors, then Variables; its outputs those of the last
+    Its inputs are the tensors and Python numbers of every call, then captured tensors, then Variables; its outputs those of the last
     call, then the assigned Variables.
     """
     graph = trace.raw_graph
-    shared = graph.inputs[trace.arguments :]
-    first = trace.arguments + len(trace.captures)
+    own = len(graph.inputs) - len(trace.captures) - len(trace.states)
+    shared = graph.inputs[own:]
+    first = own + len(trace.captures)
     state: dict[Node, Edge] = {node: (node, 0) for node in shared}
     arguments: list[Node] = []
     nodes: list[Node] = []
     outputs: list[Edge] = []
     for _ in range(count):
         edges: dict[Edge, Edge] = {(node, 0): edge for node, edge in state.items()}
-        for node in graph.inputs[: trace.arguments]:
+        for node in graph.inputs[:own]:
             arguments.append(input_node(node.spec(), node.attrs["name"]))
             edges[node, 0] = (arguments[-1], 0)
         for node in graph.nodes:
