@@ -173,8 +173,8 @@ def check_gradients_parity(
 def chained(trace: Trace, count: int) -> Graph:
     """Return the graph of several calls in a row, each starting from the Variables that the one before left.
 
-    Its inputs are the tensors and Python numbers of every call, then captured tensors, then Variables; its outputs those of the last
-    call, then the assigned Variables.
+    Its inputs are the tensors and Python numbers of every call, then captured tensors, then Variables; its outputs
+    those of the last call, then the assigned Variables.
     """
     graph = trace.raw_graph
     own = len(graph.inputs) - len(trace.captures) - len(trace.states)
