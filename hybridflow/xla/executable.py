@@ -52,10 +52,9 @@ class Executable:
 
 def is_wide(graph: Graph) -> bool:
     """Whether a graph has a 64-bit value anywhere, so that jax must be told to keep it."""
-    specs: list[TensorSpec] = [*graph.input_specs, *graph.output_specs]
-    for node in graph.walk():
-        specs.extend(node.specs)
-    return any(spec.dtype.num in WIDE for spec in specs)
+    if any(spec.dtype.num in WIDE for spec in (*graph.input_specs, *graph.output_specs)):
+        return True
+    return any(node.spec(index).dtype.num in WIDE for node in graph.walk() for index in range(len(node.outputs)))
 
 
 def concrete_specs(specs: Sequence[TensorSpec], sizes: dict[str, int]) -> list[TensorSpec]:
