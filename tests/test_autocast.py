@@ -675,7 +675,7 @@ STEPS = {
 }
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5), st.booleans())
 def test_random_programs_are_the_same_eager_and_compiled(steps, ask_inside):
     rng = np.random.default_rng(len(steps))

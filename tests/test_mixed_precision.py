@@ -92,9 +92,18 @@ def test_losses_fall_as_in_float32(name):
     np.testing.assert_allclose(low, full, rtol=0, atol=8 * 2.0**-9 * full[0])
 
 
-def test_eager_training_is_the_compiled_one():
-    eager, compiled = Training("mlp", BF16).run(5, compiled=False), Training("mlp", BF16).run(5)
-    np.testing.assert_allclose(eager, compiled, rtol=0, atol=2 * 2.0**-9 * eager[0])
+@pytest.mark.parametrize("name", MODELS)
+def test_eager_and_compiled_are_the_same(name):
+    """By the one definition of it: within what rounding explains, judged against a run in float64."""
+    model, batch, weights = MODELS[name]
+    variables = [hf.Variable(one) for one in weights]
+
+    def gradients(x):
+        with hf.GradientTape() as tape, hf.autocast(BF16):
+            loss = hf.mean(hf.nn.softmax_cross_entropy(model(variables, x), LABELS))
+        return loss, tape.gradient(loss, variables)
+
+    hf.testing.assert_same(gradients, hf.asarray(batch))
 
 
 def test_float16_needs_its_loss_scale():
