@@ -340,6 +340,17 @@ def test_a_number_of_two_kinds_names_both_values():
         hf.compile(f)(hf.asarray(True), tensors(1, 2, dtype=np.int32))
 
 
+def test_a_loop_that_is_certain_to_make_a_step_decides_the_kind():
+    def f(x: Any) -> Any:
+        total, whole = 0, 0.5
+        for i, _ in enumerate(x):
+            total, whole = total + 0.5, i
+        return total, whole, tensors(1, 2, dtype=np.int32) * whole
+
+    eager, compiled = f(X), hf.compile(f)(X)
+    same(jax.tree.map(hf.asarray, eager), compiled)
+
+
 def test_what_needs_the_number_itself_says_so():
     def shape(k: Any) -> Any:
         n = 2

@@ -74,6 +74,9 @@ class _Loop:
         self.before = cells.read()
         wanted = {*names.head, *names.live}
         self.weak: dict[tuple[str, int], Kinds] = {}
+        # What the numbers are after a step, which is what they are after the loop if it is certain to make one.
+        self.last: dict[tuple[str, int], Kinds] = {}
+        self.certain = False
         self.first_step: Callable[[], dict[str, tuple[Value, list[tuple[Any, Any]]]]] = dict
         self.carried = [name for name in names.bound if name in wanted]
         self.live = names.live
@@ -176,7 +179,7 @@ class _Loop:
             if kinds is not None:
                 first = made_at(value.leaves[index])
                 origin = f"{spoken(name)}: {first} before the loop at {self.place}, another kind later"
-                leaf = staged(kinds, leaf, 1 if kinds == BOOL else LARGEST, origin)
+                leaf = staged(kinds, raw_of(leaf, raw_dtype(kinds)), 1 if kinds == BOOL else LARGEST, origin)
             made.append(leaf)
         return value.filled(made)
 
@@ -251,7 +254,8 @@ class _Loop:
         """Return a leaf after a step, as a tensor of the dtype it had before."""
         kinds = self.weak.get(key)
         if is_real_number(b) and kinds is not None:
-            found = kinds | kinds_of(b)
+            self.last[key] = kinds_of(b)
+            found = kinds | self.last[key]
             if found != kinds:
                 adapt[key] = found
             return raw_of(b, raw_dtype(found))
@@ -360,6 +364,8 @@ class _Loop:
                     leaves = list(value.leaves)
                     leaves[index] = asarray(leaves[index], dtype=dtype)
                     self.values[name] = value._replace(leaves=leaves)
+        if self.certain:
+            self.weak.update({key: kinds for key, kinds in self.last.items() if key in self.weak})
         after: dict[str, Any] = {name: dead(name) for name in self.cells.names}
         for name, leaves in zip(self.carried, last, strict=True):
             after[name] = self.value(name, leaves)
@@ -480,6 +486,7 @@ def for_on_rows(
 def _for_all_rows(loop: _Loop, rows: Rows, step: Callable[[Any], Any], fixed: bool) -> None:
     """Scan all rows; what the steps append to lists comes back stacked."""
     collected: dict[str, Any] = {}
+    loop.certain = isinstance(rows.length, int)
 
     def one(state: Any, row: Any) -> Any:
         loop.enter(state)
