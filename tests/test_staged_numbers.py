@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import math
+import operator
 import random
 import sys
 import warnings
@@ -349,6 +350,23 @@ def test_a_loop_that_is_certain_to_make_a_step_decides_the_kind():
 
     eager, compiled = f(X), hf.compile(f)(X)
     same(jax.tree.map(hf.asarray, eager), compiled)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lt", "le", "eq", "ne"])
+def test_numbers_meet_symbolic_sizes(name: str):
+    function = getattr(operator, name)
+
+    def f(x: Any, k: Any) -> Any:
+        n = 0
+        for _ in range(k):
+            n = n + 1
+        size, half = x.shape[0], x.shape[0] / 2
+        return function(size, n) * 1, function(n, size) * 1, function(half, n) * 1.0, function(n, half) * 1.0
+
+    compiled = hf.compile(f, dynamic=True)
+    for x in (tensors(1, 2, 3), tensors(1, 2, 3, 4), tensors(1, 2)):
+        same(jax.tree.map(hf.asarray, f(x, hf.asarray(3))), compiled(x, hf.asarray(3)))
+    assert compiled.trace_count == 2
 
 
 def test_what_needs_the_number_itself_says_so():

@@ -345,7 +345,7 @@ class SizeFloat:
         return hash(self._number())
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(float, name):
+        if hasattr(float, name) and not name.startswith("__"):
             return getattr(self._number(), name)
         raise AttributeError(f"'float' object has no attribute {name!r}")
 
@@ -386,6 +386,24 @@ def _add_float_methods() -> None:
 
 
 _add_float_methods()
+DECIDING: set[type] = set()
+"""Types of numbers that know sizes, and whose own operators are to be asked."""
+
+
+def _ask_the_other() -> None:
+    def deferring(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        return lambda self, other: NotImplemented if type(other) in DECIDING else method(self, other)
+
+    arithmetic = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "divmod")
+    names = [*arithmetic, *[f"r{name}" for name in arithmetic], "lt", "le", "gt", "ge", "eq", "ne"]
+    for kind in (Dim, SizeFloat):
+        for name in names:
+            method = vars(kind).get(f"__{name}__")
+            if method is not None:
+                setattr(kind, f"__{name}__", deferring(method))
+
+
+_ask_the_other()
 
 Size = int | Dim
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hybridflow.core.dims import DECIDING
 from hybridflow.core.dtypes import DType, default_dtype, weak_dtype
 from hybridflow.core.errors import DTypeError, message
 from hybridflow.core.node import format_where
@@ -71,6 +72,9 @@ class StagedNumber:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StagedNumber:
         return self
+
+
+DECIDING.add(StagedNumber)
 
 
 def widest(kinds: Kinds) -> type:
