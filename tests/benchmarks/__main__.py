@@ -6,6 +6,7 @@ import argparse
 import fnmatch
 import json
 import sys
+import time
 from pathlib import Path
 
 from rich.console import Console
@@ -39,6 +40,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--bars", action="store_true", help="only the rows of the table in the README")
     parser.add_argument("--smoke", action="store_true", help="only show that every row runs: small sizes, few calls")
     parser.add_argument("--rounds", type=int, default=Effort.rounds, help="how often the sides take turns")
+    parser.add_argument(
+        "--thread-time", action="store_true",
+        help="count the main thread's processor time, for eager rows on a busy machine; give every library one thread",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there as well")
     parser.add_argument("--list", action="store_true", help="list the rows and stop")
     options = parser.parse_args(arguments)
@@ -60,7 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
             status.update(f"{index} of {len(rows)}: {rows[min(index, len(rows) - 1)].work}")
 
         status.update(rows[0].work)
-        results = run_rows(rows, SMOKE if options.smoke else Effort(rounds=options.rounds), done)
+        clock = time.thread_time if options.thread_time else time.perf_counter
+        results = run_rows(rows, SMOKE if options.smoke else Effort(rounds=options.rounds, clock=clock), done)
     console.print(report.heading(facts), highlight=False)
     console.print(report.table(results, smoke=options.smoke))
     for line in report.remarks(results):

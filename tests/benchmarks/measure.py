@@ -27,12 +27,14 @@ class Effort:
         rounds: how many times the sides take turns.
         block_s: how long one turn of one side is, at least one call.
         row_s: about how long a row may take: rows of slow calls get fewer rounds, three at least.
+        clock: what tells the time.
     """
 
     smoke: bool = False
     rounds: int = 25
     block_s: float = 0.01
     row_s: float = 8.0
+    clock: Callable[[], float] = time.perf_counter
 
 
 SMOKE = Effort(smoke=True, rounds=1, block_s=0.0, row_s=0.0)
@@ -161,25 +163,25 @@ def finish(result: Any) -> None:
         torch.cuda.synchronize()
 
 
-def block(side: Side, calls: int) -> float:
+def block(side: Side, calls: int, clock: Callable[[], float] = time.perf_counter) -> float:
     """Return the seconds per call of a block of calls; what they compute is waited for, once, at its end."""
     call, prepare = side.call, side.prepare
     if side.self_timed:
         return float(np.median([call() for _ in range(calls)]))
     result: Any = None
     if prepare is None:
-        start = time.perf_counter()
+        start = clock()
         for _ in range(calls):
             result = call()
     else:
         items = [prepare() for _ in range(calls)]
-        start = time.perf_counter()
+        start = clock()
         for item in items:
             result = call(item)
     finish(result)
     if side.state is not None:
         finish(side.state())
-    return (time.perf_counter() - start) / calls
+    return (clock() - start) / calls
 
 
 def _measure(result: RowResult, sides: list[Side], effort: Effort) -> None:
@@ -196,7 +198,7 @@ def _measure(result: RowResult, sides: list[Side], effort: Effort) -> None:
         if number >= FEWEST_ROUNDS and time.perf_counter() > end:
             break  # the machine got slower
         for side, calls, times in turns if number % 2 else reversed(turns):
-            times.append(block(side, calls) / result.row.per)
+            times.append(block(side, calls, effort.clock) / result.row.per)
     ours = np.asarray(measured[0])
     result.ours = _timing(ours, counts[0][0])
     for side, calls, times in turns[1:]:
@@ -211,9 +213,9 @@ def _calls(side: Side, effort: Effort) -> tuple[int, float]:
     """Return how many calls a turn of a side has, and what one takes."""
     if effort.smoke:
         return 1, 0.0
-    seconds = block(side, 1)
+    seconds = block(side, 1, effort.clock)
     if seconds < effort.block_s / 20:
-        seconds = block(side, min(20, side.calls))
+        seconds = block(side, min(20, side.calls), effort.clock)
     return int(min(max(effort.block_s / seconds, 1), side.calls)), seconds
 
 
