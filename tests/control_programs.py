@@ -15,7 +15,7 @@ class Kind(NamedTuple):
 
     Attributes:
         depth: how many blocks are inside each other.
-        gradient: no loop whose number of steps XLA would not know, for such a loop has no gradient.
+        gradient: no loop whose number of steps XLA would not know, unless all is bounded by `hf.max_iterations`.
         open_sizes: nothing that needs the number of rows while tracing.
         narrow: one statement per block, for programs that are deep.
     """
@@ -76,13 +76,17 @@ class Writer:
         self.names = 0
         self.raises = 0
         self.used: set[str] = set()
+        self.bounded = kind.gradient and self.rng.random() < 0.5
         start = Place("    ", kind.depth, loops=0, exits=True, returns=RESULT)
+        if self.bounded:
+            self.lines.append("    with hf.max_iterations(8):")
+            start = start._replace(indent="        ")
         self.block(start)
         while len(self.lines) < 8:
             self.block(start)
-        self.lines.append(f'    return x, y + s["a"] * 0.5, k + c, t + s["b"][{self.rng.randint(0, 1)}]')
-        if any(f"return {RESULT}" in line for line in self.lines):
-            self.lines[-1] = f"    return {RESULT}"
+        last = f'x, y + s["a"] * 0.5, k + c, t + s["b"][{self.rng.randint(0, 1)}]'
+        early = any(f"return {RESULT}" in line for line in self.lines)
+        self.line(start, f"return {RESULT if early else last}")
         self.text = "\n".join([*self.before, *self.lines]) + "\n"
 
     # -- expressions ------------------------------------------------------------------------------------------
@@ -197,7 +201,7 @@ class Writer:
     def loop(self, place: Place) -> None:
         name, inner = self.name("i"), place.inside(loops=place.loops + 1)
         heads = [self.over_rows, self.over_rows, self.over_python, self.over_matrix, self.counting]
-        if not self.kind.gradient:
+        if self.bounded or not self.kind.gradient:
             heads += [self.up_to_a_tensor, self.while_, self.while_]
         inner = self.rng.choice(heads)(place, inner, name)
         self.block(inner)

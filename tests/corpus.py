@@ -2032,6 +2032,46 @@ def name_that_some_steps_set(x):
     return found, large
 
 
+@on(2.0, -2.0, 0.5)
+def with_returns_on_every_way(x):
+    with suppress(KeyError):
+        if x > 0:
+            x = x * 2
+            if x > 1:
+                return x * 3
+        if x < -10:
+            raise ValueError("low")
+        return x - 1
+
+
+@on(2.0, -2.0, 0.5)
+def try_returns_on_every_way(x):
+    try:
+        if x > 0:
+            x = x * 2
+            if x > 1:
+                return x * 3
+        return x - 1
+    except KeyError:
+        x = x * 2
+    return x
+
+
+@on((2.0, 1), (-2.0, 2), grad=False)
+def walrus_in_while_after_a_return(x, k):
+    if k == 1:
+        x = x * 0.5
+        if x > 10:
+            return x
+    i = 0
+    while (j := i + 1) < 4:
+        i = j
+        x = x * 2 + j
+        if x > 20:
+            return x
+    return x - j
+
+
 # -- exits in finally, generators' own loops ---------------------------------------------------------------------------
 
 

@@ -75,8 +75,20 @@ def test_adaptive_runge_kutta():
     assert t.item() == pytest.approx(2.0)
     assert steps > 5
     assert rejected >= 1
+
+    def last(y):
+        return adaptive_integral(y, hf.asarray(np.float64(2.0)))[0]
+
+    def bounded(y):
+        with hf.max_iterations(200):
+            return last(y)
+
+    start = hf.asarray(np.float64(1.0))
     with pytest.raises(GradientError, match="max_iterations"):
-        hf.grad(hf.compile(lambda y: adaptive_integral(y, hf.asarray(np.float64(2.0)))[0]))(hf.asarray(np.float64(1.0)))
+        hf.grad(hf.compile(last))(start)
+    slope = gradients_agree(bounded, start)
+    moved = (last(start + 1e-6) - last(start - 1e-6)) / 2e-6
+    np.testing.assert_allclose(slope.item(), moved.item(), rtol=1e-4)
 
 
 def k_means(points, centers):
@@ -99,6 +111,13 @@ def test_k_means_until_converged(rng):
     centers, rounds = both_ways(k_means, hf.asarray(points), hf.asarray(points[[0, 1, 20]]))
     assert rounds > 1
     assert np.isfinite(centers.numpy()).all()
+
+    def spread(points):
+        with hf.max_iterations(50):
+            return hf.sum(k_means(points, points[hf.asarray([0, 1, 20])])[0] ** 2)
+
+    slopes = gradients_agree(spread, hf.asarray(points))
+    assert np.count_nonzero(slopes.numpy()) == points.size
 
 
 def kalman(log_noise, readings):
@@ -179,6 +198,8 @@ def test_beam_search(rng):
     assert score.item() <= best + 1e-9
     assert position == 3
     both_ways(beam_search, hf.asarray(table - 5.0))
+    visits = gradients_agree(lambda table: beam_search(table)[1], hf.asarray(table))
+    assert visits.numpy().sum() == pytest.approx(4.0)  # the path takes four steps, each of slope 1
 
 
 def ransac(x, y, pairs):
@@ -206,6 +227,8 @@ def test_ransac(rng):
     best, slope, offset = both_ways(ransac, hf.asarray(x), hf.asarray(y), hf.asarray(pairs))
     assert best.item() == 7
     np.testing.assert_allclose([slope.item(), offset.item()], [2.0, 1.0], atol=0.05)
+    slopes = gradients_agree(lambda y: ransac(hf.asarray(x), y, hf.asarray(pairs))[1], hf.asarray(y))
+    np.testing.assert_allclose(slopes.numpy(), np.where(np.arange(10) == 9, 1, np.where(np.arange(10) == 0, -1, 0)) / 9)
 
 
 class TreeLSTM:

@@ -38,7 +38,7 @@ from hybridflow.tracing.convert.values import (
 Block = Callable[[], Any]
 RAISED = "__hybridflow_raised__"
 """The attribute of an exception that converted code raised by a statement of the user's."""
-_FLAGS = (".returned", ".broken", ".continued", ".holds", ".matched")
+_FLAGS = (".returned", ".broken", ".continued", ".holds", ".matched", ".goes")
 
 
 class FirstWrite(Exception):

@@ -143,11 +143,37 @@ class _Lowering:
                     return [*made, self.branch(node, [*node.body, *rest], node.orelse)]
                 made.append(self.branch(node, node.body, node.orelse))
             else:
+                passed = self.passed(node, made) if kinds and rest else None
                 made += self.statement(node)
+                if passed is not None:
+                    node.body.append(assign(one_line(node), store(one_line(node), passed), constant(node, True)))
+                    return [*made, self.unless(rest[0], [passed], [self.guarded(kinds, rest)])]
             if kinds and rest:
-                place = rest[0]
-                return [*made, at(one_line(place), ast.If(self.clear(place, kinds), self.block(rest), []))]
+                return [*made, self.guarded(kinds, rest)]
         return made
+
+    def guarded(self, kinds: set[str], rest: list[Any]) -> Any:
+        """Return the rest of a block under the condition that no flag is set."""
+        return at(one_line(rest[0]), ast.If(self.clear(rest[0], kinds), self.block(rest), []))
+
+    def unless(self, place: Any, names: list[str], body: list[Any]) -> Any:
+        """Return statements under the condition that no variable holds."""
+        place = one_line(place)
+        return at(place, ast.If(runtime(place, "none_of", *[load(place, name) for name in names]), body, []))
+
+    def passed(self, node: Any, made: list[Any]) -> str | None:
+        """Return the variable that says that a block, which always exits, was left by no exception that was handled.
+
+        What follows the block is reached by such an exception only, whatever tensors say of the flags.
+        """
+        if not isinstance(node, ast.With | ast.Try) or not self.always(node.body):
+            return None
+        if isinstance(node, ast.Try) and self.exits(node.finalbody):
+            return None
+        self.count += 1
+        name, place = f".passed_{self.count}", one_line(node)
+        made.append(assign(place, store(place, name), constant(place, False)))
+        return name
 
     def leave(self, node: Any) -> list[Any]:
         """Return what stands for an exit."""
