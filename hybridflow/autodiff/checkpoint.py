@@ -31,9 +31,9 @@ def checkpoint(fn: Callable[..., Any] | None = None, /, *, policy: Any = "nothin
     Results, gradients and random draws are those of the function itself. What is kept is the tensors that it is given
     and those that it reads around it, with the values that Variables had, and what the policy names.
 
-    In a compiled function this is one operation, compiled as a function of its own, so that XLA cannot merge the second
-    run with the first. Eagerly the gradient calls the function again, with Variables and random states as they were:
-    it must do the same when called again, which is checked as far as its operations tell.
+    In a compiled function the second run waits for the gradients that it is for, so that XLA can neither merge it with
+    the first nor begin it early. Eagerly the gradient calls the function again, with Variables and random states as
+    they were: it must do the same when called again, which is checked as far as its operations tell.
 
     Args:
         fn: the function, of tensors and anything else in any nesting; used as a decorator with arguments if left out.
@@ -99,7 +99,7 @@ def _traced(fn: Callable[..., Any], policy: Policy, args: tuple[Any, ...], kwarg
     inputs = [*arguments, *inputs_around(traced)]
     made: list[Tensor] = []
     if traced.graph.outputs or has_effects(traced.graph):
-        made = bind_all(CHECKPOINT, inputs, {"graph": traced.graph, "policy": policy})
+        made = bind_all(CHECKPOINT, inputs, {"graph": traced.graph, "policy": policy, "after": 0})
     count, assigned = len(found[0].tensors), traced.assigned
     end = count + len(assigned)
     assign_around([state.variable for state in assigned], made[count:end])

@@ -7,14 +7,12 @@ from typing import Any, NamedTuple
 
 from hybridflow.autodiff.checkpoint_policies import Policy, kept_nodes
 from hybridflow.autodiff.transform import GradientGraph, Mask, differentiate_anew, graph_from
-from hybridflow.backend.fusion import outlined
-from hybridflow.core.dims import SIZES
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.op import Joint, No, Op, Saves, register
 from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import silenced
-from hybridflow.ir.evaluate import NAMER, RUN_NODE, lower_graph, run_lowering
+from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Edge, Graph
 
 _TESTED = No("made by hf.checkpoint; tested with it")
@@ -121,29 +119,17 @@ def _backward_of(graph: Graph, policy: Policy, given: Mask, wanted: Mask) -> Bac
 # -- the operation that runs again --------------------------------------------------------------------------------
 
 
-def _run_outlined(graph: Graph, xs: Sequence[Any]) -> Any:
-    """Run a graph as a function that XLA neither inlines nor merges with another run."""
-    if RUN_NODE.get() is not run_lowering:  # JAX is differentiating: it is told of every operation
-        return _one_or_all(lower_graph(graph)(*xs))
-    around = SIZES.get()
-    sizes = None if around is None or not graph.dims.hints else around[1]
-    key = ("outlined checkpoint", NAMER.get(), *(() if sizes is None else sizes.items()))
-    found = graph.executables.get(key)
-    if found is None:
-        found = graph.executables[key] = outlined(lower_graph(graph, sizes))
-    return _one_or_all(found(*xs))
-
-
 def _one_or_all(outputs: Sequence[Any]) -> Any:
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def _lower(*xs: Any, graph: Graph, policy: Policy, residuals: bool = False) -> Any:
-    return _run_outlined(kept_by(graph, policy).forward if residuals else graph, xs)
+def _lower(*xs: Any, graph: Graph, policy: Policy, after: int, residuals: bool = False) -> Any:
+    del after
+    return _one_or_all(lower_graph(kept_by(graph, policy).forward if residuals else graph)(*xs))
 
 
-def _infer(*specs: Any, graph: Graph, policy: Policy, residuals: bool = False) -> Any:
-    del specs
+def _infer(*specs: Any, graph: Graph, policy: Policy, after: int, residuals: bool = False) -> Any:
+    del specs, after
     return _one_or_all((kept_by(graph, policy).forward if residuals else graph).output_specs)
 
 
@@ -152,10 +138,11 @@ def _hidden(attrs: dict[str, Any]) -> int:
 
 
 def _exposed(attrs: dict[str, Any]) -> dict[str, Any]:
-    return {"graph": kept_by(attrs["graph"], attrs["policy"]).forward, "policy": "nothing"}
+    return {**attrs, "graph": kept_by(attrs["graph"], attrs["policy"]).forward, "policy": "nothing"}
 
 
-def _vjp(F: Any, g: Any, y: Any, *xs: Any, wanted: Mask, graph: Graph, policy: Policy) -> list[Any]:
+def _vjp(F: Any, g: Any, y: Any, *xs: Any, wanted: Mask, graph: Graph, policy: Policy, after: int) -> list[Any]:
+    del after
     gs = list(g) if isinstance(g, tuple) else [g]
     backward = backward_of(graph, policy, tuple([one is not None for one in gs]), wanted)
     if not any(backward.present):
@@ -163,14 +150,21 @@ def _vjp(F: Any, g: Any, y: Any, *xs: Any, wanted: Mask, graph: Graph, policy: P
     kept = y[len(graph.outputs) :] if isinstance(y, tuple) else ()
     inputs = [*[xs[i] for i in backward.reads], *[kept[i] for i in backward.kept]]
     given = [one for one in gs if one is not None]
-    found = F.checkpoint(*inputs, *given, graph=backward.graph, policy="nothing")
+    found = F.checkpoint(*inputs, *given, graph=backward.graph, policy="nothing", after=len(given))
     several = iter(found if isinstance(found, tuple | list) else (found,))
     return [next(several) if present else None for present in backward.present]
 
 
-def run_checkpoint(*xs: Any, graph: Graph, policy: Policy) -> Any:
-    """Run a graph as one operation that keeps of it, for its gradient, what a policy says."""
-    return bind(CHECKPOINT, xs, {"graph": graph, "policy": policy})
+def run_checkpoint(*xs: Any, graph: Graph, policy: Policy, after: int) -> Any:
+    """Run a graph as one operation that keeps of it, for its gradient, what a policy says.
+
+    Args:
+        *xs: one tensor per input of the graph.
+        graph: the graph.
+        policy: the policy.
+        after: of a backward pass: how many inputs, the last ones, are there only when it is to run.
+    """
+    return bind(CHECKPOINT, xs, {"graph": graph, "policy": policy, "after": after})
 
 
 CHECKPOINT = register(
@@ -180,7 +174,7 @@ CHECKPOINT = register(
         _lower,
         _infer,
         Joint(_vjp),
-        flops=Bodies(lambda *, graph, policy, residuals=False: (Body(graph),)),  # pyright: ignore
+        flops=Bodies(lambda *, graph, policy, after, residuals=False: (Body(graph),)),  # pyright: ignore
         saves=Saves(x="all", hidden=_hidden, expose=_exposed),
         samples=_TESTED,
         traits=frozenset({"nested"}),

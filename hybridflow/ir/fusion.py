@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybridflow.backend.fusion import fusion_break, never, outlined
+from hybridflow.backend.fusion import after, fusion_break, never, outlined
 from hybridflow.core.dims import SIZES
 from hybridflow.core.dispatch import run_raw
 from hybridflow.core.node import Node
@@ -33,6 +33,26 @@ BREAK = register(
     )
 )
 """A value that XLA computes once, however many fusions read it."""
+
+
+def _first(x: Any, then: Any) -> Any:
+    del then
+    return x
+
+
+TIED = register(
+    Op(
+        "tied",
+        _first,
+        after,
+        _first,
+        No(_FINAL),
+        samples=No("made by passes; tested with them"),
+        traits=frozenset({"layout", "reads_never"}),
+        ulp=0,
+    )
+)
+"""``(x, then)`` to x, for XLA only there once `then` is computed: what is computed of it is not what was before."""
 
 
 def _eagerly(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:

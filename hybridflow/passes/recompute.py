@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from hybridflow.backend.fusion import after
 from hybridflow.core.node import Edge, Node, Where, make_node
-from hybridflow.core.op import No, Op, register
 from hybridflow.ir.costs import Cost, bodies, graph_cost, moves_nothing, own_cost
 from hybridflow.ir.effects import has_effect, has_effects
+from hybridflow.ir.fusion import TIED
 from hybridflow.ir.graph import Graph, clone_node, nested_graphs
 from hybridflow.ir.liveness import bytes_of, roots
 from hybridflow.passes.fusion_breaks import is_kept
@@ -27,26 +26,6 @@ _TOO_MANY = 400
 """Operations that one value is computed again from at most."""
 _AT_ONCE = 8
 """Values that are given up between two looks at what giving up the others costs."""
-
-
-def _first(x: Any, then: Any) -> Any:
-    del then
-    return x
-
-
-TIED = register(
-    Op(
-        "tied",
-        _first,
-        after,
-        _first,
-        No("put into graphs that nobody differentiates any more"),
-        samples=No("made by passes; tested with them"),
-        traits=frozenset({"layout", "reads_never"}),
-        ulp=0,
-    )
-)
-"""``(x, then)`` to x, for XLA only there once `then` is computed: what is computed of it is not what was before."""
 
 
 @dataclass(eq=False)
