@@ -65,7 +65,7 @@ def fusion_breaks(graph: Graph, context: PassContext) -> Graph:
     """
     if len(graph.nodes) <= CHAIN:
         return graph
-    readers = _readers(graph)
+    readers = readers_of(graph)
     kept = {node for node in graph.nodes if is_kept(node, graph, len(readers.get(node, ())))}
     chains: dict[Node, int] = {}
     moved: dict[Edge, Edge] = {}
@@ -95,7 +95,7 @@ def _inputs(node: Node) -> tuple[Edge, ...]:
     return cast("tuple[Edge, ...]", node.inputs)
 
 
-def _readers(graph: Graph) -> dict[Node, list[Node]]:
+def readers_of(graph: Graph) -> dict[Node, list[Node]]:
     """Return what reads each node's results."""
     found: dict[Node, list[Node]] = {}
     for node in graph.nodes:

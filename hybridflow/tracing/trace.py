@@ -36,7 +36,7 @@ from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import CONSTANT, Graph
 from hybridflow.ir.variables import ArgumentVariable, VariableState
-from hybridflow.passes import run_passes
+from hybridflow.passes import PASSES, run_passes
 from hybridflow.tracing.budget import compile_within
 from hybridflow.tracing.calls import check_unchanged, output_tensor
 from hybridflow.tracing.dynamic import sizes_of, symbol_places, symbolic_specs
@@ -102,7 +102,9 @@ class Trace:
         budget: int | None = None,
     ) -> None:
         self.raw_graph = graph
-        self.graph, passes = run_passes(graph, differentiable=False)
+        # What is to be computed again is chosen operation by operation, so nothing is outlined before.
+        chosen = None if budget is None else PASSES.keys() - {"outline"}
+        self.graph, passes = run_passes(graph, only=chosen, differentiable=False)
         self.plan = plan
         self.single = plan.tree == LEAF
         self.captures: tuple[Tensor, ...] = tuple([tensor for tensor, _ in builder.captures.values()])
