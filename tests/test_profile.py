@@ -329,3 +329,21 @@ def test_nearly_all_of_a_compiled_call_is_attributed():
         for _ in range(20):
             f(x)
     assert sorted(call.attributed for call in p.calls)[10] > 0.9
+
+
+def test_a_function_with_a_budget_runs_its_plan():
+    layers = [hf.Variable(np.full((64, 64), 0.01, np.float32)) for _ in range(6)]
+
+    def loss(x):
+        for w in layers:
+            x = hf.tanh(hf.tanh(x @ w) @ w)
+        return hf.mean(x * x)
+
+    gradient = hf.grad(loss)
+    x = hf.ones((512, 64))
+    whole = hf.compile(gradient).lower(x).executable.compiled.memory_analysis().temp_size_in_bytes
+    small = hf.compile(gradient, memory_budget=int(whole * 0.8))
+    with hf.profile() as p:
+        result = small(x)
+    assert p.calls[0].temporary_bytes <= whole * 0.8
+    np.testing.assert_allclose(result.numpy(), hf.compile(gradient)(x).numpy(), rtol=1e-5, atol=1e-7)

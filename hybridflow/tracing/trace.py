@@ -274,14 +274,18 @@ class Trace:
                     found = self.executables[key] = self._compile(sizes, device)
         return found
 
-    def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
+    def compiled(self, sizes: dict[str, int], device: Any) -> tuple[Executable, Graph]:
+        """Compile the trace, for given sizes of its symbols, and return the graph that fits a budget too."""
         graph = self.graph
         if self.budget is None:
-            made = compile_graph(graph, donate=self.donated, sizes=sizes, device=device, note=self.note)
-        else:
-            made, graph, self.record.memory = compile_within(
-                graph, self.budget, donate=self.donated, sizes=sizes, device=device
-            )
+            return compile_graph(graph, donate=self.donated, sizes=sizes, device=device, note=self.note), graph
+        made, graph, self.record.memory = compile_within(
+            graph, self.budget, donate=self.donated, sizes=sizes, device=device
+        )
+        return made, graph
+
+    def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
+        made, graph = self.compiled(sizes, device)
         self.record.add(made)
         if not self.symbolic and device is None:
             self.only = made

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import jax
 
 from hybridflow.core.node import Node
 from hybridflow.ir.evaluate import NAMER
-from hybridflow.ir.graph import Graph
-from hybridflow.xla.executable import Executable, compile_graph
 
 _NAME = re.compile(r"hfn(\d+)")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.$-]+) \(.*\{\s*$")
@@ -52,17 +50,16 @@ class Namer:
         return self.nodes[int(found[-1])] if found else None
 
 
-def compile_named(graph: Graph, namer: Namer, **options: Any) -> Executable:
-    """Compile a graph as `compile_graph` does, with its nodes named, without the store.
+@contextmanager
+def naming(namer: Namer) -> Generator[None]:
+    """Have graphs compiled in a block with their nodes named, without the store.
 
     Args:
-        graph: the graph.
         namer: what names the nodes.
-        **options: as `compile_graph` takes them.
     """
     token = NAMER.set(namer)
     try:
-        return compile_graph(graph, **options)
+        yield
     finally:
         NAMER.reset(token)
 

@@ -22,7 +22,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.trace import Trace
 from hybridflow.xla.executable import Executable
-from hybridflow.xla.scopes import Namer, compile_named
+from hybridflow.xla.scopes import Namer, naming
 
 ANNOTATION = "hybridflow call "
 _number: Callable[[], int] = itertools.count(1).__next__
@@ -186,12 +186,13 @@ class Recorder:
         run = self.begin(f"compile {trace.graph.name}", "compile", user_place(3))
         try:
             namer = Namer(f"_profiled_{_number()}")
-            made = compile_named(trace.graph, namer, donate=trace.donated, sizes=sizes, device=device)
+            with naming(namer):
+                made, graph = trace.compiled(sizes, device)
         finally:
             self.finish(run)
         text = made.compiled.as_text()
         module = text.split(",", 1)[0].removeprefix("HloModule ").strip()
-        return Program(trace.graph, made, namer, module)
+        return Program(graph, made, namer, module)
 
 
 class _TimedEngine:
