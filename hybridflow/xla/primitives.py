@@ -5,6 +5,7 @@ Every node is traced by itself, on specs, so nothing runs and equal nodes are tr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.dims import SIZES, substitute
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.spec import TensorSpec
 from hybridflow.ir.costs import Sizes, bodies, concrete, input_specs
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.executable import is_wide
@@ -174,9 +176,7 @@ def _node(
         return program.add("node", inputs, [(spec.shape, spec.dtype.itemsize) for spec in specs], node)
     if bodies(node) is not None:
         wanted = [(spec.shape, spec.dtype.itemsize) for spec in specs]
-        # A loop or branch needs in memory what other operations would compute on the way.
-        made_up = sum(value.nbytes for value in inputs if value.constant and value.size > 1)
-        return program.add("node", inputs, wanted, node, inside=inside(node) + made_up)
+        return program.add("node", inputs, wanted, node, inside=inside(node) + _made_up(inputs, specs))
     given = input_specs(node, sizes)
     attrs = {name: substitute(value, sizes) if sizes else value for name, value in node.attrs.items()}
     key = (node.op, tuple(attrs.items()), tuple(given))
@@ -185,6 +185,20 @@ def _node(
         arguments = [jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in given]
         closed = traced[key] = jax.make_jaxpr(lambda *xs: node.op.lower(*xs, **attrs))(*arguments)
     return _run(program, closed.jaxpr, inputs, node)
+
+
+def _made_up(inputs: list[Value], outputs: list[TensorSpec]) -> int:
+    """Return the bytes of constants that a loop or branch needs in memory, where others compute them on the way.
+
+    What a loop starts with and what it ends with are in one place.
+    """
+    ends = Counter([spec.nbytes for spec in outputs])
+    total = 0
+    for value in inputs:
+        if value.constant and value.size > 1:
+            ends[value.nbytes] -= 1
+            total += value.nbytes if ends[value.nbytes] < 0 else 0
+    return total
 
 
 def _run(program: Program, jaxpr: Any, inputs: list[Value], node: Node) -> list[Value]:
