@@ -110,7 +110,8 @@ class Directory:
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise Unsafe(
                 message(f"{self.path} can be written by others (mode {stat.S_IMODE(found.st_mode):o})",
-                        hint=f"Somebody may have put code there: run rm -r '{self.path}'.")
+                        hint="Somebody may have put code there. Choose another directory, or close this one and empty it: "
+                        f"chmod go-w '{self.path}' && hybridflow cache clear")
             )  # fmt: skip
 
     def _own_bytes(self, opened: int, name: str, *, secret: bool = False) -> bytes | None:
