@@ -110,7 +110,7 @@ class Directory:
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise Unsafe(
                 message(f"{self.path} can be written by others (mode {stat.S_IMODE(found.st_mode):o})",
-                        hint="Somebody may have put code there. Choose another directory, or close this one and empty it: "
+                        hint="Somebody may have put code there. Choose another directory, or close and empty this one: "
                         f"chmod go-w '{self.path}' && hybridflow cache clear")
             )  # fmt: skip
 
