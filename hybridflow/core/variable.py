@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Self, cast
 
@@ -335,6 +335,15 @@ class Variable(TensorMethods):
 
     def __repr__(self) -> str:
         return format_tensor("Variable", make_tensor(self.current()), self._name)
+
+
+def current_values(variables: Sequence[Variable]) -> list[Any]:
+    """Return the raw value of each, as `current` does, while `WRITES` is held."""
+    if not OBSERVED.count:
+        values = [variable._value for variable in variables]
+        if not any([value is None for value in values]):
+            return values
+    return [variable.current() for variable in variables]
 
 
 class GradientCell(Variable):

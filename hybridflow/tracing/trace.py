@@ -30,7 +30,7 @@ from hybridflow.core.profiling import PROFILER
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.traced_float import NeedsNumber
-from hybridflow.core.variable import WRITES, GradientCell, Variable
+from hybridflow.core.variable import WRITES, GradientCell, Variable, current_values
 from hybridflow.ir.builder import Check, GraphBuilder
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import symbol_positions
@@ -334,7 +334,7 @@ class Trace:
     def _call_assigning(self, arrays: list[Any], variables: Sequence[Variable], device: Any) -> Any:
         """Run a call that assigns Variables: all of its writes happen, or none."""
         with WRITES:
-            before = [variable.current() for variable in variables]
+            before = current_values(variables)
             arrays.extend(before)
             executable = self.executable(arrays, device)
             # Python functions in the graph read the old one, and functions that are run again leave it as it is.
@@ -352,15 +352,21 @@ class Trace:
 
     def _run_donating(self, executable: Executable, arrays: list[Any], before: list[Any]) -> Any:
         """Call with the assigned Variables' buffers given away, each copied first if somebody else holds it."""
+        host, count = np.ndarray, sys.getrefcount
         for position in self.donated:
             value = arrays[position]
-            if type(value) is not np.ndarray and sys.getrefcount(value) > _SOLE_OWNER:
+            if type(value) is not host and count(value) > _SOLE_OWNER:
                 arrays[position] = value.copy()
         return executable.call(*arrays)
 
     def _write(self, variables: Sequence[Variable], outputs: Sequence[Any]) -> None:
-        for index, value in zip(self.assigned, outputs[self.plan.count :], strict=False):
-            variables[index].store(value)
+        values = outputs[self.plan.count :]
+        if OBSERVED.count:
+            for index, value in zip(self.assigned, values, strict=False):
+                variables[index].store(value)
+        else:
+            for index, value in zip(self.assigned, values, strict=False):
+                variables[index]._value = value
 
     def check_later(self, outputs: Sequence[Any], results: Sequence[Tensor]) -> PendingChecks:
         """See to it that a failed check is raised; the graph itself has kept the Variables' values.
