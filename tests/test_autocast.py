@@ -649,6 +649,19 @@ def test_what_was_cast_is_freed(x):
     assert not state._reads
 
 
+def test_a_long_block_does_not_grow(x, w):
+    with hf.autocast(BF16):
+        state = current().autocast
+        for _ in range(20):
+            with hf.GradientTape() as tape:
+                y = hf.sum(hf.nn.relu(x @ w + w[0]))
+            w.assign_sub(0.01 * tape.gradient(y, w))
+            del y, tape
+        gc.collect()
+        assert len(state._reads) <= 2
+        assert len(state._weights) <= 2
+
+
 def test_compiled_steps_that_write_the_variable(x, w):
     @hf.compile
     def step():

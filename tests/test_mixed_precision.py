@@ -84,12 +84,12 @@ class Training:
 def test_losses_fall_as_in_float32(name):
     """bfloat16 rounds to 2**-9 of each value: a step's loss and gradients are off by a few times that, in no direction.
 
-    Twenty such steps may be 8 * 2**-9 of the first loss apart. Weights that were kept in bfloat16 instead would stand
-    still, since a step changes most of them by less than 2**-9.
+    Twenty such steps may be 2**-9 of the first loss apart (they are a third of that). Weights that were kept in
+    bfloat16 instead would stand still, since a step changes most of them by less than 2**-9.
     """
     full, low = Training(name, None).run(20), Training(name, BF16).run(20)
     assert full[-1] < 0.9 * full[0]
-    np.testing.assert_allclose(low, full, rtol=0, atol=8 * 2.0**-9 * full[0])
+    np.testing.assert_allclose(low, full, rtol=0, atol=2.0**-9 * full[0])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -172,7 +172,7 @@ def test_gradients_are_as_near_to_float32_as_torch_s(name):
         return float(np.sqrt(sum(s for s, _ in squares) / sum(n for _, n in squares)))
 
     assert all(g.dtype == np.float32 for g in ours)
-    assert 0 < distance(ours) < max(1.5 * distance(theirs), 2.0**-9)
+    assert 0 < distance(ours) < 1.1 * distance(theirs)
 
 
 # -- what it brings -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from hybridflow.core.context import CONTEXT, Context, current
 from hybridflow.core.dispatch import connected_edges, record
 from hybridflow.core.dtypes import LOW_PRECISION, DType, as_dtype, bfloat16, float32
 from hybridflow.core.errors import ArgumentTypeError, DTypeError, message
-from hybridflow.core.node import Edge
+from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import REGISTRY, Op
 from hybridflow.core.tensor import Tensor, make_tensor
 
@@ -40,7 +40,7 @@ class Casts:
 
     A Variable's value is cast once for as long as it is the Variable's. Only the value is kept: each use is an
     operation of its own, so that the gradients of several uses are added in float32. What Variables hold is known by
-    the edges of what was read, which are there in eager code and in traces alike.
+    the nodes of what was read, which are there in eager code and in traces alike.
 
     Attributes:
         dtype: the low precision.
@@ -50,7 +50,7 @@ class Casts:
 
     def __init__(self, dtype: DType, around: Casts | None) -> None:
         self.dtype = dtype
-        self._reads: set[Edge] = set() if around is None else around._reads
+        self._reads: weakref.WeakSet[Node] = weakref.WeakSet() if around is None else around._reads
         self._weights: dict[int, _Weight] = {} if around is None else around._weights
 
     def __call__(self, op: Op, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -61,16 +61,21 @@ class Casts:
         elif "full_precision" in traits:
             wanted = float32
         else:
+            if len(inputs) < 2:
+                return inputs
             found = {tensor.dtype.num for tensor in inputs} & _CAST
             if len(found) < 2 or not traits.isdisjoint(_AS_THEY_ARE):
                 return inputs
             # What a Variable holds does not widen what it meets, so that a bias leaves activations as they are.
-            mattering = {tensor.dtype for tensor in inputs if tensor._edge not in self._reads and _is_cast(tensor)}
+            mattering = {tensor.dtype for tensor in inputs if _is_cast(tensor) and not self._was_read(tensor)}
             wanted = mattering.pop() if len(mattering) == 1 else float32
         return tuple([
             tensor if tensor.dtype is wanted or not _is_cast(tensor) else self._cast(tensor, wanted)
             for tensor in inputs
         ])  # fmt: skip
+
+    def _was_read(self, tensor: Tensor) -> bool:
+        return tensor._edge is not None and tensor._edge[0] in self._reads
 
     def _cast(self, tensor: Tensor, dtype: DType) -> Tensor:
         value = tensor._value
@@ -88,7 +93,7 @@ class Casts:
 
     def variable_read(self, tensor: Tensor) -> None:
         """Take note that a tensor is what a Variable holds, so that it is cast once."""
-        self._reads.add(cast(Edge, tensor._edge))
+        self._reads.add(cast(Edge, tensor._edge)[0])
         value = tensor._value
         if value is None:
             return
