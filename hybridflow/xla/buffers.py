@@ -246,10 +246,9 @@ class Buffer:
     node: Node | None = None
     moves: bool = True
 
-    @property
-    def nbytes(self) -> int:
-        """The size in bytes."""
-        return self.value.nbytes
+    def __post_init__(self) -> None:
+        """Take the size in bytes, which is asked for often."""
+        self.nbytes = self.value.nbytes
 
     def meets(self, other: Buffer) -> bool:
         """Whether the two cannot be in the same place; nothing is written over what a Variable held."""

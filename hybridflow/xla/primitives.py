@@ -5,13 +5,13 @@ Every node is traced by itself, on specs, so nothing runs and equal nodes are tr
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import jax
-import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.dims import SIZES, substitute
@@ -38,20 +38,22 @@ class Value:
     """An array of a program.
 
     Attributes:
-        shape, itemsize: of the array.
+        shape, itemsize, size, nbytes: of the array: `size` is the number of elements.
         made: the primitive that computes it, None for inputs, constants and views.
         base: the value whose memory it is: itself, but for views.
         constant: whether it is computed wherever it is read.
         users: the primitives that read it or a view of it.
     """
 
-    __slots__ = ("base", "constant", "itemsize", "made", "shape", "users")
+    __slots__ = ("base", "constant", "itemsize", "made", "nbytes", "shape", "size", "users")
 
     def __init__(
         self, shape: tuple[int, ...], itemsize: int, made: Primitive | None = None, *, constant: bool = False
     ) -> None:
         self.shape = shape
         self.itemsize = itemsize
+        self.size = math.prod(shape)
+        self.nbytes = self.size * itemsize
         self.made = made
         self.base = self
         self.constant = constant
@@ -63,15 +65,6 @@ class Value:
         view.base = self.base
         return view
 
-    @property
-    def nbytes(self) -> int:
-        """The size in bytes."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.itemsize
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
 
 
 class Primitive:
