@@ -118,7 +118,7 @@ def _place(node: Node) -> str:
     return "break" if location is None else f"break at {location.rpartition('/')[2]}"
 
 
-def is_kept(node: Node, graph: Graph, readers: int = 1) -> bool:
+def is_kept(node: Node, graph: Graph, readers: int) -> bool:
     """Whether XLA computes a node once, if so many read it, since that costs more than to write and read its result."""
     op = node.op
     traits = op.traits
