@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from hybridflow.backend.host import RUNNER
 from hybridflow.core.op import REGISTRY, Sample
 from hybridflow.ops.host_rows import BLOCK, in_blocks
 from hybridflow.testing.checks import samples_of
+from hybridflow.tracing import sole
 
 
 def arrays(*shapes: tuple[int, ...]) -> list[Any]:
@@ -299,3 +301,77 @@ def test_lstm_cell_is_torch_s(outputs: tuple[int, ...]):
     for mine, also, his in zip(tape.gradient(y, ours), compiled, expected, strict=True):
         np.testing.assert_allclose(mine.numpy(), his.numpy(), 1e-4, 1e-5)
         np.testing.assert_allclose(also.numpy(), his.numpy(), 1e-4, 1e-5)
+
+
+def test_tasks_and_their_threads_record_apart():
+    x = hf.asarray(np.linspace(-1, 1, 64, dtype=np.float32))
+
+    async def slope(factor: float) -> float:
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = hf.tanh(x * factor)
+            await asyncio.sleep(0)  # the others record meanwhile
+            z = hf.sum(y * y)
+        also = await asyncio.to_thread(lambda: hf.sum(hf.exp(y)).item())
+        assert also == pytest.approx(float(np.exp(y.numpy()).sum()), rel=1e-5)
+        (found,) = tape.gradient(z, [x])
+        return float(found.numpy()[0])
+
+    async def both() -> list[float]:
+        return list(await asyncio.gather(*[slope(k) for k in (0.5, 1.0, 2.0)]))
+
+    expected = [2 * np.tanh(-k) * (1 - np.tanh(-k) ** 2) * k for k in (0.5, 1.0, 2.0)]
+    assert asyncio.run(both()) == pytest.approx(expected, rel=1e-5)
+
+
+# -- calls of a lone trace ------------------------------------------------------------------------------------------
+
+
+def calls() -> list[tuple[str, Any]]:
+    """Return calls, the first of which makes the lone trace that the others find."""
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((3, 4)).astype(np.float32), rng.standard_normal(4).astype(np.float32)
+    x, y = hf.asarray(a), hf.asarray(b)
+    leaf = hf.tensor(a, requires_grad=True)
+    return [
+        ("first", (x, y)), ("again", (x, y)), ("results", (hf.compile(lambda x: x * 2.0)(x), y)), ("leaf", (leaf, y)),
+        ("shape", (x[:2], y)), ("dtype", (hf.astype(x, "float64"), y)), ("integers", (hf.astype(x, "int32"), y)), ("array", (a, b)),
+        ("number", (x, 2.0)), ("few", (x,)), ("many", (x, y, y)), ("none", (None, y)),
+        ("big", (hf.zeros((300, 300)), hf.zeros(300))), ("first again", (x, y)),
+    ]  # fmt: skip
+
+
+def outcomes(build: Callable[[], Any]) -> list[Any]:
+    function, found = build(), []
+    for name, args in calls():
+        try:
+            result = function(*args)
+        except Exception as error:
+            found.append((name, type(error).__name__))
+            continue
+        leaves = jax.tree.leaves(result, is_leaf=lambda one: isinstance(one, hf.Tensor))
+        found.append((name, [(one.numpy().tolist(), str(one.dtype), one.requires_grad) for one in leaves]))
+    return found
+
+
+def one_output() -> Any:
+    return hf.compile(lambda x, y: x * y + 1.0)
+
+
+def two_outputs() -> Any:
+    return hf.compile(lambda x, y: {"sum": x + y, "product": (x * y, None)})
+
+
+@pytest.mark.parametrize("build", [one_output, two_outputs])
+def test_calls_of_a_lone_trace_are_as_in_general(build: Any, monkeypatch: pytest.MonkeyPatch):
+    found = outcomes(build)
+    with monkeypatch.context() as patch:
+        patch.setattr(sole.SoleTrace, "of", classmethod(lambda *_: None))
+        expected = outcomes(build)
+    assert found == expected
+
+
+def test_a_fault_in_calls_of_a_lone_trace_is_found(monkeypatch: pytest.MonkeyPatch):
+    expected = outcomes(one_output)
+    monkeypatch.setattr(sole, "FOREVER", 1 << 63)  # then a leaf that requires a gradient looks like any tensor
+    assert outcomes(one_output) != expected
