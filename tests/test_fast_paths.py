@@ -335,8 +335,8 @@ def calls() -> list[tuple[str, Any]]:
     leaf = hf.tensor(a, requires_grad=True)
     return [
         ("first", (x, y)), ("again", (x, y)), ("results", (hf.compile(lambda x: x * 2.0)(x), y)), ("leaf", (leaf, y)),
-        ("shape", (x[:2], y)), ("dtype", (hf.astype(x, "float64"), y)), ("integers", (hf.astype(x, "int32"), y)), ("array", (a, b)),
-        ("number", (x, 2.0)), ("few", (x,)), ("many", (x, y, y)), ("none", (None, y)),
+        ("shape", (x[:2], y)), ("dtype", (hf.astype(x, "float64"), y)), ("integers", (hf.astype(x, "int32"), y)),
+        ("array", (a, b)), ("number", (x, 2.0)), ("few", (x,)), ("many", (x, y, y)), ("none", (None, y)),
         ("big", (hf.zeros((300, 300)), hf.zeros(300))), ("first again", (x, y)),
     ]  # fmt: skip
 
