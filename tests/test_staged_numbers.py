@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import hybridflow as hf
 from hybridflow.core.errors import DTypeError, GradientError, HybridflowError, TraceError
-from tests.modes import same
+from tests.modes import both, same
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "int8", "uint8", "int32", "int64", "bool")
 NUMBERS = ("True", "False", "0", "1", "3", "-7", "40", "200", "70000", "2**31", "2**40", "0.1", "-2.5", "1.0", "1e30")
@@ -367,6 +367,17 @@ def test_numbers_meet_symbolic_sizes(name: str):
     for x in (tensors(1, 2, 3), tensors(1, 2, 3, 4), tensors(1, 2)):
         same(jax.tree.map(hf.asarray, f(x, hf.asarray(3))), compiled(x, hf.asarray(3)))
     assert compiled.trace_count == 2
+
+
+def test_numbers_that_every_step_sets_alike_are_known():
+    def f(k: Any, x: Any) -> Any:
+        size, width, i = 2, x.shape[0], 0
+        while i < k:
+            size, width, rank = 2, x.shape[0], 3
+            i = i + 1
+        return hf.zeros((size, rank)), hf.full((width,), i)
+
+    both(f, hf.asarray(2), X)
 
 
 def test_what_needs_the_number_itself_says_so():

@@ -76,7 +76,9 @@ class _Loop:
         self.weak: dict[tuple[str, int], Kinds] = {}
         # What the numbers are after a step, which is what they are after the loop if it is certain to make one.
         self.last: dict[tuple[str, int], Kinds] = {}
-        self.certain = False
+        self.certain = self.ended = False
+        # The numbers that every step leaves as they are, or sets to the same.
+        self.same: dict[tuple[str, int], Any] = {}
         self.first_step: Callable[[], dict[str, tuple[Value, list[tuple[Any, Any]]]]] = dict
         self.carried = [name for name in names.bound if name in wanted]
         self.live = names.live
@@ -176,7 +178,9 @@ class _Loop:
         made: list[Any] = []
         for index, leaf in zip(places, leaves, strict=True):
             kinds = self.weak.get((name, index))
-            if kinds is not None:
+            if kinds is not None and self.ended and self.same.get((name, index)) is not None:
+                leaf = self.same[name, index]
+            elif kinds is not None:
                 first = made_at(value.leaves[index])
                 origin = f"{spoken(name)}: {first} before the loop at {self.place}, another kind later"
                 leaf = staged(kinds, raw_of(leaf, raw_dtype(kinds)), 1 if kinds == BOOL else LARGEST, origin)
@@ -255,6 +259,8 @@ class _Loop:
         kinds = self.weak.get(key)
         if is_real_number(b) and kinds is not None:
             self.last[key] = kinds_of(b)
+            plain = type(b) in (bool, int, float)
+            self.same[key] = b if plain and (self.certain or same_python(a, b) or not is_number(a)) else None
             found = kinds | self.last[key]
             if found != kinds:
                 adapt[key] = found
@@ -366,6 +372,7 @@ class _Loop:
                     self.values[name] = value._replace(leaves=leaves)
         if self.certain:
             self.weak.update({key: kinds for key, kinds in self.last.items() if key in self.weak})
+        self.ended = True
         after: dict[str, Any] = {name: dead(name) for name in self.cells.names}
         for name, leaves in zip(self.carried, last, strict=True):
             after[name] = self.value(name, leaves)
