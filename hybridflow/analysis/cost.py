@@ -358,14 +358,14 @@ def _notes(found: list[NodeCost], costing: Costing) -> list[str]:
         notes.append("A loop that may end early is counted with all of its steps.")
     left = [one for one in found if not one.taken]
     if left:
-        flops = largest_text(left)
+        flops = _flops_text(left)
         notes.append(f"Of two branches the one that costs more is counted; the others have {flops} FLOPs.")
     if any(one.node.op.has("foreign") for one in found):
         notes.append("Functions that are not hybridflow's count as 0 FLOPs.")
     return notes
 
 
-def largest_text(left: list[NodeCost]) -> str:
+def _flops_text(left: list[NodeCost]) -> str:
     """Return the FLOPs of what is not counted."""
     flops: Any = 0
     for one in left:
