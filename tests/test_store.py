@@ -293,6 +293,19 @@ def test_jax_functions_are_known_by_what_they_lower_to(store: Path):
         np.testing.assert_allclose(result.numpy(), np.sin([1.0, 4.0]) * factor + 1.0, rtol=1e-6)
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_large_constants_count_bit_by_bit(store: Path, own: bool):
+    first = np.linspace(0, 1, 20_000, dtype=np.float32)
+    other = first.copy()
+    other[12_345] = np.nextafter(other[12_345], np.float32(2))
+    x = hf.ones((20_000,))
+    for values, expected in ((first, "stored"), (other, "stored"), (first, "loaded"), (other, "loaded")):
+        scaled = (lambda x, c=values: x * hf.asarray(c)) if own else hf.from_jax(lambda x, c=values: x * c)
+        result, did = outcome(lambda x, scaled=scaled: scaled(x), x, autograph=False)
+        assert did == [expected]
+        assert np.array_equal(result.numpy(), values)
+
+
 def test_what_calls_python_is_not_stored(store: Path, capsys: pytest.CaptureFixture[str]):
     def f(x: Any) -> Any:
         hf.print(x)
