@@ -1,6 +1,6 @@
 """Python numbers that branches and loops on tensors change: what eager Python gives, compiled gives, or it says why.
 
-``python -m tests.test_staged_numbers COUNT [SEED]`` runs more random programs than a test run does.
+``python -m tests.test_staged_numbers COUNT [SEED [gradients]]`` runs more random programs than a test run does.
 """
 
 # ruff: noqa: B007
@@ -118,6 +118,43 @@ def array(dtype: str) -> hf.Tensor:
 )  # fmt: skip
 def test_random_programs(form, n, m, a, b, use, dtype, c, k):
     judge(program(form, n, m, a, b, use), array(dtype), c, k, 0.3)
+
+
+def judge_gradients(text: str, x: Any, c: bool, k: int) -> str:
+    """Take the gradient of a program in both modes; return how it went, and fail on a difference."""
+    function = made(text)
+
+    def loss(x: Any) -> Any:
+        with hf.max_iterations(8):
+            leaves = function(x, hf.asarray(c), hf.asarray(k), 0.3)
+        total = hf.asarray(0.0)
+        for leaf in leaves if isinstance(leaves, tuple | list) else [leaves]:
+            tensor = hf.asarray(leaf)
+            if tensor.dtype.kind != "b":
+                total = total + hf.sum(tensor.astype(hf.float32))
+        return total
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        eager, compiled = outcome(hf.grad(loss), x), outcome(hf.grad(hf.compile(loss)), x)
+    if isinstance(eager, Exception) or isinstance(compiled, Exception):
+        assert isinstance(compiled, Exception), f"{text}\n{x, c, k}\neager {eager!r}\ncompiled {compiled}"
+        return "gradient refused"
+    assert eager[0].dtype == compiled[0].dtype
+    np.testing.assert_allclose(
+        np.asarray(compiled[0], np.float64), np.asarray(eager[0], np.float64), rtol=1e-5, err_msg=f"{text}\n{x, c, k}"
+    )
+    return "same gradient"
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(sorted(FORMS)), st.sampled_from(NUMBERS), st.sampled_from(NUMBERS), st.sampled_from(EXPRESSIONS),
+    st.sampled_from(EXPRESSIONS), st.sampled_from(USES), st.sampled_from(["float64", "float32"]), st.booleans(),
+    st.integers(0, 4),
+)  # fmt: skip
+def test_random_gradients(form, n, m, a, b, use, dtype, c, k):
+    judge_gradients(program(form, n, m, a, b, use), array(dtype), c, k)
 
 
 # -- programs that people write -------------------------------------------------------------------------------------
@@ -457,7 +494,7 @@ def test_integers_are_exact_or_raise():
         compiled(hf.asarray(6), X).item()
 
 
-def main(count: int, seed: int) -> None:
+def main(count: int, seed: int, gradients: bool) -> None:
     """Run random programs and count how they went."""
     rng = random.Random(seed)
     found: dict[str, int] = {}
@@ -468,7 +505,10 @@ def main(count: int, seed: int) -> None:
             rng.choice(USES),
         )  # fmt: skip
         try:
-            how = judge(text, array(rng.choice(DTYPES)), rng.random() < 0.5, rng.randrange(5), 0.3)
+            dtype, c, k = rng.choice(DTYPES), rng.random() < 0.5, rng.randrange(5)
+            how = judge(text, array(dtype), c, k, 0.3)
+            if gradients and dtype in ("float64", "float32"):
+                how = judge_gradients(text, array(dtype), c, k)
         except Exception as error:
             failed += 1
             print(f"--- {type(error).__name__}: {error}"[:1500])
@@ -480,4 +520,4 @@ def main(count: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0, "gradients" in sys.argv)
