@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 import hybridflow as hf
@@ -345,3 +347,59 @@ def test_prints_of_tensors_run_every_call(capsys):
     out = capsys.readouterr().out
     assert out.count("traced") == 1
     assert out.count("positive") == 2
+
+
+def test_exceptions_that_depend_on_tensors_are_not_handled_around():
+    def of_python(x):
+        try:
+            y = {}["k"] if x > 0 else x
+        except KeyError:
+            y = x * 2
+        return y
+
+    def raised(x):
+        try:
+            if x > 0:
+                raise ValueError("a")
+        except (KeyError, ValueError):
+            x = x * 10
+        return x
+
+    def asserted(x):
+        try:
+            assert x > 0
+        except:  # noqa: E722
+            x = x * 10
+        return x
+
+    def in_a_loop(x):
+        with suppress(LookupError):
+            while x > 0:
+                x = {}[x - 1]
+        return x
+
+    def suppressed(x):
+        with suppress(ValueError):
+            if x > 0:
+                raise ValueError("a")
+            x = x * 2
+        return x
+
+    for f in (of_python, raised, asserted, in_a_loop, suppressed):
+        with pytest.raises(TraceError, match=r"except: whether \w+ is raised at .*:\d+ depends on a tensor"):
+            hf.compile(f)(X)
+
+    def inside(x):
+        if x > 0:
+            try:
+                raise ValueError("a")
+            except ValueError:
+                x = x * 10
+        try:
+            if x > 100:
+                raise OSError("b")
+        except KeyError:
+            x = x * 2
+        return x
+
+    assert hf.compile(inside)(X).item() == 20.0

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 import test_convert
+import test_convert_errors
 from corpus import CASES, Countdown, helper_sign
 from reference import without_xla
 from test_corpus import check
@@ -199,6 +200,10 @@ def deletes_free_names() -> None:
         del free
 
     tells("delete_free", run, "free")
+
+
+def exceptions_of_branches() -> None:
+    test_convert_errors.test_exceptions_that_depend_on_tensors_are_not_handled_around()
 
 
 def imports_are_told() -> None:
@@ -528,6 +533,7 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Writes, "visit_AugAssign"): (as_it_is, "operators_of_a_class"),
     (Writes, "visit_Delete"): (as_it_is, "deletes_items"),
     (Writes, "visit_For"): (as_it_is, "generators_run_over_users_objects"),
+    (Writes, "visit_Try"): (as_it_is, "exceptions_of_branches"),
     (Writes, "visit_With"): (as_it_is, "managers_of_a_class"),
     (Writes, "visit_FunctionDef"): (kept, "decorated_function"),
     (Writes, "visit_ClassDef"): (kept, "class_in_function"),
@@ -556,6 +562,9 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Runtime, "compare"): (
         lambda self, names, left, right, *rest: runtime._COMPARISONS[names[0]](left, right), "chained"),
     (Runtime, "holds"): (lambda self, test, text: test, "asserts"),
+    (Runtime, "handled"): (nothing, "exceptions_of_branches"),
+    (regions, "require_unhandled"): (nothing, "exceptions_of_branches"),
+    (regions, "require_certain"): (nothing, "exceptions_of_branches"),
     (Runtime, "caught"): (nothing, "finally_swallows"),
     (Runtime, "joined"): (lambda self, *parts: "", "f_strings_are_printed"),
     (Runtime, "raised"): (lambda self, error: error, "raise_in_branch"),

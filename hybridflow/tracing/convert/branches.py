@@ -21,7 +21,7 @@ from hybridflow.ir.builder import Traced, add_check, trace_body
 from hybridflow.ir.checks import again
 from hybridflow.tracing.convert.cells import Cells
 from hybridflow.tracing.convert.poison import UNSET, Late, Poison, set_in_one, spoken
-from hybridflow.tracing.convert.regions import DEPTH, is_set_by_loop, is_too_deep, region
+from hybridflow.tracing.convert.regions import DEPTH, is_set_by_loop, is_too_deep, region, require_unhandled
 from hybridflow.tracing.convert.staged import as_integer, kinds_of, magnitude, raw_dtype, staged, staged_int
 from hybridflow.tracing.convert.values import (
     Value,
@@ -134,6 +134,7 @@ class _Branches:
             # What Python's own arithmetic raises, only the calls that come here must see either.
             if not getattr(error, RAISED, False) and type(error) not in (ZeroDivisionError, OverflowError):
                 raise
+            require_unhandled(error)
             add_raise(error)
             return False
         return True

@@ -239,6 +239,7 @@ class _Lowering:
         node.finalbody = []
         keep = at(place, ast.ExceptHandler(None, None, [assign(place, store(place, caught), runtime(place, "caught"))]))
         guarded = at(place, ast.Try([node] if node.handlers else node.body, [keep], [], []))
+        guarded.__dict__["made"] = True
         stays = runtime(end, "none_of", *[load(end, name) for name in names.values()])
         failed = at(end, ast.Compare(load(end, caught), [ast.IsNot()], [constant(end, None)]))
         again = at(end, ast.Raise(load(end, caught), None))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import FunctionType, TracebackType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.convert import callee as callees
+from hybridflow.tracing.convert import regions
 from hybridflow.tracing.convert.values import negated
 
 _PLAIN = frozenset(
@@ -199,26 +201,35 @@ def setter_of(obj: Any, name: str) -> Callable[[Any, Any], None] | None:
 
 
 class _Manager:
-    """A user's context manager, entered and left by its converted methods."""
+    """A context manager: a user's is entered and left by its converted methods; none hides what a tensor decides."""
 
     def __init__(self, manager: Any) -> None:
         self.manager = manager
+        self.within: Any = None
 
     def __enter__(self) -> Any:
         enter = method_of(self.manager, "__enter__")
-        return type(self.manager).__enter__(self.manager) if enter is None else enter(self.manager)
+        made = type(self.manager).__enter__(self.manager) if enter is None else enter(self.manager)
+        if type(self.manager) is suppress:
+            classes = cast(Any, self.manager)._exceptions
+            self.within = regions.trying(lambda: classes)
+            self.within.__enter__()
+        return made
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, place: TracebackType | None) -> Any:
+        if self.within is not None:
+            self.within.__exit__(None, None, None)
         leave = method_of(self.manager, "__exit__")
         leave = type(self.manager).__exit__ if leave is None else leave
-        return leave(self.manager, kind, error, place)
+        hides = leave(self.manager, kind, error, place)
+        if hides:
+            regions.require_certain(error)
+        return hides
 
 
 def manager(obj: Any) -> Any:
     """Return what a ``with`` statement enters."""
-    if method_of(obj, "__enter__") is None and method_of(obj, "__exit__") is None:
-        return obj
-    return _Manager(obj)
+    return _Manager(obj) if hasattr(type(obj), "__enter__") and hasattr(type(obj), "__exit__") else obj
 
 
 def contains(container: Any) -> Callable[[Any, Any], Any] | None:

@@ -13,9 +13,10 @@ from contextvars import ContextVar
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from hybridflow.core.errors import MutationError, message
+from hybridflow.core.errors import MutationError, TraceError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.convert.cells import Cells
 
@@ -71,6 +72,8 @@ class Region:
             pending += [one for one in inside if not isinstance(one, int | float | str | bytes | Tensor)]
 
 
+LEFT_BODY = "__hybridflow_left_body__"
+"""The attribute of an exception that came out of a branch or loop body on tensors: where that was."""
 _REGIONS: ContextVar[tuple[Region, ...]] = ContextVar("regions", default=())
 
 
@@ -81,8 +84,56 @@ def region(cells: Cells, rows: bool = False, code: Any = None) -> Generator[Regi
     token = _REGIONS.set((*_REGIONS.get(), made))
     try:
         yield made
+    except Exception as error:
+        error.__dict__.setdefault(LEFT_BODY, format_where(user_place(3)))
+        raise
     finally:
         _REGIONS.reset(token)
+
+
+_HANDLERS: ContextVar[tuple[Callable[[], Any], ...]] = ContextVar("handlers", default=())
+"""What the ``except`` clauses around handle: each a function that returns classes."""
+
+
+@contextmanager
+def trying(classes: Callable[[], Any]) -> Generator[None, None, None]:
+    """Run the body of a ``try`` whose clauses handle some classes."""
+    token = _HANDLERS.set((*_HANDLERS.get(), classes))
+    try:
+        yield
+    finally:
+        _HANDLERS.reset(token)
+
+
+def require_unhandled(error: BaseException) -> None:
+    """Raise if an exception that only some calls see would be handled by an ``except`` around.
+
+    Raises:
+        TraceError: it would: which way the code goes on is decided while it is traced.
+    """
+    if any(isinstance(error, one()) for one in _HANDLERS.get()):
+        raise _cannot_handle(type(error), format_where(user_place(3)))
+
+
+def require_certain(error: BaseException | None) -> None:
+    """Raise if an exception that is handled came out of a branch or loop body on tensors.
+
+    Raises:
+        TraceError: it did: in calls that do not come there it does not happen. So is one that says why the function
+            cannot be traced: eagerly there would be none to handle.
+    """
+    if isinstance(error, TraceError | NeedsNumber):
+        raise error
+    place = None if error is None else error.__dict__.get(LEFT_BODY)
+    if place is not None:
+        raise _cannot_handle(type(error), place)
+
+
+def _cannot_handle(kind: type, place: str | None) -> TraceError:
+    return TraceError(
+        message(f"except: whether {kind.__name__} is raised at {place} depends on a tensor, so it cannot be handled",
+                hint="Do in the branch itself what is to be done, or put the try inside of it.")
+    )  # fmt: skip
 
 
 DEPTH: ContextVar[int] = ContextVar("depth", default=32)

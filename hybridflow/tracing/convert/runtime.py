@@ -225,8 +225,16 @@ class Runtime:
         """Return what an ``assert`` asks; a tensor is checked by each call."""
         if not is_staged(test):
             return test
+        regions.require_unhandled(AssertionError())
         add_check(truth(test), CheckError, str(text()))
         return True
+
+    trying = staticmethod(regions.trying)
+    everything = BaseException
+
+    def handled(self) -> None:
+        """Begin the block of an ``except``."""
+        regions.require_certain(sys.exc_info()[1])
 
     def caught(self) -> BaseException | None:
         """Return the exception that is handled."""

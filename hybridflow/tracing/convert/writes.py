@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import ast
+import copy
 from typing import Any
 
+from hybridflow.tracing.convert.exits import has_yield
 from hybridflow.tracing.convert.reads import Reads
-from hybridflow.tracing.convert.syntax import assign, at, constant, expression, load, one_line, runtime, store
+from hybridflow.tracing.convert.syntax import (
+    RUNTIME,
+    assign,
+    at,
+    constant,
+    expression,
+    load,
+    one_line,
+    pack,
+    runtime,
+    store,
+    thunk,
+)
 
 
 class Writes(Reads):
@@ -141,6 +155,21 @@ class Writes(Reads):
         # One manager per block, so that each is entered before the next one's expression is evaluated.
         body = [self.visit_With(at(node, ast.With(rest, node.body)))] if rest else self.block(node.body)
         return at(node, ast.With([first], [*later, *body]))
+
+    def visit_Try(self, node: ast.Try) -> Any:
+        made = getattr(node, "made", False) or has_yield(node)
+        self.generic_visit(node)
+        if made or not node.handlers:
+            return node
+        place = one_line(node)
+        everything = at(place, ast.Attribute(load(place, RUNTIME), "everything", ast.Load()))
+        classes = [copy.deepcopy(one.type) or everything for one in node.handlers]
+        trying = runtime(place, "trying", thunk(pack(place, classes)))
+        node.body = [at(place, ast.With([ast.withitem(trying)], node.body))]
+        for handler in node.handlers:
+            start = one_line(handler)
+            handler.body.insert(0, expression(start, runtime(start, "handled")))
+        return node
 
     def block(self, body: list[Any]) -> list[Any]:
         """Visit the statements of a block."""
