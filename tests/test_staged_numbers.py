@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 import hybridflow as hf
 from hybridflow.core.errors import DTypeError, GradientError, HybridflowError, TraceError
+from hybridflow.tracing.convert import staged
 from tests.modes import both, same
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "int8", "uint8", "int32", "int64", "bool")
@@ -479,6 +480,20 @@ def test_arithmetic_is_that_of_doubles_step_by_step():
         a = 0.37 + seed / 7
         eager, compiled = f(hf.asarray(9), a), hf.compile(f)(hf.asarray(9), a)
         assert [one.item() for one in compiled] == [one.item() for one in eager]
+
+
+def test_a_fusion_of_products_and_sums_would_be_seen(monkeypatch: pytest.MonkeyPatch):
+    def f(k: Any) -> Any:
+        s, t = 0.1, 0.7
+        for i in range(k):
+            s, t = s * 1.1 + t * 0.3, t * t + s * 0.7 - i * 0.1
+        return hf.asarray(s, dtype=hf.float64)
+
+    counts = [hf.asarray(k) for k in range(2, 9)]
+    eager = [f(k).item() for k in counts]
+    assert list(map(hf.Tensor.item, map(hf.compile(f), counts))) == eager
+    monkeypatch.setattr(staged, "bind", lambda op, inputs: inputs[0])
+    assert list(map(hf.Tensor.item, map(hf.compile(f), counts))) != eager
 
 
 def test_integers_are_exact_or_raise():
