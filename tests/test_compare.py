@@ -382,3 +382,15 @@ def test_python_floats_among_the_arguments():
     found = hf.compare(step, hf.asarray([0.3, 0.7]), 0.1, repeats=2, gradients=True)
     assert found.same
     hf.testing.assert_same(step, hf.asarray([0.3, 0.7]), 1e-3)
+
+
+def test_a_compiled_function_is_compared_with_its_options():
+    def square(x):
+        return hf.sum(x * x)
+
+    specs = [hf.TensorSpec([None, 3])]
+    compiled = hf.compile(square, autograph=False, input_signature=specs, memory_budget="1 GiB", name="squares")
+    assert hf.compare(compiled, np.ones((4, 3)), repeats=2, gradients=True).same  # float64 is cast, as it says
+    copy = fresh_copy(compiled)
+    assert (copy._autograph, copy._options["memory_budget"], copy._name) == (False, "1 GiB", "squares")
+    assert copy.trace_count == 0

@@ -66,7 +66,7 @@ def fresh_copy(function: Any) -> CompiledFunction[Any, Any]:
         like, python = function, function.python_function
     else:
         return CompiledFunction(function)
-    return CompiledFunction(python, static_argnames=like._static, max_traces=like._max_traces, name=like._name)
+    return like._like(python)
 
 
 @contextmanager
