@@ -18,7 +18,7 @@ from hybridflow.ir.effects import has_effect, has_effects
 from hybridflow.ir.fusion import TIED
 from hybridflow.ir.graph import Graph, clone_node, nested_graphs
 from hybridflow.ir.liveness import bytes_of, roots
-from hybridflow.passes.fusion_breaks import is_kept, readers_of
+from hybridflow.passes.fusion_breaks import is_kept
 
 _FLOPS_PER_BYTE = 4
 """How many floating-point operations cost as much time as moving a byte; only ratios of costs matter."""
@@ -468,9 +468,8 @@ class _Planner:
 def _materialized(graph: Graph) -> set[Edge]:
     """Return the values that XLA stores: what costs much to compute, what such nodes read, and results."""
     found: set[Edge] = set(graph.outputs)
-    readers = readers_of(graph)
     for node in graph.nodes:
-        if not node.op.has("source") and is_kept(node, graph, len(readers.get(node, ()))):
+        if not node.op.has("source") and is_kept(node, graph, 1):
             found.update([(node, index) for index in range(len(node.outputs))])
             found.update([edge for edge in node.inputs if edge is not None])
     views = roots(graph)

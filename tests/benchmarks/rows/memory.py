@@ -1,50 +1,136 @@
-"""Memory of a process that goes on training."""
+"""What memory costs: steps that compute again instead of keeping, against those that keep everything."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from functools import cache
+from collections.abc import Callable
+from typing import Any
 
-from ..registry import Case, row
-
-STEPS = """
-import sys
+import jax
 import numpy as np
+
 import hybridflow as hf
 
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096 / 1e6
+from ..registry import Case, row
+from .transformer import RATE, Data, hybridflow_block
 
-rng = np.random.default_rng(0)
-shapes = (784, 128), (128,), (128, 10), (10,)
-w1, b1, w2, b2 = variables = [hf.Variable(rng.standard_normal(shape).astype(np.float32) * 0.05) for shape in shapes]
-x = hf.asarray(rng.standard_normal((64, 784)).astype(np.float32))
-labels = hf.asarray(np.arange(64, dtype=np.int32) % 10)
-for step in range(1, int(sys.argv[2]) + 1):
-    with hf.GradientTape() as tape:
-        logits = hf.nn.relu(x @ w1 + b1) @ w2 + b2
-        loss = hf.mean(hf.nn.softmax_cross_entropy(logits, labels))
-    for variable, gradient in zip(variables, tape.gradient(loss, variables)):
-        variable.assign_sub(gradient * 0.001)
-    if step == int(sys.argv[1]):
-        early = resident()
-print(early, resident())
-"""
+Program = Callable[..., Any]
 
 
-@row("resident memory after 1000 eager MLP steps", unit="MB", aims={"after 100": 1.02})
-def memory_steps(case: Case) -> None:
-    if sys.platform != "linux":
-        case.skip("reads /proc")
-    counts = case.size(("100", "1000"), ("2", "4"))
+def train(loss: Program) -> Program:
+    """Return an SGD step of a loss ``(parameters, *batch)``."""
 
-    @cache
-    def measured() -> tuple[float, float]:
-        done = subprocess.run([sys.executable, "-c", STEPS, *counts], capture_output=True, text=True, check=True)
-        early, late = map(float, done.stdout.split())
-        return early, late
+    def step(parameters: Any, *batch: Any) -> Any:
+        value, gradients = hf.value_and_grad(loss)(parameters, *batch)
+        return value, jax.tree_util.tree_map(lambda p, g: p - RATE * g, parameters, gradients)
 
-    case.ours(lambda: measured()[1], self_timed=True)
-    case.peer("after 100", lambda: measured()[0], self_timed=True)
+    return step
+
+
+def side(case: Case, name: str | None, step: Any, *args: Any) -> int:
+    """Add a compiled step, note XLA's figure for its temporaries and return it."""
+    executable = step.lower(*args).executable.compiled
+    size = int(executable.memory_analysis().temp_size_in_bytes)
+    flops = executable.cost_analysis()["flops"]
+    case.notes.append(f"{name or 'hybridflow'}: {size / 1e6:.2f} MB of temporaries, {flops / 1e9:.2f} GFLOP")
+
+    def call() -> Any:
+        value, parameters = step(*args)
+        return value.numpy(), parameters
+
+    def arrays(result: Any) -> list[Any]:
+        return [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(result)]
+
+    if name is None:
+        case.ours(call, comparable=arrays)
+    else:
+        case.peer(name, call, comparable=arrays)
+    return size
+
+
+def tensors(tree: Any) -> Any:
+    """Return a structure of arrays as tensors."""
+    return jax.tree_util.tree_map(hf.asarray, tree)
+
+
+@row("12-block transformer step, every block checkpointed", aims={"kept": 1.4}, tolerance=1e-3)
+def memory_checkpoint(case: Case) -> None:
+    data = Data(case, case.size(12, 2))
+    args = tensors(data.blocks), hf.asarray(data.x), hf.asarray(data.target)
+
+    def loss(wrap: Program) -> Program:
+        block = wrap(lambda p, x: hybridflow_block(data, p, x))
+
+        def run(blocks: Any, x: Any, target: Any) -> Any:
+            for p in blocks:
+                x = block(p, x)
+            return hf.mean((x - target) ** 2)
+
+        return run
+
+    side(case, None, hf.compile(train(loss(hf.checkpoint))), *args)
+    side(case, "kept", hf.compile(train(loss(lambda fn: fn))), *args)
+
+
+def convolutions(case: Case) -> tuple[Any, Any, Program]:
+    """Return the kernels, the images and the block of three blocks of six convolutions."""
+    channels, size = case.size((16, 32), (4, 8))
+    blocks, depth = case.size((3, 6), (2, 2))
+    shape = (channels, channels, 3, 3)
+    kernels = [[case.normal(*shape, scale=(9 * channels) ** -0.5) for _ in range(depth)] for _ in range(blocks)]
+
+    def block(ws: Any, x: Any) -> Any:
+        h = x
+        for w in ws:
+            h = hf.nn.conv(hf.nn.silu(hf.nn.group_norm(h, 4)), w, padding="same")
+        return x + h
+
+    return tensors(kernels), hf.asarray(case.normal(8, channels, size, size)), block
+
+
+@row("18 convolutions, a budget of what three checkpointed blocks take", aims={"blocks": 1.0, "kept": 1.4},
+     tolerance=1e-3)  # fmt: skip
+def memory_budget_convolutions(case: Case) -> None:
+    kernels, x, block = convolutions(case)
+    budget(case, kernels, x, block)
+
+
+def budget(case: Case, parameters: Any, x: Any, block: Program) -> None:
+    """Add a step within the memory that it takes with every block checkpointed, that step, and a plain one."""
+
+    def loss(wrap: Program) -> Program:
+        wrapped = wrap(block)
+
+        def run(parameters: Any, x: Any) -> Any:
+            for p in parameters:
+                x = wrapped(p, x)
+            return hf.mean(x**2)
+
+        return run
+
+    plain = train(loss(lambda fn: fn))
+    size = side(case, "blocks", hf.compile(train(loss(hf.checkpoint))), parameters, x)
+    side(case, None, hf.compile(plain, memory_budget=size), parameters, x)
+    side(case, "kept", hf.compile(plain), parameters, x)
+
+
+@row("12 tanh layers, a batch of 2048 in 8 micro-batches", aims={"full batch": 1.4}, tolerance=1e-3)
+def memory_accumulate(case: Case) -> None:
+    width, size = case.size((128, 2048), (8, 32))
+    ws = tensors([case.normal(width, width, scale=width**-0.5) for _ in range(12)])
+    x = hf.asarray(case.normal(size, width))
+
+    def loss(ws: Any, x: Any) -> Any:
+        for w in ws:
+            x = hf.tanh(x @ w)
+        return hf.mean(x**2)
+
+    def step(gradient: Program) -> Any:
+        @hf.compile
+        def run(ws: Any, x: Any) -> Any:
+            value, found = gradient(ws, x)
+            return value, [w - RATE * g for w, g in zip(ws, found, strict=True)]
+
+        return run
+
+    side(case, None, step(hf.accumulate_gradients(loss, 8)), ws, x)
+    side(case, "full batch", step(hf.value_and_grad(loss)), ws, x)
