@@ -8,6 +8,7 @@ gradient of the sum of its floating-point results too.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -1732,6 +1733,21 @@ def items_of_a_class(x):
     for i, (a, b) in enumerate(zip(c, Clipped(-x))):
         total = total + a * b * i
     return total, 1.0 in c, 3.0 in c, 1.0 not in c
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    low: float
+    high: float = 0.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "high", self.low * 2 if self.low > 0 else self.high)
+
+
+@on(2.0, -2.0)
+def dataclass_with_post_init(x):
+    span = Span(x, high=x + 1)
+    return span.low, span.high, len(vars(span))
 
 
 class Countdown:

@@ -613,6 +613,8 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (branches, "is_too_deep"): (no, "recursion_is_bounded"),
     # Callees, protocols, wrappers, reductions.
     (callee, "_constructor"): (nothing, "methods"),
+    (callee, "_construct_dataclass"): (
+        lambda cls, after, *args, **kwargs: cls(*args, **kwargs), "dataclass_with_post_init"),
     (callee, "getter_of"): (nothing, "methods"),
     (callee, "_calls_arguments"): (no, "functions_are_passed_on"),
     (protocols, "items_of"): (lambda obj: obj, "items_of_a_class"),

@@ -144,6 +144,10 @@ def _constructor(cls: type) -> Any:
     method: Any = cls.__init__
     if type(method) is not FunctionType or not is_users(method.__code__) or cls.__new__ is not object.__new__:
         return None
+    after = getattr(cls, "__post_init__", None)
+    generated = hasattr(cls, "__dataclass_fields__") and method.__code__.co_filename == "<string>"
+    if generated and type(after) is FunctionType and "__slots__" not in vars(cls):
+        return functools.partial(_construct_dataclass, cls, converted(after))
     inner = converted(method)
     if inner is method:
         return None
@@ -154,6 +158,15 @@ def _constructor(cls: type) -> Any:
         return made
 
     return construct
+
+
+def _construct_dataclass(cls: type, after: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Make an object of a dataclass, whose generated ``__init__`` calls a converted ``__post_init__``."""
+    made: Any = object.__new__(cls)
+    made.__dict__["__post_init__"] = MethodType(after, made)
+    made.__init__(*args, **kwargs)
+    del made.__dict__["__post_init__"]
+    return made
 
 
 def callee(function: Any) -> Any:
