@@ -87,5 +87,6 @@ def settle_known(owner: object) -> None:
     """
     calls = [call for call in LOCAL.calls if call.owner is owner]
     for number, call in enumerate(calls):
-        if call.flags.is_ready() or number < len(calls) - MOST:
-            call.settle()
+        if not call.flags.is_ready() and number >= len(calls) - MOST:
+            break  # nor are those after it
+        call.settle()

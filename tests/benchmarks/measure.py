@@ -214,7 +214,7 @@ def _calls(side: Side, effort: Effort) -> tuple[int, float]:
     if effort.smoke:
         return 1, 0.0
     seconds = block(side, 1, effort.clock)
-    if seconds < effort.block_s / 20:
+    if seconds < effort.block_s:  # the first call is a cold one
         seconds = block(side, min(20, side.calls), effort.clock)
     return int(min(max(effort.block_s / seconds, 1), side.calls)), seconds
 
