@@ -61,7 +61,7 @@ def test_gradients_are_those_of_jax_checkpoint(policy: Any):
     close(found, pullback, atol=1e-5)
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("policy", ["nothing", "dots", hf.save_any_except("h")], ids=str)
 def test_second_order_gradients_are_those_of_jax(policy: Any):
     kept = hf.checkpoint(layer, policy=policy)
 
