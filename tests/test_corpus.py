@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from corpus import CASES, Case
 from modes import same
+from reference import without_xla
 
 import hybridflow as hf
 
@@ -40,8 +41,8 @@ def gradients(function: Any, arguments: list[hf.Tensor]) -> Any:
     return tape.gradient(total, wanted, unconnected_gradients="zero")
 
 
-def check(case: Case) -> None:
-    compiled = hf.compile(case.function)
+def check(case: Case, signature: list[hf.TensorSpec] | None = None) -> None:
+    compiled = hf.compile(case.function, input_signature=signature)
     for call in case.calls:
         arguments = tensors(call)
         hf.random.seed(1)
@@ -61,6 +62,16 @@ def check(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.function.__name__)
 def test_corpus(case: Case):
     check(case)
+
+
+WITH_ROWS = [case for case in CASES if any(np.ndim(one) for one in case.calls[0])]
+
+
+@pytest.mark.parametrize("case", WITH_ROWS, ids=lambda case: case.function.__name__)
+def test_corpus_with_open_sizes(case: Case):
+    signature = [hf.TensorSpec([None] * one.ndim, one.dtype) for one in tensors(case.calls[0])]
+    with without_xla():
+        check(case, signature)
 
 
 def test_there_are_enough():
