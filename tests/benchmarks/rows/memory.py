@@ -94,6 +94,22 @@ def memory_budget_convolutions(case: Case) -> None:
     budget(case, kernels, x, block)
 
 
+@row("12-layer transformer, a budget of what three checkpointed segments take", aims={"blocks": 1.0, "kept": 1.4},
+     tolerance=1e-3)  # fmt: skip
+def memory_budget_transformer(case: Case) -> None:
+    """Segments of about the square root of the layers: Chen et al., "Training deep nets with sublinear memory cost"."""
+    data = Data(case, case.size(12, 3))
+    count = case.size(4, 1)
+    segments = tensors([data.blocks[first : first + count] for first in range(0, len(data.blocks), count)])
+
+    def segment(layers: Any, x: Any) -> Any:
+        for p in layers:
+            x = hybridflow_block(data, p, x)
+        return x
+
+    budget(case, segments, hf.asarray(data.x), segment)
+
+
 def budget(case: Case, parameters: Any, x: Any, block: Program) -> None:
     """Add a step within the memory that it takes with every block checkpointed, that step, and a plain one."""
 
