@@ -235,7 +235,7 @@ def test_check_op_lists_what_failed():
 def test_every_checkable_trait_is_checked():
     unchecked = {
         "effect", "nested", "source", "tensor_rule", "conversion", "dynamic_shape", "log_sum", "inner", "own_rule",
-        "foreign", "low_precision", "full_precision",
+        "foreign", "low_precision", "full_precision", "named", "reads_never",
     }  # fmt: skip
     from hybridflow.core.op import TRAITS
 

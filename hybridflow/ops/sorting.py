@@ -43,7 +43,7 @@ def _sort_flops(outputs: Any, x: Any, *, axis: int, **attrs: Any) -> Any:
     """Count one comparison per element and halving of the axis; a symbolic size counts as one."""
     del outputs, attrs
     size = x.shape[axis]
-    return x.size * (max(size - 1, 1).bit_length() if isinstance(size, int) else 1)
+    return x.size * (max(size - 1, 1).bit_length() if type(size) is int else 1)
 
 
 # -- sorting ------------------------------------------------------------------------------------------------------

@@ -55,10 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if not rows:
         parser.error(f"no row or group matches {' '.join(options.rows)}; --list shows them")
-    hf.config.cache(False)  # every first call compiles
     facts = report.environment()
     progress = Console(stderr=True)
-    with progress.status("") as status:
+    with progress.status("") as status, hf.config.cache(False):  # every first call compiles
 
         def done(result: RowResult) -> None:
             index = rows.index(result.row) + 1
