@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from hybridflow.core.dims import Dim, evaluate
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int32, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
@@ -40,10 +41,11 @@ _ORDERED = ("bool", "int", "uint", "float")
 
 
 def _sort_flops(outputs: Any, x: Any, *, axis: int, **attrs: Any) -> Any:
-    """Count one comparison per element and halving of the axis; a symbolic size counts as one."""
+    """Count one comparison per element and halving of the axis, of a symbolic size as it was when traced."""
     del outputs, attrs
     size = x.shape[axis]
-    return x.size * (max(size - 1, 1).bit_length() if type(size) is int else 1)
+    known = evaluate(size, size.scope.hints) if isinstance(size, Dim) else size
+    return x.size * max(known - 1, 1).bit_length()
 
 
 # -- sorting ------------------------------------------------------------------------------------------------------
