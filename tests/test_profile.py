@@ -347,3 +347,12 @@ def test_a_function_with_a_budget_runs_its_plan():
         result = small(x)
     assert p.calls[0].temporary_bytes <= whole * 0.8
     np.testing.assert_allclose(result.numpy(), hf.compile(gradient)(x).numpy(), rtol=1e-5, atol=1e-7)
+
+
+def test_names_of_functions_are_escaped_in_pages():
+    f = hf.compile(lambda x: hf.tanh(x @ x))
+    with hf.profile() as p:
+        f(X)
+    assert "<lambda>" in str(p)
+    assert "<lambda>" not in p._repr_html_()
+    assert "&lt;lambda&gt;: 1 compiled calls" in p._repr_html_()

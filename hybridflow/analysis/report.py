@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from hybridflow.backend.files import write_bytes
 from hybridflow.core.errors import MissingPackageError, message
+from hybridflow.core.html import table_html
 
 if TYPE_CHECKING:
     from hybridflow.analysis.compare import Comparison
@@ -38,13 +38,6 @@ def page(title: str, body: str) -> str:
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
     )
-
-
-def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return an HTML table."""
-    lines = ["<table>", "<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>"]
-    lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-    return "\n".join([*lines, "</table>"])
 
 
 def comparison_html(comparison: Comparison) -> str:

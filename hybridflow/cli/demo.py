@@ -20,6 +20,7 @@ from hybridflow.analysis.compare import Comparison, compare
 from hybridflow.analysis.parity import check_parity
 from hybridflow.backend.files import write_text
 from hybridflow.core.errors import ArgumentError, MissingPackageError, message
+from hybridflow.core.html import table_html
 
 EPOCHS = 30
 BATCH = 64
@@ -201,7 +202,7 @@ def _page(found: Comparison, eager: Run, compiled: Run, step: hf.CompiledFunctio
         "<h1>One training step, eager and compiled</h1>",
         "<p>A network of three dense layers learns scikit-learn's handwritten digits twice, from the same weights "
         "and on the same batches: its training step runs operation by operation, then under hf.compile.</p>",
-        report.table_html(("run", "test accuracy", "last loss", "steps", "training time"), rows),
+        table_html(("run", "test accuracy", "last loss", "steps", "training time"), rows),
         report.figure_svg(_loss_figure(eager, compiled)),
         report.comparison_html(found),
         report.figure_svg(report.break_even_figure(found)),

@@ -213,6 +213,17 @@ def where_file_line(where: Where | None) -> tuple[str, int] | None:
     return code.co_filename, line
 
 
+def is_gradient(where: Where | None) -> bool:
+    """Whether what is at a place computes a gradient."""
+    return scope_of(where).partition("/")[0] == GRADIENT
+
+
+def short_where(where: Where | None) -> str:
+    """Return a place as ``FILE:LINE`` without the folder, empty if it is not known."""
+    place = where_file_line(where)
+    return "" if place is None else f"{os.path.basename(place[0])}:{place[1]}"
+
+
 def format_where(where: Where | None) -> str | None:
     """Return a place as ``file:line``."""
     place = where_file_line(where)

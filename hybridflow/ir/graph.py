@@ -225,6 +225,11 @@ def nested_graphs(node: Node) -> list[Graph]:
     return [graph for value in node.attrs.values() for graph in graphs_in(value)] if node.op.has("nested") else []
 
 
+def plain_attrs(node: Node) -> dict[str, Any]:
+    """Return the attributes of a node that hold no graphs."""
+    return {name: value for name, value in node.attrs.items() if not any(True for _ in graphs_in(value))}
+
+
 def graphs_in(value: Any) -> Iterator[Graph]:
     """Yield the graphs in an attribute value, tuples included."""
     if isinstance(value, Graph):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
@@ -14,7 +13,7 @@ import numpy as np
 from hybridflow.core.dims import Dim, DimScope, SizeFloat
 from hybridflow.core.dtypes import DType, as_dtype, kind_of, short_name
 from hybridflow.core.errors import DTypeError
-from hybridflow.core.node import GRADIENT, Edge, Node, where_file_line
+from hybridflow.core.node import GRADIENT, Edge, Node, short_where
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ir.graph import Constant, Graph
 
@@ -134,10 +133,10 @@ class _Printer:
             self._append(lines, self._attributes(node, dims))
         if node.outputs:
             lines[-1] += f" : {', '.join(map(str, node.specs))}"
-        place = where_file_line(node.where) if self.lines else None
-        if place is not None:
+        place = short_where(node.where) if self.lines else ""
+        if place:
             scope = "" if node.scope_name in ("", GRADIENT) else f" {node.scope_name}"
-            lines[-1] += f"  # {os.path.basename(place[0])}:{place[1]}{scope}"
+            lines[-1] += f"  # {place}{scope}"
         return lines
 
     def _operands(self, node: Node, names: Names | None) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from hybridflow.core.dims import evaluate as evaluate_size
-from hybridflow.core.node import Edge, Node, make_node
+from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.ir.fusion import BREAK
 from hybridflow.ir.graph import Graph
 from hybridflow.passes.registry import PassContext, graph_pass
@@ -114,8 +114,8 @@ def _adds(node: Node) -> int:
 
 
 def _place(node: Node) -> str:
-    location = node.location
-    return "break" if location is None else f"break at {location.rpartition('/')[2]}"
+    place = short_where(node.where)
+    return f"break at {place}" if place else "break"
 
 
 def is_kept(node: Node, graph: Graph, readers: int) -> bool:

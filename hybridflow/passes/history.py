@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -66,4 +65,6 @@ class PassHistory(Sequence[Step]):
         return difference_page(f"{self._name}: what the passes changed", steps)
 
     def _repr_html_(self) -> str:
-        return f'<iframe srcdoc="{escape(self._page())}" style="width: 100%; height: 32rem; border: 0"></iframe>'
+        from hybridflow.ir.pictures import framed
+
+        return framed(self._page())

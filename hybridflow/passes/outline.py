@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from hybridflow.core.attrs import attrs_key
-from hybridflow.core.node import Edge, Node, make_node
+from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.ir.fusion import OUTLINED
 from hybridflow.ir.graph import INPUT, Graph, clone_node, input_node
 from hybridflow.passes.registry import PassContext, graph_pass
@@ -105,8 +105,8 @@ def _is_source(node: Node) -> bool:
 
 
 def _where(node: Node) -> str:
-    location = node.location
-    return "" if location is None else f" from {location.rpartition('/')[2]}"
+    place = short_where(node.where)
+    return f" from {place}" if place else ""
 
 
 # -- finding repeats ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from hybridflow.core.html import table_html
 from hybridflow.tracing.budget import MemoryRecord
 from hybridflow.xla.executable import Executable
 
@@ -149,13 +150,11 @@ class Explanation(Sequence[TraceRecord]):
 
     def _repr_html_(self) -> str:
         columns = ("trace", "called at", "arguments", "why", "trace, passes, lower, XLA", "nodes")
-        cells = ["".join(f"<td>{escape(cell)}</td>" for cell in _cells(record)) for record in self._records]
-        rows = "".join(f"<tr>{one}</tr>" for one in cells)
-        head = "".join(f"<th>{column}</th>" for column in columns)
+        table = table_html(columns, [_cells(record) for record in self._records])
         advice = "".join(
             f"<li><b>{escape(str(one.line))}</b>: {escape(one.text)}. {escape(one.hint)}</li>" for one in self.advice
         )
-        return f"<p><b>{escape(self.name)}</b></p><table><tr>{head}</tr>{rows}</table><ul>{advice}</ul>"
+        return f"<p><b>{escape(self.name)}</b></p>{table}<ul>{advice}</ul>"
 
 
 def _cells(record: TraceRecord) -> tuple[str, ...]:

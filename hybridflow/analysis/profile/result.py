@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
 from hybridflow.analysis.profile.events import Kernel, covered
 from hybridflow.analysis.profile.overhead import overhead_per_operation
 from hybridflow.analysis.profile.recorder import Call, Recorder, Run
-from hybridflow.analysis.report import page, table_html
+from hybridflow.analysis.report import page
 from hybridflow.analysis.timing import format_seconds
 from hybridflow.backend.files import write_text
-from hybridflow.core.node import GRADIENT, Node, Where, scope_of, where_file_line
+from hybridflow.core.html import paragraphs_html, table_html
+from hybridflow.core.node import Node, Where, is_gradient, short_where
 from hybridflow.ir.graph import Graph
 
 SHOWN = 20
@@ -66,6 +66,17 @@ class CompiledCall:
     kernels: int
     attributed: float
     temporary_bytes: int
+
+
+class _Timed(NamedTuple):
+    """One thing that ran, with the columns that a `Row` adds up."""
+
+    name: str
+    phase: str
+    mode: str
+    line: str
+    seconds: float
+    bytes: int = 0
 
 
 class Profile:
@@ -158,45 +169,40 @@ class Profile:
         return dict(found)
 
     def _rows(self, *, by_line: bool) -> list[Row]:
-        groups: defaultdict[tuple[str, str, str, str], list[tuple[float, int]]] = defaultdict(list)
-        for name, phase, mode, line, seconds, size in self._timed():
-            key = (line or name, "", "", line) if by_line else (name, phase, mode, "")
-            groups[key].append((seconds, size))
-        lines: defaultdict[Any, Counter[str]] = defaultdict(Counter)
-        phases: defaultdict[Any, set[tuple[str, str]]] = defaultdict(set)
-        for name, phase, mode, line, _, _ in self._timed():
-            key = (line or name, "", "", line) if by_line else (name, phase, mode, "")
-            lines[key][line] += 1
-            phases[key].add((phase, mode))
+        groups: defaultdict[tuple[str, ...], list[_Timed]] = defaultdict(list)
+        for one in self._timed():
+            groups[(one.line or one.name,) if by_line else (one.name, one.phase, one.mode)].append(one)
         rows = [
             Row(
                 name=key[0],
-                phase=" and ".join(sorted({phase for phase, _ in phases[key]})),
-                mode=" and ".join(sorted({mode for _, mode in phases[key]})),
+                phase=" and ".join(sorted({one.phase for one in members})),
+                mode=" and ".join(sorted({one.mode for one in members})),
                 calls=len(members),
-                seconds=sum(seconds for seconds, _ in members),
-                bytes=sum(size for _, size in members),
-                line=", ".join(sorted(line for line in lines[key] if line)) if by_line else _few(lines[key]),
+                seconds=sum(one.seconds for one in members),
+                bytes=sum(one.bytes for one in members),
+                line=members[0].line if by_line else _few(Counter(one.line for one in members)),
             )
             for key, members in groups.items()
         ]
         return sorted(rows, key=lambda row: -row.seconds)
 
-    def _timed(self) -> Iterable[tuple[str, str, str, str, float, int]]:
-        """Yield name, phase, mode, line, seconds and bytes of everything that ran, but for compilations."""
+    def _timed(self) -> Iterable[_Timed]:
+        """Yield everything that ran, but for compilations."""
         for run in self._runs:
             if run.kind != "compile":
                 phase = "gradient" if run.kind == "gradient" else _phase(run.where)
-                yield run.name, phase, "eager", _line(run.where), (run.end - run.start - run.inside) / 1e9, run.bytes
+                own = (run.end - run.start - run.inside) / 1e9
+                yield _Timed(run.name, phase, "eager", short_where(run.where), own, run.bytes)
         for kernel in self._kernels:
             if kernel.nodes:
                 counts = Counter(node.op.name for node in kernel.nodes)
                 name = " + ".join(f"{count} {one}" if count > 1 else one for one, count in counts.items())
                 phases = sorted({_phase(node.where) for node in kernel.nodes})
-                line = ", ".join(sorted({_line(node.where) for node in kernel.nodes} - {""}))
-                yield name, " and ".join(phases), "compiled", line, kernel.own / 1e9, 0
+                line = ", ".join(sorted({short_where(node.where) for node in kernel.nodes} - {""}))
+                yield _Timed(name, " and ".join(phases), "compiled", line, kernel.own / 1e9)
             else:
-                yield f"XLA's own {kernel.name.partition('.')[0]}", "forward", "compiled", "", kernel.own / 1e9, 0
+                name = f"XLA's own {kernel.name.partition('.')[0]}"
+                yield _Timed(name, "forward", "compiled", "", kernel.own / 1e9)
 
     # -- showing ----------------------------------------------------------------------------------------------
 
@@ -251,7 +257,7 @@ class Profile:
 
     def _repr_html_(self) -> str:
         rows = self.table()[:SHOWN]
-        return table_html(_COLUMNS, rows) + "".join(f"<p>{line}</p>" for line in self.summary().splitlines())
+        return table_html(_COLUMNS, rows) + paragraphs_html(self.summary())
 
     def to_html(self, path: str | PathLike[str]) -> None:
         """Write the tables by operation and by line as a page that needs no network.
@@ -262,7 +268,7 @@ class Profile:
         body = "\n".join(
             [
                 "<h1>Where the time went</h1>",
-                *[f"<p>{line}</p>" for line in self.summary().splitlines()],
+                paragraphs_html(self.summary()),
                 "<h2>By operation</h2>",
                 table_html(_COLUMNS, self.table()),
                 "<h2>By line</h2>",
@@ -294,15 +300,16 @@ class Profile:
             "Trace Event Format", Chromium project.
         """
         events: list[dict[str, Any]] = [
-            self._event(run.name, run.kind, 0, run.start, run.end, {"line": _line(run.where)}) for run in self._runs
+            self._event(run.name, run.kind, 0, run.start, run.end, {"line": short_where(run.where)})
+            for run in self._runs
         ]
         events += [
-            self._event(call.name, "call", 0, call.start, call.end, {"line": _line(call.where)})
+            self._event(call.name, "call", 0, call.start, call.end, {"line": short_where(call.where)})
             for call in self._calls
         ]
         for kernel, lane in _lanes(self._kernels):
             names = {"operations": [node.op.name for node in kernel.nodes],
-                     "lines": sorted({_line(node.where) for node in kernel.nodes})}  # fmt: skip
+                     "lines": sorted({short_where(node.where) for node in kernel.nodes})}  # fmt: skip
             events.append(self._event(kernel.name, "kernel", lane, kernel.start, kernel.end, names))
         for lane in sorted({event["tid"] for event in events}):
             name = f"XLA {lane}" if lane else "Python"
@@ -355,12 +362,7 @@ def _by_name(calls: Iterable[CompiledCall]) -> dict[str, list[CompiledCall]]:
 
 
 def _phase(where: Where | None) -> str:
-    return "gradient" if scope_of(where).partition("/")[0] == GRADIENT else "forward"
-
-
-def _line(where: Where | None) -> str:
-    place = where_file_line(where)
-    return "" if place is None else f"{os.path.basename(place[0])}:{place[1]}"
+    return "gradient" if is_gradient(where) else "forward"
 
 
 def _few(lines: Counter[str]) -> str:

@@ -55,9 +55,13 @@ def show(graph: Graph, color: Colour = None) -> Any:
 
 
 def in_notebook_html(graph: Graph, color: Colour) -> str:
-    """Return a picture for a notebook's cell: the page in a frame of its own, which shares no style with it."""
-    page = escape(page_of(diagram_of(graph, color)))
-    return f'<iframe srcdoc="{page}" style="width: 100%; height: 32rem; border: 1px solid #d5dce2"></iframe>'
+    """Return a picture for a notebook's cell."""
+    return framed(page_of(diagram_of(graph, color)))
+
+
+def framed(page: str) -> str:
+    """Return a page for a notebook's cell: in a frame of its own, which shares no style with it."""
+    return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 32rem; border: 1px solid #d5dce2"></iframe>'
 
 
 class Shown:

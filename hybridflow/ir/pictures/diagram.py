@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from hybridflow.core.errors import ArgumentError, message
-from hybridflow.core.node import GRADIENT, Edge, Node, where_file_line
+from hybridflow.core.node import Edge, Node, is_gradient, short_where
 from hybridflow.ir.costs import Cost, node_costs
 from hybridflow.ir.graph import CONSTANT, Graph, nested_graphs
 from hybridflow.ir.printer import format_value
@@ -198,7 +197,7 @@ class _Maker:
     def _node(self, node: Node, parent: Group) -> Item:
         graphs = nested_graphs(node)
         if not graphs:
-            kind = "gradient" if _is_gradient(node) else "op"
+            kind = "gradient" if is_gradient(node.where) else "op"
             return Box(
                 self._number(), node.op.name, kind, _lines(node), _cut(", ".join(map(str, node.specs))), parent,
                 float(self.weights.get(node, 0.0)), node.location, self.marks.get(node, ""),
@@ -217,18 +216,14 @@ _Path = tuple[tuple[str, str], ...]
 def _path(node: Node, function: str) -> _Path:
     """Return ``(kind, title)`` of the groups that a node is in, outermost first."""
     parts = [("scope", part) for part in node.scope_name.split("/") if part]
-    where, place = node.where, where_file_line(node.where)
-    if where is None or place is None:
+    where, place = node.where, short_where(node.where)
+    if where is None or not place:
         return tuple(parts)
     name = where[0].co_name
     if name not in (function, "<module>"):
         parts.append(("function", f"{name}()" if name.isidentifier() else name))
-    parts.append(("line", f"{os.path.basename(place[0])}:{place[1]}"))
+    parts.append(("line", place))
     return tuple(parts)
-
-
-def _is_gradient(node: Node) -> bool:
-    return node.scope_name.partition("/")[0] == GRADIENT
 
 
 def _is_small_constant(node: Node) -> bool:

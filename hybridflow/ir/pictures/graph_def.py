@@ -10,7 +10,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import short_name
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.tensorboard import tensorboard_module
-from hybridflow.ir.graph import Graph, graphs_in, nested_graphs
+from hybridflow.ir.graph import Graph, nested_graphs, plain_attrs
 from hybridflow.ir.printer import format_value
 
 _PRODUCER = 22
@@ -71,9 +71,8 @@ def _node_def(name: str, op: str, inputs: list[str], node: Node) -> Any:
     ]
     attrs = {"_output_shapes": attr_value(list=attr_value.ListValue(shape=shapes))}
     attrs["dtype"] = attr_value(s=", ".join(short_name(spec.dtype) for spec in node.specs).encode())
-    for key, value in node.attrs.items():
-        if not any(True for _ in graphs_in(value)):
-            attrs[key] = attr_value(s=format_value(value).encode())
+    for key, value in plain_attrs(node).items():
+        attrs[key] = attr_value(s=format_value(value).encode())
     if node.location is not None:
         attrs["line"] = attr_value(s=node.location.encode())
     return node_def(name=name, op=op, input=inputs, attr=attrs)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hybridflow.core.node import Edge, Node
-from hybridflow.ir.graph import Graph, graphs_in, nested_graphs
+from hybridflow.ir.graph import Graph, nested_graphs, plain_attrs
 from hybridflow.ir.printer import format_value, value_names
 
 
@@ -34,11 +34,7 @@ def _nodes(graph: Graph, prefix: str) -> Iterator[dict[str, Any]]:
 
 
 def _node(ids: dict[Node, str], node: Node, prefix: str, *, is_input: bool) -> dict[str, Any]:
-    attrs = [
-        {"key": name, "value": format_value(value)}
-        for name, value in node.attrs.items()
-        if not any(True for _ in graphs_in(value))
-    ]
+    attrs = [{"key": name, "value": format_value(value)} for name, value in plain_attrs(node).items()]
     if node.location is not None:
         attrs.append({"key": "line", "value": node.location})
     return {
