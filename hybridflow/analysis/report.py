@@ -1,4 +1,4 @@
-"""Pages that need no other file, and plots in them."""
+"""Comparisons as HTML, and plots."""
 
 from __future__ import annotations
 
@@ -12,32 +12,16 @@ import numpy as np
 
 from hybridflow.backend.files import write_bytes
 from hybridflow.core.errors import MissingPackageError, message
+from hybridflow.core.html import page as page
 from hybridflow.core.html import table_html
 
 if TYPE_CHECKING:
     from hybridflow.analysis.compare import Comparison
 
 EAGER, COMPILED = "#c1440e", "#1f5fa8"
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; margin: 1rem 0; }
-th, td { text-align: left; padding: 0.3rem 0.9rem 0.3rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
-.same { color: #17692b; font-weight: 600; }
-.different { color: #a40000; font-weight: 600; white-space: pre-wrap; }
-figure { margin: 1.5rem 0; }
-svg { max-width: 100%; height: auto; }
-"""
 
 
-# -- pages --------------------------------------------------------------------------------------------------------
-
-
-def page(title: str, body: str) -> str:
-    """Return an HTML page with its style inside."""
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
-    )
+# -- comparisons -------------------------------------------------------------------------------------------------------
 
 
 def comparison_html(comparison: Comparison) -> str:

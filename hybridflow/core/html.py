@@ -5,6 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+table { border-collapse: collapse; margin: 1rem 0; }
+th, td { text-align: left; padding: 0.3rem 0.9rem 0.3rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
+.same { color: #17692b; font-weight: 600; }
+.different { color: #a40000; font-weight: 600; white-space: pre-wrap; }
+figure { margin: 1.5rem 0; }
+svg { max-width: 100%; height: auto; }
+"""
+
 
 def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return an HTML table."""
@@ -16,3 +26,11 @@ def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def paragraphs_html(text: str) -> str:
     """Return a paragraph per line of a text."""
     return "".join(f"<p>{escape(line)}</p>" for line in text.splitlines())
+
+
+def page(title: str, body: str) -> str:
+    """Return an HTML page with its style inside."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+    )
