@@ -125,8 +125,8 @@ def _executable(graph: Graph, *, sizes: dict[str, int], **_: Any) -> Executable:
         with enable_x64():
             return [jax.device_put(value) for value in run(*values)]
 
-    rest: dict[str, Any] = {field.name: 0.0 for field in fields(Executable)}
-    return Executable(**{**rest, "call": call, "store": "run by the definition of the ops"})
+    rest: dict[str, Any] = {field.name: 0.0 for field in fields(Executable) if field.name.endswith("_ms")}
+    return Executable(call, None, None, store="run by the definition of the ops", **rest)
 
 
 @contextmanager

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
-from typing import Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
-from hybridflow.core.html import table_html
+from hybridflow.backend.files import write_text
+from hybridflow.core.html import page
+from hybridflow.passes.left import Outlined
+from hybridflow.passes.recompute import Recomputed
 from hybridflow.tracing.budget import MemoryRecord
-from hybridflow.xla.executable import Executable
+from hybridflow.tracing.executables import ExecutableRecord
+from hybridflow.tracing.explain_items import trace_item
 
-_SHOWN = 10
-"""How many guards a printed record shows."""
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,9 @@ class TraceRecord:
         guards: what it read from Python outside its arguments, and relies on.
         effects: what it changed outside; that happened once, when it was traced.
         autocast: the dtype of the `hf.autocast` that it was called under, or ``off``.
+        executables: one record per executable: XLA's options, what it takes over, what was fused.
+        outlined: the repeated parts of the graph that are compiled once and called.
+        recomputed: what checkpoints compute again, per line of the user's code.
         memory: what a memory budget made of the last executable, None without one.
         dropped: whether an equal trace had been dropped from the cache.
     """
@@ -71,6 +79,9 @@ class TraceRecord:
     autocast: str = "off"
     dropped: bool = False
     memory: MemoryRecord | None = None
+    executables: list[ExecutableRecord] = field(default_factory=list[ExecutableRecord])
+    outlined: tuple[Outlined, ...] = ()
+    recomputed: tuple[Recomputed, ...] = ()
 
     @property
     def reason(self) -> str:
@@ -81,49 +92,21 @@ class TraceRecord:
             return "an equal trace was dropped from the cache"
         return "first call" if self.number == 1 else "no earlier trace was left in the cache"
 
-    def add(self, made: Executable) -> None:
+    def add(self, made: ExecutableRecord) -> None:
         """Count an executable."""
         self.compiles += 1
+        self.executables.append(made)
         self.store.append(made.store)
         self.lower_ms += made.lower_ms
         self.xla_ms += made.xla_ms
         self.load_ms += made.load_ms
 
     def __str__(self) -> str:
-        arguments = ", ".join(f"{name}: {value}" for name, value in self.signature.items())
-        lines = [
-            f"trace {self.number} at {self.call_site}: ({arguments})",
-            f"  why: {self.reason}",
-            f"  cost: trace {self.trace_ms:.1f} ms, passes {self.passes_ms:.1f} ms, "
-            f"lower {self.lower_ms:.1f} ms, XLA {self.xla_ms:.1f} ms in {self.compiles} compile(s); {self.nodes} nodes",
-        ]
-        loaded = self.store.count("loaded")
-        if loaded:
-            lines.append(f"  loaded from the store on disk: {loaded} of {self.compiles}, in {self.load_ms:.1f} ms")
-        if self.variables:
-            writes = f", writes {', '.join(self.assigned)}" if self.assigned else ""
-            lines.append(f"  Variables: reads {', '.join(self.variables)}{writes}")
-        if self.autocast != "off":
-            lines.append(f"  autocast: {self.autocast}")
-        if self.memory is not None:
-            lines.extend(self.memory.lines())
-        if self.captured:
-            lines.append(f"  captured tensors: {self.captured}")
-        lines.extend(f"  relies on: {guard}" for guard in self.guards[:_SHOWN])
-        if len(self.guards) > _SHOWN:
-            lines.append(f"  relies on: {len(self.guards) - _SHOWN} more, in .guards")
-        lines.extend(f"  changed when it was traced, and only then: {effect}" for effect in self.effects)
-        telling = [one for one in self.passes if one.note or one.nodes_before != one.nodes_after]
-        lines.extend(f"  pass {record}" for record in telling)
-        quiet = len(self.passes) - len(telling)
-        if quiet:
-            spent = sum(one.milliseconds for one in self.passes if one not in telling)
-            lines.append(f"  {quiet} other runs of passes changed nothing, {spent:.2f} ms")
-        return "\n".join(lines)
+        return "\n".join(trace_item(self).lines())
 
 
 class Explanation(Sequence[TraceRecord]):
-    """The records of a compiled function's traces: a sequence, printable, and a table in notebooks.
+    """The records of a compiled function's traces: a sequence that is printed, a table, a tree and a page.
 
     Attributes:
         name: the function's.
@@ -148,19 +131,38 @@ class Explanation(Sequence[TraceRecord]):
 
     __repr__ = __str__
 
+    def table(self) -> Table:
+        """Return one row per trace, for a `rich` console."""
+        from hybridflow.tracing.explain_views import table_of
+
+        return table_of(self)
+
+    def tree(self) -> Tree:
+        """Return everything as a tree for a `rich` console: traces, their reasons, passes and executables, and advice.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> f = hf.compile(lambda x: hf.tanh(x) * 2)
+            >>> _ = f(hf.asarray([1.0]))
+            >>> [str(branch.label) for branch in f.explain().tree().children[0].children][0]
+            'why: first call'
+        """
+        from hybridflow.tracing.explain_views import tree_of
+
+        return tree_of(self)
+
+    def __rich__(self) -> Tree:
+        return self.tree()
+
+    def to_html(self, path: str | PathLike[str]) -> None:
+        """Write everything as one page that needs no network.
+
+        Args:
+            path: the file.
+        """
+        write_text(path, page(f"Why {self.name} was traced", self._repr_html_()))
+
     def _repr_html_(self) -> str:
-        columns = ("trace", "called at", "arguments", "why", "trace, passes, lower, XLA", "nodes")
-        table = table_html(columns, [_cells(record) for record in self._records])
-        advice = "".join(
-            f"<li><b>{escape(str(one.line))}</b>: {escape(one.text)}. {escape(one.hint)}</li>" for one in self.advice
-        )
-        return f"<p><b>{escape(self.name)}</b></p>{table}<ul>{advice}</ul>"
+        from hybridflow.tracing.explain_views import html_of
 
-
-def _cells(record: TraceRecord) -> tuple[str, ...]:
-    milliseconds = record.trace_ms, record.passes_ms, record.lower_ms, record.xla_ms
-    return (
-        str(record.number), str(record.call_site),
-        ", ".join(f"{name}: {value}" for name, value in record.signature.items()), record.reason,
-        ", ".join(f"{one:.1f}" for one in milliseconds) + " ms", str(record.nodes),
-    )  # fmt: skip
+        return html_of(self)

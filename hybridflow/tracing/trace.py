@@ -37,9 +37,11 @@ from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import CONSTANT, Graph
 from hybridflow.ir.variables import ArgumentVariable, VariableState
 from hybridflow.passes import PASSES, run_passes
+from hybridflow.passes.left import outlined_in, recomputed_in
 from hybridflow.tracing.budget import compile_within
 from hybridflow.tracing.calls import check_unchanged, output_tensor
 from hybridflow.tracing.dynamic import sizes_of, symbol_places, symbolic_specs
+from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.leaves import TracedLeaves, freed_edge
 from hybridflow.tracing.numbers import Numbers
@@ -151,6 +153,8 @@ class Trace:
         record.passes = tuple(passes)
         record.passes_ms = sum(one.milliseconds for one in passes)
         record.nodes = len(self.graph.nodes)
+        record.outlined = outlined_in(self.graph)
+        record.recomputed = recomputed_in(self.graph)
         record.captured = len(self.captures)
         record.variables = tuple([state.variable.name for state in self.states])
         record.assigned = tuple([self.states[index].variable.name for index in self.assigned])
@@ -286,7 +290,8 @@ class Trace:
 
     def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
         made, graph = self.compiled(sizes, device)
-        self.record.add(made)
+        names = {index: self.graph.inputs[index].attrs["name"] for index in made.donated}
+        self.record.add(ExecutableRecord.of(made, sizes, device, names))
         if not self.symbolic and device is None:
             self.only = made
             self.graph = graph

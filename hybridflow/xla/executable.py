@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
 
 import jax
 
@@ -17,17 +17,19 @@ from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
+from hybridflow.core.node import Node
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import NAMER, lower_graph
 from hybridflow.ir.fusion import reads_never
 from hybridflow.ir.graph import Graph
+from hybridflow.xla.scopes import Namer, fusions, naming
 from hybridflow.xla.store.keeping import Entry, entry_for
 
 T = TypeVar("T")
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Executable:
     """A graph compiled for given shapes.
 
@@ -39,6 +41,9 @@ class Executable:
         xla_ms: XLA's compilation, milliseconds; 0 if it was loaded.
         load_ms: finding and loading it in the store, milliseconds; 0 if it was not there.
         store: what the store did: ``loaded``, ``stored``, or why it did neither.
+        options: XLA's compiler options.
+        donated: positions of the inputs whose buffers the outputs may reuse.
+        namer: what named the program's instructions after the graph's nodes.
     """
 
     call: Callable[..., Any]
@@ -48,6 +53,13 @@ class Executable:
     xla_ms: float
     load_ms: float
     store: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    donated: tuple[int, ...] = ()
+    namer: Namer = field(default_factory=Namer)
+
+    def fusions(self) -> dict[str, tuple[Node, ...]]:
+        """Return the kernels that compute several instructions, by name, with the graph's nodes in each."""
+        return fusions(self.compiled.as_text(), self.namer)
 
 
 def is_wide(graph: Graph) -> bool:
@@ -96,10 +108,12 @@ def compile_graph(
     if takes_false:
         arguments.append(NEVER_SPEC)
     wide = is_wide(graph)
-    steps = _Steps(lambda: function.lower(*arguments), wide)
+    profiling = cast("Namer | None", NAMER.get())
+    namer = profiling or Namer(graph=graph)
+    steps = _Steps(lambda: function.lower(*arguments), wide, namer)
     with steps.context():
         entry: Entry | str = "not stored: it calls Python functions"
-        if NAMER.get() is not None:
+        if profiling is not None:
             entry = "not stored: it is profiled"
         elif not calls_host:
             entry = entry_for(
@@ -117,21 +131,26 @@ def compile_graph(
         call = _wide_call(call)
     if calls_host:
         call = _session_call(call)
-    return Executable(call, compiled, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"], done)
+    return Executable(
+        call, compiled, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"], done, options, donated, namer
+    )
 
 
 class _Steps:
     """The steps of one compilation, each done when it is asked for, once, and timed."""
 
-    def __init__(self, lower: Callable[[], Any], wide: bool) -> None:
+    def __init__(self, lower: Callable[[], Any], wide: bool, namer: Namer) -> None:
         self.ms = {"lower": 0.0, "load": 0.0, "xla": 0.0}
         self._lower = lower
         self._lowered: Any = None
         self._wide = wide
+        self._namer = namer
 
-    def context(self) -> AbstractContextManager[Any]:
-        """Return the context in which jax keeps the dtypes of the graph."""
-        return enable_x64() if self._wide else nullcontext()
+    @contextmanager
+    def context(self) -> Generator[None]:
+        """Keep the dtypes of the graph, and name what is lowered after its nodes."""
+        with enable_x64() if self._wide else nullcontext(), naming(self._namer):
+            yield
 
     def timed(self, step: str, run: Callable[[], T]) -> T:
         """Do a step, which may have lowered the graph on the way."""

@@ -12,6 +12,7 @@ import jax
 
 from hybridflow.core.node import Node
 from hybridflow.ir.evaluate import NAMER
+from hybridflow.ir.graph import Graph
 
 _NAME = re.compile(r"hfn(\d+)")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.$-]+) \(.*\{\s*$")
@@ -26,15 +27,20 @@ _FUSION = re.compile(r" fusion\(")
 class Namer:
     """Names the nodes of a graph while it is lowered.
 
+    Args:
+        suffix: what is added to the program's name.
+        graph: the graph. Its nodes are numbered as they stand in it, so that equal graphs give the same names and one
+            can read an executable that another made. Nodes of no graph are numbered as they are lowered.
+
     Attributes:
         suffix: what is added to the program's name.
         nodes: the nodes, by number.
     """
 
-    def __init__(self, suffix: str) -> None:
+    def __init__(self, suffix: str = "", graph: Graph | None = None) -> None:
         self.suffix = suffix
-        self.nodes: list[Node] = []
-        self._numbers: dict[Node, int] = {}
+        self.nodes: list[Node] = [] if graph is None else list(dict.fromkeys(graph.walk()))
+        self._numbers: dict[Node, int] = {node: number for number, node in enumerate(self.nodes)}
 
     def __call__(self, node: Node) -> AbstractContextManager[Any]:
         """Return the scope in which a node is lowered."""
@@ -47,7 +53,7 @@ class Namer:
     def node(self, op_name: str) -> Node | None:
         """Return the innermost node in an instruction's name."""
         found = _NAME.findall(op_name)
-        return self.nodes[int(found[-1])] if found else None
+        return self.nodes[int(found[-1])] if found and int(found[-1]) < len(self.nodes) else None
 
 
 @contextmanager
@@ -71,11 +77,13 @@ class Instruction(NamedTuple):
         nodes: the nodes that it computes; a fusion computes several.
         computation: the part of the program that it is in: a loop's body is one of its own.
         runs_others: whether it runs other parts: a loop, a branch, a call.
+        fused: the part of the program that a fusion is, empty for others.
     """
 
     nodes: tuple[Node, ...]
     computation: str
     runs_others: bool
+    fused: str = ""
 
 
 def instructions(hlo: str, namer: Namer) -> dict[str, Instruction]:
@@ -102,7 +110,21 @@ def instructions(hlo: str, namer: Namer) -> dict[str, Instruction]:
             near = [node for other in readers[name] for node in nodes[other]]
             near = near or [node for other in one.operands for node in nodes.get(other, ())]
             nodes[name] = tuple(dict.fromkeys(near))
-    return {name: Instruction(nodes[name], one.computation, one.runs_others) for name, one in found.items()}
+    return {
+        name: Instruction(nodes[name], one.computation, one.runs_others, one.fused) for name, one in found.items()
+    }
+
+
+def fusions(hlo: str, namer: Namer) -> dict[str, tuple[Node, ...]]:
+    """Return the fusions of a program by name, each with the nodes that it computes in one kernel.
+
+    Args:
+        hlo: the text of the optimised program.
+        namer: what named the nodes.
+    """
+    found = instructions(hlo, namer)
+    inside = {one.fused for one in found.values()}
+    return {name: one.nodes for name, one in found.items() if one.fused and one.computation not in inside}
 
 
 class _Line(NamedTuple):
@@ -128,7 +150,7 @@ def _parsed(hlo: str) -> dict[str, _Line]:
             body = line[match.end() :].split(", metadata=", 1)[0]
             called = _CALLS.search(body) if _FUSION.search(body) else None
             operands = _OPERAND.findall(body.split("), ", 1)[0])
-            names = _OP_NAME.findall(line)
+            names = [name for several in _OP_NAME.findall(line) for name in several.split(";")]
             fused = called[1] if called else ""
             found[match[1]] = _Line(names, computation, operands, fused, bool(_RUNS_OTHERS.search(body)))
     return found

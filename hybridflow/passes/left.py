@@ -1,0 +1,75 @@
+"""What passes left in a graph that is executed: graphs that are called, and what checkpoints compute again."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+from hybridflow.core.node import Node, Where, is_gradient, where_file_line
+from hybridflow.ir.costs import node_costs
+from hybridflow.ir.fusion import OUTLINED, TIED
+from hybridflow.ir.graph import Graph, nested_graphs
+from hybridflow.passes.recompute import Recomputed
+
+
+class Outlined(NamedTuple):
+    """A graph that is compiled once and called.
+
+    Attributes:
+        where: the place of the user's code that it begins with.
+        nodes: how many nodes it has.
+        calls: how often it is called.
+    """
+
+    where: Where | None
+    nodes: int
+    calls: int
+
+
+def outlined_in(graph: Graph) -> tuple[Outlined, ...]:
+    """Return the graphs that a graph calls."""
+    calls = Counter(node.attrs["graph"] for one in _distinct(graph) for node in one.nodes if node.op is OUTLINED)
+    return tuple([Outlined(_first(inner), len(inner.nodes), count) for inner, count in calls.items()])
+
+
+def _first(graph: Graph) -> Where | None:
+    return next((node.where for node in graph.nodes if node.inputs), None)
+
+
+def recomputed_in(graph: Graph) -> tuple[Recomputed, ...]:
+    """Return what a graph computes again for its checkpoints, per line of the user's code."""
+    again = {node for one in _distinct(graph) for node in _second_runs(one)}
+    found: defaultdict[tuple[str, int] | None, list[tuple[Node, int]]] = defaultdict(list)
+    if again:
+        for one in node_costs(graph, graph.dims.hints):
+            if one.node in again:
+                found[where_file_line(one.node.where)].append((one.node, one.cost.flops))
+    return tuple([
+        Recomputed(
+            rows[0][0].where, dict(Counter(node.op.name for node, _ in rows)), sum(flops for _, flops in rows)
+        )
+        for rows in found.values()
+    ])  # fmt: skip
+
+
+def _second_runs(graph: Graph) -> list[Node]:
+    """Return the nodes that checkpoints run again: what is computed of tied values, up to the gradient."""
+    reached: dict[Node, None] = {}
+    for node in graph.nodes:
+        forward = not is_gradient(node.where) and any(edge is not None and edge[0] in reached for edge in node.inputs)
+        if node.op is TIED or (reached and forward):
+            reached[node] = None
+    return [node for node in reached if node.op is not TIED]
+
+
+def _distinct(graph: Graph) -> list[Graph]:
+    """Return a graph and those nested in it, each once."""
+    found = {graph: None}
+    waiting = [graph]
+    while waiting:
+        for node in waiting.pop().nodes:
+            for inner in nested_graphs(node) if "nested" in node.op.traits else ():
+                if inner not in found:
+                    found[inner] = None
+                    waiting.append(inner)
+    return list(found)

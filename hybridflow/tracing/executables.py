@@ -1,0 +1,103 @@
+"""What each executable of a trace is: XLA's options, the buffers it takes over, and what was fused."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from hybridflow.core.node import Node, short_where
+from hybridflow.passes.recompute import Recomputed
+from hybridflow.xla.executable import Executable
+
+
+class Fused(NamedTuple):
+    """Operations that run as one kernel.
+
+    Attributes:
+        name: XLA's name of the kernel.
+        operations: their names, and how often each is in it.
+        lines: the lines of the user's code that they come from, ``file:line``.
+    """
+
+    name: str
+    operations: dict[str, int]
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = f" at {', '.join(self.lines)}" if self.lines else ""
+        return f"{counted(self.operations)}{lines}"
+
+
+@dataclass(frozen=True)
+class ExecutableRecord:
+    """One executable of a trace.
+
+    Attributes:
+        sizes: the open sizes that it was compiled for.
+        device: the device that it was asked for, ``default`` if for none.
+        lower_ms, xla_ms, load_ms: what it cost, milliseconds.
+        store: what the store on disk did.
+        options: XLA's compiler options.
+        donated: the Variables whose buffers it takes over for their new values.
+    """
+
+    sizes: Mapping[str, int]
+    device: str
+    lower_ms: float
+    xla_ms: float
+    load_ms: float
+    store: str
+    options: Mapping[str, Any]
+    donated: tuple[str, ...]
+    _made: weakref.ref[Executable] = field(repr=False, compare=False)
+    _fused: list[tuple[Fused, ...]] = field(repr=False, compare=False, default_factory=list[tuple[Fused, ...]])
+
+    @classmethod
+    def of(
+        cls, made: Executable, sizes: Mapping[str, int], device: Any, names: Mapping[int, str]
+    ) -> ExecutableRecord:
+        """Return the record of an executable.
+
+        Args:
+            made: the executable, which the record does not keep alive.
+            sizes: the size of each symbol.
+            device: the jax device it is for, None for the default one.
+            names: of the graph's inputs, by position.
+        """
+        return cls(
+            dict(sizes), "default" if device is None else f"{device.platform}:{device.id}", made.lower_ms, made.xla_ms,
+            made.load_ms, made.store, dict(made.options), tuple([names[index] for index in made.donated]),
+            weakref.ref(made),
+        )  # fmt: skip
+
+    def fused(self) -> tuple[Fused, ...] | None:
+        """Return the kernels that compute several operations, the largest first.
+
+        Returns:
+            The kernels; None if the executable was dropped from the cache before this was first asked.
+        """
+        made = self._made()
+        if not self._fused and made is not None:
+            found = [_fused(name, nodes) for name, nodes in made.fusions().items()]
+            several = [one for one in found if sum(one.operations.values()) > 1]
+            self._fused.append(tuple(sorted(several, key=lambda one: -sum(one.operations.values()))))
+        return self._fused[0] if self._fused else None
+
+
+def _fused(name: str, nodes: tuple[Node, ...]) -> Fused:
+    working = [node for node in nodes if not node.op.has("source")]
+    lines = dict.fromkeys([short_where(node.where) for node in working])
+    return Fused(name, dict(Counter(node.op.name for node in working)), tuple([line for line in lines if line]))
+
+
+def counted(operations: Mapping[str, int]) -> str:
+    """Return operations and how often each is there, as text."""
+    return ", ".join([name if times == 1 else f"{name} x{times}" for name, times in operations.items()])
+
+
+def again_text(one: Recomputed) -> str:
+    """Return what is computed again at a line, as text."""
+    return f"{counted(one.operations)} at {short_where(one.where) or 'an unknown line'}, {one.flops:,} FLOPs"
