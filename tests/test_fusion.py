@@ -56,7 +56,7 @@ def test_a_break_is_the_identity_and_xla_does_not_look_through_it():
     np.testing.assert_allclose(exp, np.exp(np.tanh(x)), rtol=1e-6)
     np.testing.assert_allclose(product, np.exp(np.tanh(x)) @ np.tanh(x), rtol=1e-4, atol=1e-4)
     text = compile_graph(graph, sizes={}).compiled.as_text()
-    assert text.count(" conditional(") == 1
+    assert text.count(" call(") == 1
     assert text.count(" tanh(") == 1
 
 
@@ -77,7 +77,7 @@ def test_an_outlined_graph_is_one_function_however_often_it_is_called():
     for result, wanted in zip(evaluate(twice, [x, w], run_eagerly), expected, strict=True):
         np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
     assert made.lower().as_text().count("func.func private @block") == 1
-    assert made.compiled.as_text().count(" call(") == 2
+    assert made.compiled.as_text().count(" call(") == 2 * 2  # of the block, and of the break in it
 
 
 @pytest.mark.parametrize("op", [BREAK, OUTLINED])

@@ -2,8 +2,9 @@
 
 XLA:CPU copies a chain of cheap operations into everything that reads its end, so that a deep network as a plain loop
 computes its first layers once more in every later one. It looks through `optimization_barrier`, which it removes
-before it fuses, but not into a conditional whose condition it does not know. So a program with breaks in it has one
-more input, which is always False: `never`.
+before it fuses, but not into a function that it must not inline, nor past a condition that it does not know. So a
+break is a call of the identity, and a program for the CPU with breaks in it has one more input, which is always
+False: `never`.
 """
 
 from __future__ import annotations
@@ -62,10 +63,11 @@ def call_with_false(call: Callable[..., Any], device: Any) -> Callable[..., Any]
 
 def fusion_break(x: Any) -> Any:
     """Lower a value that is computed once, whatever reads it."""
-    condition = never()
-    if condition is None:
+    if never() is None:
         return lax.optimization_barrier(x)
-    return lax.cond(condition, jnp.zeros_like, _same, x)
+    # A conditional would do as well, but costs XLA about three times as much and copies the value.
+    with set_xla_metadata(inlineable="false"):
+        return _identity(x)
 
 
 def after(x: Any, then: Any) -> Any:
@@ -76,7 +78,8 @@ def after(x: Any, then: Any) -> Any:
     return jnp.where(condition & (jnp.ravel(then)[0] == 0), jnp.zeros_like(x), x)
 
 
-def _same(x: Any) -> Any:
+@jax.jit
+def _identity(x: Any) -> Any:
     return x
 
 

@@ -38,7 +38,7 @@ def fusion_breaks(graph: Graph, context: PassContext) -> Graph:
     convolutions with residuals 0.8 / 0.9 / 0.9 / 4.5 s and 27 / 27 / 28 / 34 ms, an LSTM 2.1 / 2.1 / 2.1 / 6.4 s and
     3 / 3 / 4 / 21 ms. The layers of a plain network stay apart by themselves.
 
-    A break costs XLA about 10 ms, 10 % for a transformer of two layers: graphs that would get fewer than 10 get none.
+    A break costs XLA some milliseconds: graphs that would get fewer than 10 get none.
 
     Before (where 1 is enough):
         graph f(%x: f32[2], %w: f32[2]) -> (f32[2], f32[2]) {
