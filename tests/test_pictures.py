@@ -362,3 +362,32 @@ def test_a_large_graph_opens_folded(tmp_path: Path):
     script = "return ['.box', '.group'].map((kind) => document.querySelectorAll(`#graph ${kind}`).length);"
     shown, groups = in_browser(page, script, tmp_path)
     assert shown < 20 < groups
+
+
+@browser
+@pytest.mark.browser
+def test_a_step_opens_at_its_first_change(tmp_path: Path):
+    def fn(x):
+        for i in range(30):
+            x = hf.tanh(x) * (i + 2)
+        return hf.negative(hf.exp(x) + hf.exp(x))
+
+    page = hf.compile(fn).lower(X).passes()._page()
+    script = """
+      const pane = document.querySelector(".pair > div");
+      const inside = () => {
+        const frame = pane.getBoundingClientRect();
+        return [...pane.querySelectorAll(".marked")].map((one) => {
+          const box = one.getBoundingClientRect();
+          return box.top >= frame.top && box.bottom <= frame.bottom;
+        });
+      };
+      const result = { scrolled: pane.scrollTop, open: inside() };
+      const button = pane.querySelector("button");
+      button.click();
+      return { ...result, next: inside(), panes: document.querySelectorAll(".pair > div").length };
+    """
+    seen = in_browser(page, script, tmp_path)
+    assert seen["scrolled"] > 0
+    assert any(seen["open"])
+    assert any(seen["next"])

@@ -9,12 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from hybridflow.analysis.memory import Memory, bytes_of, format_size, memory_of
+from hybridflow.analysis.memory_picture import timeline_svg
+from hybridflow.backend.files import write_text
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.html import page, paragraphs_html, rich_table_html, table_html
 from hybridflow.core.node import where_file_line
 from hybridflow.ir.costs import Cost, NodeCost, Sizes, node_costs, total
 from hybridflow.tracing.costing import Costing
@@ -226,7 +230,7 @@ class CostReport:
         return [self._total_table(), self._line_table(), self._memory_table(), *self._activation_table()]
 
     def _total_table(self) -> Table:
-        table = Table(title=f"Cost of one call of {self.name}", title_justify="left", show_header=False)
+        table = Table(title=Text(f"Cost of one call of {self.name}"), title_justify="left", show_header=False)
         cost = self.total
         table.add_row("FLOPs", _count(cost.flops), f"{_count(cost.macs)} multiply-adds")
         remark = "operations run one by one; fused ones move less"
@@ -281,6 +285,21 @@ class CostReport:
 
     __repr__ = __str__
 
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self.tables()
+        yield from map(Text, self.notes)
+
+    def _repr_html_(self) -> str:
+        return "".join(map(rich_table_html, self.tables())) + paragraphs_html("\n".join(self.notes))
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the tables, memory over the call, what is stored at the peak, and every operation as one page.
+
+        Args:
+            path: the file; the page needs no network.
+        """
+        write_text(path, page(f"Cost of one call of {self.name}", cost_body(self)))
+
 
 _REMARKS = (
     "XLA counts the body of a loop once whatever its number of steps, and both sides of a branch.",
@@ -326,6 +345,27 @@ def report_of(costing: Costing) -> CostReport:
         costing.name, nodes, tuple(_lines(found, memory, costing.sizes)), total(found), memory,
         tuple(_notes(found, costing)), costing.sizes, costing,
     )  # fmt: skip
+
+
+def cost_body(found: CostReport) -> str:
+    """Return a report as the body of a page: its tables, memory over the call, the peak, and every operation."""
+    first, *others = [rich_table_html(table) for table in found.tables()]
+    parts = [first, paragraphs_html("\n".join(found.notes))]
+    picture = timeline_svg(found.memory, found.name)
+    if picture:
+        parts.append(f"<figure>{picture}</figure>")
+    parts += others
+    if found.memory.at_peak:
+        rows = [(format_size(one.bytes), one.spec, one.name, _short(one.line)) for one in found.memory.at_peak]
+        parts.append("<p><b>Stored at the peak</b></p>" + table_html(("bytes", "array", "operation", "line"), rows))
+    nodes = [
+        (one.name, one.result, _count(one.flops), format_size(one.read + one.written), _count(one.runs),
+         _short(one.line), one.note)
+        for one in found.nodes
+    ]  # fmt: skip
+    table = table_html(("operation", "result", "FLOPs", "moved", "runs", "line", ""), nodes)
+    parts.append(f"<details><summary><b>Every operation: {len(nodes)}</b></summary>{table}</details>")
+    return "\n".join(parts)
 
 
 def _row(one: NodeCost) -> NodeRow:
@@ -440,7 +480,7 @@ def _wide(table: Table, titles: Sequence[str], rows: Sequence[Sequence[str]]) ->
         numbers = title in ("FLOPs", "share", "moved", "kept", "bytes")
         table.add_column(title, justify="right" if numbers else "left", no_wrap=True, min_width=0 if last else needed)
     for cells in rows:
-        table.add_row(*cells)
+        table.add_row(*map(Text, cells))  # code may look like markup
     return table
 
 

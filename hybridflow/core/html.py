@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -18,9 +22,19 @@ svg { max-width: 100%; height: auto; }
 
 def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return an HTML table."""
-    lines = ["<table>", "<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>"]
+    lines = ["<table>"]
+    if head:
+        lines.append("<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>")
     lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
     return "\n".join([*lines, "</table>"])
+
+
+def rich_table_html(table: Table) -> str:
+    """Return a table of `rich` as an HTML table, under its title."""
+    rows = list(zip(*[map(str, column.cells) for column in table.columns], strict=True))
+    head = [str(column.header) for column in table.columns] if table.show_header else []
+    title = f"<p><b>{escape(str(table.title))}</b></p>" if table.title else ""
+    return title + table_html(head, rows)
 
 
 def paragraphs_html(text: str) -> str:

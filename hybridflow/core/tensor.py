@@ -286,6 +286,16 @@ class Tensor(TensorMethods):
     def __repr__(self) -> str:
         return format_tensor("Tensor", self)
 
+    def __rich__(self) -> Any:
+        from hybridflow.core.show import rich_tensor
+
+        return rich_tensor("Tensor", self)
+
+    def _repr_html_(self) -> str:
+        from hybridflow.core.show import html_tensor
+
+        return html_tensor("Tensor", self)
+
 
 def make_tensor(value: Any, edge: Edge | None = None) -> Tensor:
     """Wrap an array that nobody else will write to."""

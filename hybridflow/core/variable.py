@@ -336,6 +336,16 @@ class Variable(TensorMethods):
     def __repr__(self) -> str:
         return format_tensor("Variable", make_tensor(self.current()), self._name)
 
+    def __rich__(self) -> Any:
+        from hybridflow.core.show import rich_tensor
+
+        return rich_tensor("Variable", make_tensor(self.current()), self._name)
+
+    def _repr_html_(self) -> str:
+        from hybridflow.core.show import html_tensor
+
+        return html_tensor("Variable", make_tensor(self.current()), self._name)
+
 
 def current_values(variables: Sequence[Variable]) -> list[Any]:
     """Return the raw value of each, as `current` does, while `WRITES` is held."""

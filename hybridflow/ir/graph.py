@@ -216,6 +216,11 @@ class Graph:
 
     __repr__ = __str__
 
+    def __rich__(self) -> Any:
+        from hybridflow.ir.printer import highlighted
+
+        return highlighted(str(self))
+
     def __hash__(self) -> int:
         return id(self)
 

@@ -294,3 +294,15 @@ def _exact_as_text(array: np.ndarray[Any, Any]) -> bool:
     parts = np.stack([array.real, array.imag]) if array.dtype.kind == "c" else array
     again = read_elements([float(_element(x)) for x in parts.flat], parts.shape, parts.dtype)
     return again.tobytes() == parts.tobytes()
+
+
+def highlighted(text: str) -> Any:
+    """Return the text of a graph in colours, for a `rich` console."""
+    from rich.text import Text
+
+    found = Text(text)
+    found.highlight_regex(r"(?<= = )\w+(?=\()", "bold cyan")
+    found.highlight_regex(r"\b(?:graph|return)\b", "bold")
+    found.highlight_regex(r"(?<= : )[^#\n{]*", "green")
+    found.highlight_regex(r"  # [^\n]*", "dim")
+    return found

@@ -18,6 +18,7 @@ text { font: 11px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; 
 .arrow { fill: none; stroke: #8593a0; stroke-width: 1; }
 """
 _LEGEND = 26.0
+_MARKED = ' class="marked"'
 
 
 def svg_of(diagram: Diagram, tip: str = "tip") -> str:
@@ -101,9 +102,9 @@ def _box(box: Box, frame: Frame, fill: str) -> str:
         for number, line in enumerate((box.title, *box.lines))
     ]
     tip = f"<title>{escape(box.where)}</title>" if box.where else ""
-    width = 2.5 if box.mark else 1
+    marked, width = (_MARKED, 2.5) if box.mark else ("", 1)
     return (
-        f'<g>{tip}<rect {_at(frame)} rx="5" fill="{fill}" stroke="{edge}" stroke-width="{width}"/>'
+        f'<g{marked}>{tip}<rect {_at(frame)} rx="5" fill="{fill}" stroke="{edge}" stroke-width="{width}"/>'
         f"{''.join(lines)}</g>"
     )
 

@@ -1,0 +1,165 @@
+"""Tensors as terminals and notebooks show them: what is in them at a glance, and the values of small ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+from rich.text import Text
+
+from hybridflow.core.device import device_string
+from hybridflow.core.spec import TensorSpec
+from hybridflow.core.tensor import Tensor, host_array
+from hybridflow.core.units import format_bytes
+
+SMALL = 60
+"""Up to so many elements the values are shown beside the summary."""
+BINS = 20
+"""Bars of a histogram."""
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the elements of a tensor are.
+
+    Attributes:
+        low, high, mean, deviation: of the finite elements (magnitudes, if they are complex; True is 1); None if there
+            are none.
+        nans, infinities, zeros: how many elements are so.
+        bars: how many finite elements are in each of `BINS` equal parts of the range; empty if
+            they are all equal or there are fewer than that.
+    """
+
+    low: float | None
+    high: float | None
+    mean: float | None
+    deviation: float | None
+    nans: int
+    infinities: int
+    zeros: int
+    bars: tuple[int, ...]
+
+
+def summary_of(array: np.ndarray[Any, Any]) -> Summary:
+    """Return a summary of an array of numbers or truth values."""
+    with np.errstate(all="ignore"):
+        zeros = int(array.size - np.count_nonzero(array))
+        numbers = _real(array)
+        nans, infinities = int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())
+        if nans or infinities:
+            numbers = numbers[np.isfinite(numbers)]
+        if not numbers.size:
+            return Summary(None, None, None, None, nans, infinities, zeros, ())
+        low, high = numbers.min().item(), numbers.max().item()
+        mean, deviation = float(numbers.mean(dtype=np.float64)), float(numbers.std(dtype=np.float64))
+        # Halves: a range of float64 may be larger than float64.
+        drawn = high > low and array.size >= BINS and array.dtype != bool
+        halves = np.histogram(numbers / 2, BINS, (low / 2, high / 2))[0].tolist() if drawn else ()
+    return Summary(low, high, mean, deviation, nans, infinities, zeros, tuple(halves))
+
+
+def _real(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array in a dtype that NumPy can do statistics in."""
+    if array.dtype == bool:
+        return array.astype(np.uint8)
+    if array.dtype.kind == "c":
+        return np.abs(array)
+    return array if array.dtype.kind in "iuf" else array.astype(np.float32)
+
+
+def facts_of(array: np.ndarray[Any, Any], found: Summary) -> list[str]:
+    """Return what a summary says, in short texts."""
+    facts = [f"n={array.size:,}", format_bytes(array.nbytes)]
+    if array.dtype == bool:
+        return [*facts, f"{array.size - found.zeros:,} True"]
+    if found.low is not None and array.size > 1:
+        name = "|x|" if array.dtype.kind == "c" else "x"
+        facts += [f"{name}∈[{_short(found.low)}, {_short(found.high)}]", f"mean={_short(found.mean)}"]
+        facts.append(f"sd={_short(found.deviation)}")
+    if found.zeros and array.size > 1:
+        facts.append("all zeros" if found.zeros == array.size else f"zeros {found.zeros / array.size:.2g}")
+    return facts
+
+
+def warnings_of(found: Summary) -> list[str]:
+    """Return what is likely wrong with the elements."""
+    counts = ("NaN", found.nans), ("Inf", found.infinities)
+    return [f"{count:,} {name}!" for name, count in counts if count]
+
+
+def _short(number: float | None) -> str:
+    return f"{number}" if isinstance(number, int) else f"{number:.4g}"
+
+
+def rich_tensor(kind: str, tensor: Tensor, name: str | None = None) -> Text:
+    """Return a tensor as a text in colours.
+
+    Args:
+        kind: ``Tensor`` or ``Variable``.
+        tensor: the tensor.
+        name: the Variable's.
+    """
+    text = Text()
+    text.append(_title(kind, tensor.spec, name), style="bold cyan")
+    if tensor._value is None:
+        return text.append(" traced: it has no values yet", style="dim")
+    array = host_array(tensor)
+    found = summary_of(array)
+    text.append(f" {' '.join(facts_of(array, found))}")
+    for warning in warnings_of(found):
+        text.append(f" {warning}", style="bold red")
+    if found.bars:
+        text.append(f" {blocks(found.bars)}", style="green")
+    text.append(_place(tensor), style="dim")
+    if array.size <= SMALL:
+        text.append(f"\n{_values(array)}")
+    return text
+
+
+def html_tensor(kind: str, tensor: Tensor, name: str | None = None) -> str:
+    """Return a tensor as HTML: see `rich_tensor`."""
+    title = f"<b>{escape(_title(kind, tensor.spec, name))}</b>"
+    if tensor._value is None:
+        return f"<div>{title} traced: it has no values yet</div>"
+    array = host_array(tensor)
+    found = summary_of(array)
+    wrong = "".join(f' <b style="color: #a40000">{escape(text)}</b>' for text in warnings_of(found))
+    facts = escape(" ".join(facts_of(array, found)))
+    values = f"<pre>{escape(_values(array))}</pre>" if array.size <= SMALL else ""
+    return f"<div>{title} {facts}{wrong} {_bars_svg(found)}{escape(_place(tensor))}{values}</div>"
+
+
+def blocks(bars: tuple[int, ...]) -> str:
+    """Return a histogram as characters; a bar with anything in it is not empty."""
+    most = max(bars)
+    return "".join(_BLOCKS[0 if not one else max(1, round(one / most * (len(_BLOCKS) - 1)))] for one in bars)
+
+
+def _bars_svg(found: Summary) -> str:
+    if not found.bars:
+        return ""
+    most = max(found.bars)
+    heights = [18 * one / most if not one else max(1.0, 18 * one / most) for one in found.bars]
+    drawn = "".join(
+        f'<rect x="{5 * index}" y="{18 - height:.1f}" width="4" height="{height:.1f}"/>'
+        for index, height in enumerate(heights)
+    )
+    size = f'width="{5 * len(heights)}" height="18"'
+    label = f'role="img" aria-label="histogram from {_short(found.low)} to {_short(found.high)}"'
+    return f'<svg {size} {label} fill="#1f5fa8" style="vertical-align: middle">{drawn}</svg>'
+
+
+def _title(kind: str, spec: TensorSpec, name: str | None) -> str:
+    return f"{kind} {name} {spec}" if name else f"{kind} {spec}"
+
+
+def _place(tensor: Tensor) -> str:
+    place = device_string(tensor._value)
+    return "" if place == "cpu" else f" on {place}"
+
+
+def _values(array: np.ndarray[Any, Any]) -> str:
+    return np.array2string(array, separator=", ")
