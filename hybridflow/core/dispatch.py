@@ -12,6 +12,7 @@ import numpy as np
 from hybridflow.backend.host import RUNNER, run_quietly, runner
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
+from hybridflow.backend.parallel import LARGE
 from hybridflow.core.attrs import attrs_key
 from hybridflow.core.context import CONTEXT, Context
 from hybridflow.core.device import default_is_host, device_of, device_string
@@ -27,7 +28,9 @@ _ndarray = np.ndarray
 _NO_ATTRS: dict[str, Any] = {}
 
 
-def bind(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) -> Any:
+def bind(  # noqa: C901 (every call would cost)
+    op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS
+) -> Any:
     """Apply an op to tensors: execute it, or add it to the graph being traced.
 
     Args:
@@ -53,6 +56,8 @@ def bind(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS) 
         if type(value) is not _ndarray:
             return bind_eagerly(op, inputs, attrs, context)
         dtypes = dtypes << 10 | value.dtype.num
+        if value.size >= LARGE:
+            kernel = op.large_kernel
     if dtypes not in op.accepted:  # `execute` accepts what the op takes and its kernel is good at
         return bind_eagerly(op, inputs, attrs, context)
     try:

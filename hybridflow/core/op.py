@@ -11,6 +11,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast
 
 import numpy as np
 
+from hybridflow.backend.parallel import for_large
 from hybridflow.core.errors import ArgumentError, message
 
 P = ParamSpec("P")
@@ -229,6 +230,7 @@ class Op:
     ulp: float = 4.0
     public: Callable[..., Any] | None = None
     fast_kernel: Callable[..., Any] | None = field(default=None, init=False, repr=False)
+    large_kernel: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     plain: bool = field(default=False, init=False, repr=False)
     host_rule: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     looked_at: tuple[int, ...] | None = field(default=None, init=False, repr=False)
@@ -239,13 +241,15 @@ class Op:
     def __post_init__(self) -> None:
         """Derive what the fast paths ask of every call.
 
-        `fast_kernel` is the kernel if it needs no ``residuals``; `plain` says that the rule runs on bare arrays as
+        `fast_kernel` is the kernel if it needs no ``residuals``, and `large_kernel` does the same to large arrays, in
+        several threads where NumPy's own function is the kernel; `plain` says that the rule runs on bare arrays as
         it is; `host_rule` is a rule's form for the host; `whole` that all its rule looks at is saved if all of its
         inputs are connected, though not otherwise.
         """
         self.host_rule = getattr(self.vjp, "host", None)
         hidden = bool(self.saves.hidden)
         self.fast_kernel = None if isinstance(self.kernel, No) or hidden else self.kernel
+        self.large_kernel = for_large(self.fast_kernel)
         self.plain = not isinstance(self.vjp, No) and not hidden and "tensor_rule" not in self.traits
 
     def __repr__(self) -> str:

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from hybridflow.backend.host import RUNNER, run_quietly, runner
+from hybridflow.backend.parallel import LARGE, for_large
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.errors import HybridflowError
 from hybridflow.core.methods import TensorMethods
@@ -49,6 +50,7 @@ def _accepted(op: Op, operands: int, dtypes: str) -> frozenset[int]:
 def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  # noqa: C901 (every call would cost)
     """Make a binary operator."""
     kernel = cast(Callable[..., Any], op.kernel)
+    large_kernel = for_large(kernel)
     saves = op.saves
     save_a, save_b, save_y = saves.keeps(0), saves.keeps(1), saves.y
     saves_any, nothing = save_a or save_b or save_y, (None, None, None)
@@ -83,7 +85,7 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
                 return public(self, other)
             usual = dtype
         try:
-            y = (RUNNER.get() or runner())(kernel, a, b)
+            y = (RUNNER.get() or runner())(kernel if a.size < LARGE else large_kernel, a, b)
         except (ValueError, RuntimeError):
             return public(self, other)  # which finds the words for what is wrong
         if type(y) is not _ndarray:
@@ -155,6 +157,7 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
 def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
     """Make a function of one operand; a kernel may name another, `of_reals`, that does the same for real numbers."""
     kernel = cast(Callable[..., Any], getattr(op.kernel, "of_reals", op.kernel))
+    large_kernel = for_large(kernel)
     save_x, save_y = op.saves.keeps(0), op.saves.y
     passes = type(op.vjp) is not Stops
     fast: frozenset[int] | None = None
@@ -178,7 +181,7 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
                 return public(x)
             usual = dtype
         try:
-            y = (RUNNER.get() or runner())(kernel, value)
+            y = (RUNNER.get() or runner())(kernel if value.size < LARGE else large_kernel, value)
         except (ValueError, RuntimeError):
             return public(x)
         if type(y) is not _ndarray:

@@ -1,14 +1,18 @@
-"""What NumPy kernels of composites share to be fast on the host: blocks that stay in the cache, and sums of rows.
+"""What NumPy kernels of composites share to be fast on the host: blocks in the cache, sums and maxima of rows.
 
 How large is large is decided here alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from hybridflow.backend.parallel import LARGE, POOL
+from hybridflow.ops.summation import add_up
 
 BLOCK = 16384
 """How many elements a pointwise kernel of several steps takes at a time: they stay in the cache in between."""
@@ -16,6 +20,10 @@ LONG_ROW = 512
 """Up to this many elements a row is summed by a product with ones: BLAS adds few enough to each of its partial sums."""
 FILLED = 1 << 16
 """Up to this many elements a broadcast gradient is written out, which takes less than making a view that is read so."""
+MANY = 1 << 13
+"""Up to this many elements, looking for the largest of each row takes no longer than the calls that make it faster."""
+_LONG = 1 << 12  # nor does it in rows of this length
+_PIECE = 1 << 16  # a row that is alone is searched so many elements at a time
 
 _ones: dict[Any, Any] = {}
 
@@ -51,7 +59,7 @@ def row_sums(x: Any) -> Any:
     """Sum the last axis, kept with size 1."""
     length = x.shape[-1]
     if length > LONG_ROW or x.dtype.kind != "f" or x.ndim < 2:
-        return np.add.reduce(x, axis=-1, keepdims=True)
+        return add_up(x, (x.ndim - 1,), True)
     key = length, x.dtype
     ones = _ones.get(key)
     if ones is None:
@@ -61,10 +69,41 @@ def row_sums(x: Any) -> Any:
     return np.matmul(x.reshape(-1, length), ones).reshape(*x.shape[:-1], 1)
 
 
+def extremum(ufunc: np.ufunc, x: Any, axis: tuple[int, ...], keepdims: bool, initial: Any = None) -> Any:
+    """Find the largest, or smallest, elements along axes: ``ufunc.reduce``, faster where rows are many.
+
+    Args:
+        ufunc: `numpy.maximum` or `numpy.minimum`.
+        x: any array.
+        axis: axes counted from the front, sorted.
+        keepdims: whether they stay, with size 1.
+        initial: what an empty axis gives; it is an error if None.
+    """
+    first = x.ndim - len(axis)
+    length = math.prod(x.shape[first:])
+    quick = x.size <= MANY or (length >= _LONG and x.size < LARGE)
+    if quick or not axis or axis[0] != first or not x.flags.c_contiguous:
+        return ufunc.reduce(x, axis=axis, keepdims=keepdims, initial=initial)
+    shape = x.shape[:first] + (1,) * (len(axis) if keepdims else 0)
+    flat = x.reshape(-1)
+    alone = length == flat.size
+    if alone:
+        length = _PIECE
+    starts = np.arange(0, flat.size, length)
+    found = np.empty(starts.size, x.dtype)
+
+    def task(start: int, stop: int) -> None:
+        part = flat[start * length : stop * length]
+        ufunc.reduceat(part, starts[: stop - start], out=found[start:stop])
+
+    POOL.run(task, starts.size, flat.size)
+    return np.asarray(ufunc.reduce(found) if alone else found).reshape(shape)
+
+
 def row_products(x: Any, y: Any) -> Any:
     """Sum ``x * y`` over the last axis, kept with size 1."""
     if x.shape[-1] > LONG_ROW:
-        return np.add.reduce(x * y, axis=-1, keepdims=True)
+        return add_up(x * y, (x.ndim - 1,), True)
     return np.vecdot(x, y)[..., None]
 
 

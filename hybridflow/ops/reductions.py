@@ -30,7 +30,7 @@ from hybridflow.ops.common import (
     promote_float,
     require_kind,
 )
-from hybridflow.ops.host_rows import spread
+from hybridflow.ops.host_rows import extremum, spread
 from hybridflow.ops.jax_rule import rule_from_lowering
 from hybridflow.ops.sizes import (
     Axes,
@@ -238,7 +238,7 @@ def _extremum_kernel(ufunc: Any, negative: bool) -> Any:
     """Return the kernel of `max` or `min` in which 0.0 is larger than -0.0, as it is for XLA; NumPy takes either."""
 
     def kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
-        y = ufunc.reduce(x, axis=axis, keepdims=keepdims)
+        y = extremum(ufunc, x, axis, keepdims)
         if y.dtype.kind != "f" or np.count_nonzero(y) == y.size:
             return y
         preferred = (x == 0) & (np.signbit(x) == negative)

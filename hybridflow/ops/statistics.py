@@ -28,6 +28,7 @@ from hybridflow.ops.common import (
     promote_float,
     require_kind,
 )
+from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.shape import expand_dims, reshape
 from hybridflow.ops.sizes import Axes, Axis, accumulator, as_asked, count_along, reduced_shape, restore_axes, size_value
 from hybridflow.ops.summation import add_up
@@ -335,9 +336,9 @@ def _logsumexp_infer(x: TensorSpec, *, axis: Axes, keepdims: bool) -> TensorSpec
 
 def _logsumexp_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
     wide = _wide(x)
-    top = np.maximum.reduce(wide, axis=axis, keepdims=True, initial=-np.inf)
+    top = extremum(np.maximum, wide, axis, True, -np.inf)
     top = np.where(np.isfinite(top), top, wide.dtype.type(0))
-    total = np.log(np.add.reduce(np.exp(wide - top), axis=axis, keepdims=True)) + top
+    total = np.log(add_up(np.exp(wide - top), axis, True)) + top
     return total.astype(x.dtype).reshape(reduced_shape(x.shape, axis, keepdims))
 
 

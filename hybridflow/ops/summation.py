@@ -1,4 +1,10 @@
-"""Sums on the host, as precise as pairwise summation whatever the axes are."""
+"""Sums on the host, as precise as pairwise summation whatever the axes are, and faster on many elements.
+
+`numpy.add` sums neighbours in eight partial sums that it starts anew every 128 elements. `numpy.einsum` has sixteen, in
+vector registers, and takes a third of the time for a million; it is given rows of 512. Rows are added to each other by
+products with ones, 32 at a time, where BLAS adds four at once. Which blocks there are follows from the shape alone, and
+BLAS gets less than it would use threads for, so the number of threads changes no bit.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from hybridflow.backend.parallel import POOL
 from hybridflow.core.dtypes import LOW_PRECISION, float32
-from hybridflow.ops.sizes import Axes, reduced_shape
+from hybridflow.ops.sizes import Axes, count_elements, reduced_shape
 
 _SMALL = 4096
 """Up to this many elements, the order of additions matters less than the calls it costs to change it."""
+_QUICK = 1 << 15
+"""Up to this many elements, NumPy's own sum of neighbours takes no longer than the calls that replace it."""
 _BLOCK = 32
+_WIDE = 8192
+"""Wider rows are added by `numpy.add`: BLAS would share them among its threads."""
+_ROW = 512
+"""How many neighbours are added before their sum is added to others."""
+_ONES = {np.dtype(name): np.ones(_BLOCK, name) for name in ("float32", "float64")}
 
 
 def add_up(x: Any, axis: Axes, keepdims: bool) -> Any:
@@ -23,24 +37,74 @@ def add_up(x: Any, axis: Axes, keepdims: bool) -> Any:
     dtype = x.dtype
     if dtype.num in LOW_PRECISION:
         dtype = float32
-    if x.size <= _SMALL or dtype.kind not in "fc" or axis == tuple(range(x.ndim - len(axis), x.ndim)):
+    last = axis == tuple(range(x.ndim - len(axis), x.ndim))
+    if x.size <= (_QUICK if last else _SMALL) or dtype.kind not in "fc" or not axis:
         return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
     shape = reduced_shape(x.shape, axis, keepdims)
     neighbours = tuple([i for n, i in enumerate(reversed(axis)) if i == x.ndim - 1 - n])
     if neighbours:
-        x = np.add.reduce(x, axis=neighbours, keepdims=True, dtype=dtype)
+        x = _neighbours(x, len(neighbours), dtype)
     for i in axis[: len(axis) - len(neighbours)]:
         x = _along(x, i, dtype)
-    rest = np.add.reduce(x, axis=axis[: len(axis) - len(neighbours)], keepdims=True, dtype=dtype)
-    return rest.reshape(shape)
+    if len(axis) > len(neighbours):
+        x = np.add.reduce(x, axis=axis[: len(axis) - len(neighbours)], keepdims=True, dtype=dtype)
+    return x.reshape(shape)
+
+
+def _neighbours(x: Any, count: int, dtype: Any) -> Any:
+    """Sum the last axes, kept with size 1."""
+    kept = x.shape[: x.ndim - count]
+    if x.size <= _QUICK or x.dtype is not dtype or dtype.kind != "f" or not x.flags.c_contiguous:
+        return np.add.reduce(x, axis=tuple(range(len(kept), x.ndim)), keepdims=True, dtype=dtype)
+    return add_rows(x.reshape(-1, count_elements(x.shape[len(kept) :]))).reshape(kept + (1,) * count)
+
+
+def add_rows(x: Any) -> Any:
+    """Sum the rows of a matrix of float32 or float64 that lies in memory row by row."""
+    rows, length = x.shape
+    if length <= 2 * _ROW:
+        sums = np.empty(rows, x.dtype)
+        POOL.run(lambda start, stop: np.einsum("ij->i", x[start:stop], out=sums[start:stop]), rows, x.size)
+        return sums
+    whole = length // _ROW
+    rest = length % _ROW
+    sums = np.empty((rows, whole + (rest > 0)), x.dtype)
+    blocks = x[:, : whole * _ROW].reshape(rows, whole, _ROW)
+
+    def some_rows(start: int, stop: int) -> None:
+        np.einsum("ijk->ij", blocks[start:stop], out=sums[start:stop, :whole])
+
+    def some_blocks(start: int, stop: int) -> None:
+        np.einsum("ijk->ij", blocks[:, start:stop], out=sums[:, start:stop])
+
+    if rows > whole:
+        POOL.run(some_rows, rows, x.size)
+    else:
+        POOL.run(some_blocks, whole, x.size)
+    if rest:
+        np.einsum("ij->i", x[:, whole * _ROW :], out=sums[:, whole])
+    return add_rows(sums) if rows > sums.shape[1] else np.add.reduce(sums, axis=1)
 
 
 def _along(x: Any, axis: int, dtype: Any) -> Any:
     """Sum blocks along one axis until few are left."""
-    while x.shape[axis] > 2 * _BLOCK:
-        whole = x.shape[axis] // _BLOCK
-        head, rest = np.split(x, [whole * _BLOCK], axis)
-        split = head.reshape(*x.shape[:axis], whole, _BLOCK, *x.shape[axis + 1 :])
-        blocks = np.add.reduce(split, axis=axis + 1, dtype=dtype)
-        x = np.concatenate([blocks, rest], axis) if rest.shape[axis] else blocks
-    return x
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    ones = _ONES.get(dtype) if x.dtype is dtype and x.flags.c_contiguous else None
+    x = x.reshape(count_elements(before), x.shape[axis], count_elements(after))
+    while x.shape[1] > 2 * _BLOCK:
+        whole = x.shape[1] // _BLOCK
+        blocks = x[:, : whole * _BLOCK].reshape(len(x), whole, _BLOCK, x.shape[2])
+        sums = np.empty((len(x), whole + x.shape[1] % _BLOCK, x.shape[2]), dtype)
+        sums[:, whole:] = x[:, whole * _BLOCK :]
+        product = ones if x.shape[2] <= _WIDE else None
+
+        def task(start: int, stop: int, blocks: Any = blocks, sums: Any = sums, ones: Any = product) -> None:
+            part, out = blocks[:, start:stop], sums[:, start:stop]
+            if ones is None:
+                np.add.reduce(part, axis=2, dtype=out.dtype, out=out)
+            else:
+                np.matmul(ones, part, out=out)
+
+        POOL.run(task, whole, x.size)
+        x = sums
+    return x.reshape(*before, x.shape[1], *after)

@@ -1,4 +1,4 @@
-"""`hf.config`: the switches that change how every compiled function runs."""
+"""`hf.config`: the switches that change how everything runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Self, cast
 
+from hybridflow.backend.parallel import POOL
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.settings import SETTINGS
 
@@ -121,3 +122,38 @@ class cache:  # noqa: N801
         directory, size = self._before
         SETTINGS.set("cache_dir", directory)
         SETTINGS.set("cache_bytes", size)
+
+
+class threads:  # noqa: N801
+    """Choose how many threads share an eager operation on a large array, half a million elements and more.
+
+    By default they are as many as the cores that the process may run on, or fewer if ``OMP_NUM_THREADS`` says so. No
+    result depends on it. XLA and NumPy's BLAS have threads of their own. Used as `run_eagerly` is.
+
+    Args:
+        count: how many; 1 for the calling one alone.
+
+    Raises:
+        ArgumentTypeError: a count that is no integer.
+        ArgumentError: a count below 1.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> with hf.config.threads(1):
+        ...     hf.sum(hf.ones((1000, 1000))).item()
+        1000000.0
+    """
+
+    def __init__(self, count: int) -> None:
+        if type(cast(object, count)) is not int:
+            raise ArgumentTypeError(message("threads: count is an integer", got=repr(count), hint="Pass 1 or more."))
+        if count < 1:
+            raise ArgumentError(message(f"threads: count={count}, which is less than 1", hint="Pass 1 or more."))
+        self._before = POOL.threads
+        POOL.threads = count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        POOL.threads = self._before

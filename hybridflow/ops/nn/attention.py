@@ -27,9 +27,11 @@ from hybridflow.ops.common import (
     require_kind,
     unbroadcast,
 )
+from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.matmul import matmul
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.shape import broadcast_to
+from hybridflow.ops.summation import add_up
 
 _NAME = "scaled_dot_product_attention"
 
@@ -44,12 +46,12 @@ def _kernel(
     if value.shape[:-2] != query.shape[:-2]:
         raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then words the error
     scores = _kernel_scores(query, key, mask, is_causal, scale)
-    largest = np.maximum.reduce(scores, axis=-1, keepdims=True, initial=-np.inf)
+    largest = extremum(np.maximum, scores, (scores.ndim - 1,), True, -np.inf)
     # A row without anything to look at has a maximum of -inf and gets probabilities of 0.
     largest = np.where(largest == -np.inf, scores.dtype.type(0), largest)
     scores -= largest
     p = np.exp(scores, out=scores)
-    total = np.add.reduce(p, axis=-1, keepdims=True)
+    total = add_up(p, (p.ndim - 1,), True)
     p /= np.where(total == 0, scores.dtype.type(1), total)
     y = np.matmul(p, value)
     if not residuals:

@@ -24,6 +24,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.reductions import mean as mean_of
 from hybridflow.ops.statistics import var
+from hybridflow.ops.summation import add_up
 
 # -- batch_norm ---------------------------------------------------------------------------------------------------
 
@@ -314,7 +315,7 @@ def _group_lower(
 
 def _mean_of_rows(x: Any) -> Any:
     """Average NumPy rows; the axis stays, with size 1."""
-    return np.add.reduce(x, axis=2, keepdims=True) / x.dtype.type(max(x.shape[2], 1))
+    return add_up(x, (2,), True) / x.dtype.type(max(x.shape[2], 1))
 
 
 def _lower_mean_of_rows(x: Any) -> Any:

@@ -28,9 +28,11 @@ from hybridflow.ops.common import (
     require_kind,
     unbroadcast,
 )
+from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.nn.labels import check_labels, one_hot
 from hybridflow.ops.nn.softmax import lower_spread
+from hybridflow.ops.summation import add_up
 
 # -- softmax cross-entropy ----------------------------------------------------------------------------------------
 
@@ -59,9 +61,9 @@ def _kernel_rows(logits: Any, labels: Any, expected: tuple[int, ...]) -> tuple[A
     """Return the logits shifted to a maximum of 0, the log of the sum of their exponentials, and the maximum."""
     if labels.shape != expected or not logits.ndim:
         raise ValueError("labels of another shape")  # the shape rule then words the error
-    largest = np.maximum.reduce(logits, axis=-1, keepdims=True, initial=-np.inf)
+    largest = extremum(np.maximum, logits, (logits.ndim - 1,), True, -np.inf)
     shifted = logits - largest
-    return shifted, np.log(np.add.reduce(np.exp(shifted), axis=-1)), largest[..., 0]
+    return shifted, np.log(add_up(np.exp(shifted), (logits.ndim - 1,), False)), largest[..., 0]
 
 
 def _lower_rows(logits: Any) -> tuple[Any, Any, Any]:
@@ -158,7 +160,7 @@ def _with_integers(logits: TensorLike, labels: TensorLike) -> Tensor:
 def _dense_kernel(logits: Any, labels: Any, *, residuals: bool) -> Any:
     shifted, log_sum, largest = _kernel_rows(logits, labels, logits.shape)
     terms = labels * (log_sum[..., None] - shifted)
-    loss = np.add.reduce(np.where(labels == 0, logits.dtype.type(0), terms), axis=-1)
+    loss = add_up(np.where(labels == 0, logits.dtype.type(0), terms), (logits.ndim - 1,), False)
     return (loss, log_sum + largest) if residuals else loss
 
 

@@ -91,7 +91,7 @@ def _kernel_parameter(value: Any, shape: tuple[int, ...], axis: tuple[int, ...])
 
 
 def _kernel_mean(x: Any, axis: tuple[int, ...]) -> Any:
-    return np.add.reduce(x, axis=axis, keepdims=True) / x.dtype.type(max(count_along(x.shape, axis), 1))
+    return add_up(x, axis, True) / x.dtype.type(max(count_along(x.shape, axis), 1))
 
 
 def _parameter_samples(rng: np.random.Generator, name: str, count: int) -> Any:
@@ -371,7 +371,7 @@ def rms_norm(x: TensorLike, scale: TensorLike | None = None, *, axis: Any = -1, 
 
 
 def _l2_kernel(x: Any, *, axis: tuple[int, ...], epsilon: float, residuals: bool) -> Any:
-    norm = np.maximum(np.sqrt(np.add.reduce(x * x, axis=axis, keepdims=True)), x.dtype.type(epsilon))
+    norm = np.maximum(np.sqrt(add_up(x * x, axis, True)), x.dtype.type(epsilon))
     return (x / norm, norm) if residuals else x / norm
 
 

@@ -20,7 +20,7 @@ from hybridflow.ops.common import (
     promote_float,
     require_kind,
 )
-from hybridflow.ops.host_rows import LONG_ROW, row_sums
+from hybridflow.ops.host_rows import LONG_ROW, extremum, row_sums
 from hybridflow.ops.nn.common import (
     REAL_FLOAT,
     lower_narrow,
@@ -28,6 +28,7 @@ from hybridflow.ops.nn.common import (
     narrow,
     wide,
 )
+from hybridflow.ops.summation import add_up
 
 
 def lower_spread(value: Any, shape: tuple[int, ...], axis: tuple[int, ...]) -> Any:
@@ -44,7 +45,7 @@ def lower_shifted(x: Any, axis: tuple[int, ...]) -> Any:
 
 def kernel_shifted(x: Any, axis: tuple[int, ...]) -> Any:
     """Subtract the maximum over axes; an array of its own."""
-    return np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True))
+    return np.subtract(x, extremum(np.maximum, x, axis, True))
 
 
 def _infer(name: str) -> Any:
@@ -93,7 +94,7 @@ def _softmax_kernel(x: Any, *, axis: tuple[int, ...]) -> Any:
             return y
     y = kernel_shifted(x, axis)
     y = np.exp(y, out=y) if y.ndim else np.exp(y)
-    total = np.add.reduce(y, axis=axis, keepdims=True)
+    total = add_up(y, axis, True)
     return np.divide(y, total, out=y) if y.ndim else y / total
 
 
@@ -116,7 +117,7 @@ def _softmax_host(g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
     if not product.ndim:
         return (np.zeros_like(product),)
     short = axis == (y.ndim - 1,)
-    total = row_sums(product) if short else np.add.reduce(product, axis=axis, keepdims=True)
+    total = row_sums(product) if short else add_up(product, axis, True)
     return (np.subtract(product, y * total, out=product),)
 
 
@@ -164,7 +165,7 @@ def _log_softmax_kernel(x: Any, *, axis: tuple[int, ...]) -> Any:
     if not x.size:
         return x.copy()
     y = kernel_shifted(x, axis)
-    return y - np.log(np.add.reduce(np.exp(y), axis=axis, keepdims=True))
+    return y - np.log(add_up(np.exp(y), axis, True))
 
 
 def _log_softmax_lower(x: Any, *, axis: tuple[int, ...]) -> Any:

@@ -1,0 +1,207 @@
+"""Threads for large arrays on the host: NumPy uses one, but lets go of the interpreter's lock while it computes.
+
+Everything here gives the same bits whatever the number of threads is: a pointwise function's arrays are only cut, and
+who sums blocks chooses them by size alone.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import sys
+from _thread import allocate_lock
+from collections.abc import Callable
+from functools import partial
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+Task = Callable[[int, int], object]
+"""Computes one range, from a start to a stop; it does nothing but call NumPy."""
+
+PART = 1 << 18
+"""A thread gets at least so many elements: to wake it takes 10 to 20 us, an addition of 262144 floats 35."""
+LARGE = 2 * PART
+"""From this many elements on, work is shared."""
+_MOST = 8  # threads; more of them wait for the interpreter's lock longer than they compute
+_LEAD = 1 / 8
+"""How much more than the others, which have to wake up, the calling thread takes."""
+_UNIT = 4096  # arrays are cut at multiples of it, so that every element stays in the same place of a vector register
+
+
+class _Job:
+    """One range of a task, for a thread to compute."""
+
+    __slots__ = ("_done", "_error", "_start", "_stop", "_task")
+
+    def __init__(self, task: Task, start: int, stop: int) -> None:
+        self._task, self._start, self._stop = task, start, stop
+        self._error: BaseException | None = None
+        self._done = allocate_lock()
+        self._done.acquire()
+
+    def run(self) -> Callable[[], None]:
+        """Compute the range; return what tells the thread that waits."""
+        try:
+            self._task(self._start, self._stop)
+        except BaseException as error:  # it is raised where the result is waited for
+            self._error = error
+        return self._done.release
+
+    def wait(self) -> None:
+        """Return when the range is computed, or raise what stopped it."""
+        self._done.acquire()
+        if self._error is not None:
+            raise self._error
+
+
+class _Worker:
+    """A thread that waits for jobs, in a context of its own in which NumPy is quiet.
+
+    Whoever acquires `free` may give it one job; the thread releases it, so that a caller who was interrupted while it
+    waited leaves nothing behind.
+    """
+
+    __slots__ = ("_go", "_job", "free")
+
+    def __init__(self) -> None:
+        self.free = allocate_lock()
+        self._go = allocate_lock()
+        self._go.acquire()
+        self._job: _Job | None = None
+        context = contextvars.Context()
+        context.run(np.seterr, all="ignore")
+        Thread(target=context.run, args=(self._loop,), name="hybridflow-host", daemon=True).start()
+
+    def _loop(self) -> None:
+        while True:
+            self._go.acquire()
+            job, self._job = self._job, None
+            assert job is not None
+            done = job.run()
+            del job  # and the arrays that it holds
+            self.free.release()
+            done()
+            del done
+
+    def begin(self, job: _Job) -> _Job:
+        """Start a job; `free` is held."""
+        self._job = job
+        self._go.release()
+        return job
+
+
+class Pool:
+    """The process's threads, which start when they are needed first.
+
+    Attributes:
+        threads: how many compute at a time, the calling one included.
+    """
+
+    def __init__(self) -> None:
+        self.threads = _usable()
+        self._workers: list[_Worker] = []
+        self._starting = allocate_lock()
+
+    def forget(self) -> None:
+        """Start anew in a forked process, which has none of its parent's threads."""
+        self._workers = []
+        self._starting = allocate_lock()
+
+    def claim(self, count: int) -> list[_Worker]:
+        """Return up to so many workers that are free; nobody else is given them. Who finds none computes alone."""
+        found = [worker for worker in self._workers[:count] if worker.free.acquire(False)]
+        if len(self._workers) < count and self._starting.acquire(False):
+            try:
+                while len(self._workers) < count:
+                    worker = _Worker()
+                    worker.free.acquire()
+                    self._workers.append(worker)
+                    found.append(worker)
+            except RuntimeError:  # the system has no more threads, or the interpreter is about to end
+                pass
+            finally:
+                self._starting.release()
+        return found
+
+    def run(self, task: Task, length: int, elements: int, unit: int = 1) -> None:
+        """Run ``task(start, stop)`` so that the ranges make up ``range(length)``, in several threads if it is worth it.
+
+        Args:
+            task: what writes a part of the result; parts do not overlap, so their order does not matter.
+            length: how much there is to do.
+            elements: how many elements that reads, from which follows how many threads are worth it.
+            unit: ranges start at multiples of it.
+        """
+        units = -(-length // unit)
+        parts = min(self.threads, elements // PART, units, _MOST)
+        if parts < 2 or sys.is_finalizing():
+            task(0, length)
+            return
+        share = max(int(units / (parts + _LEAD)), 1)
+        jobs: list[_Job] = []
+        stop = length
+        for worker in self.claim(parts - 1):
+            start = (units - share * (len(jobs) + 1)) * unit
+            jobs.append(worker.begin(_Job(task, start, stop)))
+            stop = start
+        task(0, stop)
+        for job in jobs:
+            job.wait()
+
+
+def _usable() -> int:
+    """Return how many cores the process may use; fewer if ``OMP_NUM_THREADS`` says so, as for other libraries."""
+    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(int(asked), cores) if asked.isdecimal() and int(asked) else cores
+
+
+POOL = Pool()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=POOL.forget)
+
+
+def for_large(kernel: Any) -> Any:
+    """Return what does to large arrays the same as a kernel: in several threads if that is a function of NumPy's."""
+    if isinstance(kernel, np.ufunc) and kernel.nout == 1 and kernel.signature is None:
+        return partial(apply_large, kernel)
+    return kernel
+
+
+def apply_large(ufunc: np.ufunc, *arrays: Any) -> Any:
+    """Apply a function of one output to large arrays, in parts.
+
+    Arrays of one shape are cut anywhere, others between rows of the first axis. What is laid out otherwise than in
+    rows is left whole, since NumPy gives the result the layout of the operands.
+    """
+    first = arrays[0]
+    shape = first.shape
+    alike = True
+    for array in arrays:
+        if not array.flags.c_contiguous:
+            return ufunc(*arrays)
+        alike = alike and array.shape == shape
+    if alike:
+        cut = [array.reshape(-1) for array in arrays]
+        length, unit = first.size, _UNIT
+        whole = [False] * len(cut)
+    else:
+        try:
+            shape = np.broadcast(*arrays).shape
+        except ValueError:
+            return ufunc(*arrays)  # which says what is wrong
+        cut = arrays
+        length, unit = shape[0], 1
+        whole = [array.ndim < len(shape) or array.shape[0] != length for array in arrays]
+    result = np.empty(shape, ufunc.resolve_dtypes((*[array.dtype for array in arrays], None))[-1])
+    out = result.reshape(length) if alike else result
+
+    def task(start: int, stop: int) -> None:
+        parts = [array if keep else array[start:stop] for array, keep in zip(cut, whole, strict=True)]
+        ufunc(*parts, out=out[start:stop])
+
+    POOL.run(task, length, result.size, unit)
+    return result
