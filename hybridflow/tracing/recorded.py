@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from hybridflow.autodiff.transform import Mask, SplitGradient, reached_inputs, s
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.op import No, Op, Saves
+from hybridflow.core.profiling import PROFILER
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import ASSIGN, REREAD
@@ -78,9 +79,25 @@ def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) 
         saves=Saves(x="all", hidden=split.residuals),
         traits=frozenset({"nested"}),
     )
-    op.jitted["forward"] = executable.call
+    op.jitted["forward"] = _timed_if_profiled(rule, "forward", forward, executable.call)
     op.jitted["rule"] = rule.compiled
     return op
+
+
+def _timed_if_profiled(rule: _Backward, part: Hashable, graph: Graph, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled graph's call that hands itself to `hf.profile` inside of its block."""
+
+    def run(*arrays: Any) -> Any:
+        profiler = PROFILER.get()
+        if profiler is None or not profiler.records():
+            return call(*arrays)
+        made = profiler.compiled(
+            rule, part, graph.name, rule.device,
+            lambda: (compile_graph(graph, sizes=rule.sizes, device=rule.device), graph),
+        )  # fmt: skip
+        return made.call(*arrays)
+
+    return run
 
 
 def _recorded_infer(graph: Graph) -> Callable[..., Any]:
@@ -143,7 +160,8 @@ class _Backward:
                 Graph(backward.name, backward.inputs, backward.nodes, tuple(outputs), backward.dims),
                 differentiable=False,
             )
-        return compile_graph(backward, sizes=self.sizes, device=self.device).call
+        call = compile_graph(backward, sizes=self.sizes, device=self.device).call
+        return _timed_if_profiled(self, asked, backward, call)
 
     def _arguments(self, gs: Sequence[Any], y: Any, xs: Sequence[Any], full: Callable[..., Any]) -> list[Any]:
         """Return what the backward graph takes."""

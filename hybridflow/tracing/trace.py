@@ -262,7 +262,7 @@ class Trace:
     def executable(self, values: Sequence[Any], device: Any) -> Executable:
         """Return the executable for the shapes of the inputs, compiling it if there is none yet."""
         profiler = PROFILER.get()
-        if profiler is not None:
+        if profiler is not None and profiler.records():
             return profiler.executable(self, values, device)
         if self.only is not None and device is None:
             return self.only

@@ -26,7 +26,9 @@ def profile() -> Generator[Profile]:
 
     Eager operations and gradient rules are timed one by one, results awaited. Compiled functions are compiled once
     more, so that the kernels that XLA makes can be joined to the graph's nodes and the user's lines; that is a run of
-    its own kind in the profile and no part of the calls. Only the thread that enters the block is profiled.
+    its own kind in the profile and no part of the calls. As without a profile, a compiled call returns before its
+    results are there, and the next one may be made meanwhile; the block ends when all of them are there. Only the
+    thread that enters the block is profiled.
 
     Taking times costs time: what a plain operation costs more here is measured and shown in the table.
 
@@ -34,7 +36,7 @@ def profile() -> Generator[Profile]:
         The profile, which is filled when the block ends: ``print(p)`` is a table; `Profile` says what else there is.
 
     Raises:
-        TraceError: in a compiled function, or inside of another profile.
+        TraceError: in a compiled function, inside of another profile, or while jax's profiler is running.
 
     Example:
         >>> import hybridflow as hf
@@ -54,7 +56,7 @@ def profile() -> Generator[Profile]:
     try:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
-        jax.profiler.start_trace(folder, profiler_options=options)
+        _start(folder, options)
         try:
             yield from _recorded(recorder, result)
         finally:
@@ -62,6 +64,19 @@ def profile() -> Generator[Profile]:
         result.fill(recorder, read_kernels(folder, recorder.calls))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path, options: jax.profiler.ProfileOptions) -> None:
+    try:
+        jax.profiler.start_trace(folder, profiler_options=options)
+    except RuntimeError as error:
+        raise TraceError(
+            message(
+                "profile: a process has one profile at a time, and jax's profiler is running",
+                got=str(error),
+                hint="Stop it first (jax.profiler.stop_trace()), or wait for the other thread's profile.",
+            )
+        ) from error
 
 
 def _recorded(recorder: Recorder, result: Profile) -> Generator[Profile]:
@@ -72,6 +87,10 @@ def _recorded(recorder: Recorder, result: Profile) -> Generator[Profile]:
     try:
         yield result
     finally:
-        result.end = time.perf_counter_ns()
         PROFILER.reset(profiler)
         CONTEXT.reset(outer)
+        try:
+            recorder.unfinished.wait()
+        finally:
+            recorder.closed = True
+            result.end = time.perf_counter_ns()

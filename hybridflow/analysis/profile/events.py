@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from hybridflow.analysis.profile.recorder import ANNOTATION, Call
+from hybridflow.analysis.profile.compiled import ANNOTATION, Call
 from hybridflow.core.node import Node
 from hybridflow.xla.scopes import Instruction, instructions
 
@@ -37,39 +37,84 @@ class Kernel:
 
 
 class _Event(NamedTuple):
+    """What XLA says of a kernel: `run` is the number of the program's run, None where XLA has none."""
+
     name: str
     start: float
     end: float
     module: str
+    run: int | None
 
 
 def read_kernels(folder: Path, calls: Sequence[Call]) -> list[Kernel]:
-    """Return the kernels of compiled calls, in the order in which they began.
+    """Return the kernels of compiled calls, in the order in which they began, and tell the calls when they ended.
 
     Args:
         folder: where jax's profiler wrote.
-        calls: the calls.
+        calls: the calls, in order.
     """
     if not calls:
         return []
     events, windows = _read(folder)
-    by_number = {call.number: call for call in calls}
-    offset = min((by_number[number].start - start for number, (start, _) in windows.items()), default=0.0)
-    within = sorted([(start, end, number) for number, (start, end) in windows.items()])
-    starts = [start for start, _, _ in within]
-    programs = {call.program.module: instructions(_hlo(call), call.program.namer) for call in calls}
+    offset = min((call.start - windows[call.number][0] for call in calls if call.number in windows), default=0.0)
+    programs = {call.program.module: call.program for call in calls}
+    known = {module: instructions(program.executable.compiled.as_text(), program.namer)
+             for module, program in programs.items()}  # fmt: skip
+    events = sorted([one for one in events if one.name in known.get(one.module, ())], key=lambda one: one.start)
+    owner = _owners(events, calls, windows)
     kernels: defaultdict[Call, list[tuple[Kernel, Instruction]]] = defaultdict(list)
-    for event in sorted(events, key=lambda one: one.start):
-        place = bisect_right(starts, event.start) - 1  # a call waits for its kernels, so they run while it does
-        known = programs.get(event.module, {}).get(event.name)
-        if known is None or place < 0 or event.start > within[place][1]:
-            continue
-        call = by_number[within[place][2]]
-        kernel = Kernel(event.name, call, known.nodes, event.start + offset, event.end + offset)
-        kernels[call].append((kernel, known))
+    for event in events:
+        call = owner(event)
+        if call is not None:
+            found = known[event.module][event.name]
+            kernel = Kernel(event.name, call, found.nodes, event.start + offset, event.end + offset)
+            kernels[call].append((kernel, found))
     for members in kernels.values():
         _find_own_times(members)
+    _find_ends(calls, {call: max(kernel.end for kernel, _ in members) for call, members in kernels.items()})
     return [kernel for members in kernels.values() for kernel, _ in members]
+
+
+def _owners(
+    events: Sequence[_Event], calls: Sequence[Call], windows: Mapping[int, tuple[float, float]]
+) -> Callable[[_Event], Call | None]:
+    """Return what tells the call of a kernel: by the number of the run, or by when it ran if results were awaited."""
+    by_module: defaultdict[str, list[Call]] = defaultdict(list)
+    for call in calls:
+        by_module[call.program.module].append(call)
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for event in events:
+        if event.run is not None:
+            numbers[event.module].append(event.run)
+    by_run: dict[tuple[str, int | None], Call] = {}
+    for module, runs in numbers.items():
+        by_run.update({(module, run): call for run, call in zip(_in_order(runs), by_module[module], strict=False)})
+    within = sorted([(*windows[call.number], call.number, call) for call in calls if call.number in windows])
+    starts = [start for start, _, _, _ in within]
+
+    def owner(event: _Event) -> Call | None:
+        if event.run is not None:
+            return by_run.get((event.module, event.run))
+        place = bisect_right(starts, event.start) - 1
+        return within[place][3] if place >= 0 and event.start <= within[place][1] else None
+
+    return owner
+
+
+def _in_order(runs: Iterable[int]) -> list[int]:
+    """Return the numbers of a program's runs, which XLA counts up in 32 bits, in order."""
+    different = list(dict.fromkeys(runs))
+    return sorted(different, key=lambda run: (run - different[0] + (1 << 31)) % (1 << 32))
+
+
+def _find_ends(calls: Sequence[Call], last: Mapping[Call, float]) -> None:
+    """Find out when each call's results were there, and since when it had XLA for itself."""
+    for call in calls:
+        call.end = max(call.returned, last.get(call, 0.0))
+    before = 0.0
+    for call in sorted(calls, key=lambda one: one.end):
+        call.since = min(max(call.start, before), call.end)
+        before = call.end
 
 
 def _find_own_times(members: Sequence[tuple[Kernel, Instruction]]) -> None:
@@ -102,13 +147,11 @@ def _read(folder: Path) -> tuple[list[_Event], dict[int, tuple[float, float]]]:
             else:
                 stats = dict(event.stats)
                 if "hlo_op" in stats:
-                    made = _Event(str(stats["hlo_op"]), start, end, str(stats.get("hlo_module", "")))
+                    made = _Event(
+                        str(stats["hlo_op"]), start, end, str(stats.get("hlo_module", "")), stats.get("run_id")
+                    )
                     events.append((stats.get("_p"), made))
     return [one._replace(end=max(one.end, ends.get(number, 0.0))) for number, one in events], windows
-
-
-def _hlo(call: Call) -> str:
-    return call.program.executable.compiled.as_text()
 
 
 def covered(kernels: Iterable[Kernel], start: float, end: float) -> float:

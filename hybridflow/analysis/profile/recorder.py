@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from threading import get_ident
 from typing import Any
 
 import jax
 import numpy as np
 
+from hybridflow.analysis.profile.compiled import (
+    Call,
+    Make,
+    Unfinished,
+    compile_program,
+    known_program,
+    run_program,
+    wait_for,
+)
 from hybridflow.autodiff.backprop import Engine
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.dispatch import bind_eagerly
 from hybridflow.core.node import Node, Where, in_gradient, user_place
 from hybridflow.core.op import Op
+from hybridflow.core.profiling import PROFILER
 from hybridflow.core.tensor import Tensor
-from hybridflow.ir.graph import Graph
 from hybridflow.tracing.trace import Trace
 from hybridflow.xla.executable import Executable
-from hybridflow.xla.scopes import Namer, naming
 
-ANNOTATION = "hybridflow call "
-_number: Callable[[], int] = itertools.count(1).__next__
-_programs: weakref.WeakKeyDictionary[Trace, dict[Any, Program]] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-@dataclass(eq=False)
-class Program:
-    """A compiled function's executable with named nodes.
-
-    Attributes:
-        graph: the graph.
-        executable: what runs it.
-        namer: what named its nodes.
-        module: the program's name.
-    """
-
-    graph: Graph
-    executable: Executable
-    namer: Namer
-    module: str
+_NOTHING = slice(0, 0)
 
 
 @dataclass(eq=False, slots=True)
@@ -69,26 +56,6 @@ class Run:
     inside: int = 0
 
 
-@dataclass(eq=False, slots=True)
-class Call:
-    """A compiled call that ran.
-
-    Attributes:
-        number: its number, which its annotation has too.
-        name: the function's.
-        program: what ran.
-        where: the user's place.
-        start, end: nanoseconds of `time.perf_counter_ns`, results awaited.
-    """
-
-    number: int
-    name: str
-    program: Program
-    where: Where | None
-    start: int
-    end: int = 0
-
-
 @dataclass(eq=False)
 class Recorder:
     """Records what runs; the profiler of the block's context."""
@@ -97,18 +64,29 @@ class Recorder:
     calls: list[Call] = field(default_factory=list[Call])
     memory: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     open: list[Run] = field(default_factory=list[Run])
+    within: dict[Call, Run] = field(default_factory=dict[Call, Run])
+    unfinished: Unfinished = field(default_factory=Unfinished)
+    closed: bool = False
+    _thread: int = field(default_factory=get_ident)
     _kept: dict[int, Any] = field(default_factory=dict[int, Any])
+
+    def records(self) -> bool:
+        """Whether the block is open, and this its thread: contexts are copied into others, and outlive blocks."""
+        return not self.closed and get_ident() == self._thread
 
     # -- operations -------------------------------------------------------------------------------------------
 
     def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Execute an operation and take its time."""
+        """Execute an operation and take its time, from when the results of compiled calls that it reads are there."""
+        if not self.records():
+            return bind_eagerly(op, inputs, attrs, CONTEXT.get())
+        wait_for([tensor._value for tensor in inputs])
         run = self.begin(op.name, "op", user_place(3))
         try:
             result = bind_eagerly(op, inputs, attrs, CONTEXT.get())
             outputs = result if type(result) is tuple else (result,)
             values = [output._value for output in outputs]
-            _wait(values)
+            wait_for(values)
         finally:
             self.finish(run)
         self.made(run, values, inputs)
@@ -151,48 +129,53 @@ class Recorder:
 
     def engine(self, engine: Engine) -> Engine:
         """Return an engine that takes the time of another's rules."""
-        return engine if isinstance(engine, _TimedEngine) else _TimedEngine(engine, self)
+        return engine if isinstance(engine, _TimedEngine) or not self.records() else _TimedEngine(engine, self)
 
     # -- compiled calls ---------------------------------------------------------------------------------------
 
     def executable(self, trace: Trace, values: Sequence[Any], device: Any) -> Executable:
         """Return an executable that says when it runs; it is compiled for that, once per trace and shapes."""
         sizes = {name: values[i].shape[axis] for i, axis, name in trace.symbols}
-        key = (device, *sizes.items())
-        with _lock:
-            programs = _programs.setdefault(trace, {})
-            program = programs.get(key)
-        if program is None:
-            program = self._compile(trace, sizes, device)
-            with _lock:
-                programs[key] = program
-        found = program
+        count = trace.plan.count
+        return self.compiled(
+            trace, (device, *sizes.items()), trace.graph.name, device, lambda: trace.compiled(sizes, device),
+            slice(count, count + len(trace.assigned)),
+        )  # fmt: skip
+
+    def compiled(
+        self, owner: Any, key: Hashable, name: str, device: Any, make: Make, given_away: slice = _NOTHING
+    ) -> Executable:
+        """Return an executable that says when it runs.
+
+        Args:
+            owner: what is compiled.
+            key: which part of it, for which device and sizes.
+            name: the function's name.
+            device: the jax device to run on; jax's default one if None.
+            make: compiles it.
+            given_away: the outputs that Variables get, which they alone may hold.
+        """
+        begun = time.perf_counter_ns()
+        found = known_program(owner, key)
+        if found is None:
+            run = self.begin(f"compile {name}", "compile", user_place(4))
+            try:
+                found = compile_program(owner, key, name, device, make)
+            finally:
+                self.finish(run)
+            begun = time.perf_counter_ns()
+        program = found
 
         def call(*arrays: Any) -> Any:
-            made = Call(_number(), trace.graph.name, found, user_place(2), time.perf_counter_ns())
+            outputs, made = run_program(program, arrays, user_place(3))
+            self.unfinished.add(outputs, given_away)
             self.calls.append(made)
-            with jax.profiler.TraceAnnotation(f"{ANNOTATION}{made.number}"):
-                outputs = found.executable.call(*arrays)
-                _wait(outputs)
-            made.end = time.perf_counter_ns()
             if self.open:
-                self.open[-1].inside += made.end - made.start
+                self.within[made] = self.open[-1]
+            made.cost = time.perf_counter_ns() - begun - (made.returned - made.start)
             return outputs
 
-        inner = found.executable
-        return Executable(call, inner.compiled, inner.lower, inner.lower_ms, inner.xla_ms, inner.load_ms, inner.store)
-
-    def _compile(self, trace: Trace, sizes: dict[str, int], device: Any) -> Program:
-        run = self.begin(f"compile {trace.graph.name}", "compile", user_place(3))
-        try:
-            namer = Namer(f"_profiled_{_number()}")
-            with naming(namer):
-                made, graph = trace.compiled(sizes, device)
-        finally:
-            self.finish(run)
-        text = made.compiled.as_text()
-        module = text.split(",", 1)[0].removeprefix("HloModule ").strip()
-        return Program(graph, made, namer, module)
+        return replace(program.executable, call=call)
 
 
 class _TimedEngine:
@@ -218,12 +201,15 @@ class _TimedEngine:
 
     def run(self, node: Node, g: Any, wanted: Any) -> Sequence[Any]:
         """Run a node's rule."""
+        wait_for((g, node.saved))
         run = self.recorder.begin(node.op.name, "gradient", in_gradient(node.where))
+        token = PROFILER.set(self.recorder)  # the walk has a context of its own
         try:
             result = self.inner.run(node, g, wanted)
             values = [getattr(one, "_value", one) for one in result if one is not None and not callable(one)]
-            _wait(values)
+            wait_for(values)
         finally:
+            PROFILER.reset(token)
             self.recorder.finish(run)
         self.recorder.made(run, values)
         return result
@@ -235,8 +221,3 @@ def _storage(value: Any) -> Any:
         value = value.base
     return value if isinstance(value, np.ndarray | jax.Array) else None
 
-
-def _wait(values: Iterable[Any]) -> None:
-    for value in values:
-        if isinstance(value, jax.Array):
-            value.block_until_ready()

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from hybridflow.analysis.profile.compiled import Call
 from hybridflow.analysis.profile.events import Kernel, covered
 from hybridflow.analysis.profile.overhead import overhead_per_operation
-from hybridflow.analysis.profile.recorder import Call, Recorder, Run
+from hybridflow.analysis.profile.recorder import Recorder, Run
 from hybridflow.analysis.report import page
 from hybridflow.analysis.timing import format_seconds
 from hybridflow.backend.files import write_text
@@ -54,7 +55,8 @@ class CompiledCall:
 
     Attributes:
         name: the function's.
-        seconds: until its results were there.
+        seconds: from when XLA was called, or from when the results of the call before were there if that was later,
+            until its own were there: a call returns before that, so that the next one is made while it runs.
         kernels: how many kernels ran.
         attributed: the share of the time in which a kernel ran that computes nodes of the graph, from 0 to 1; kernels
             that ran at the same time count once.
@@ -93,6 +95,8 @@ class Profile:
         """Take what was recorded."""
         self._runs, self._calls, self._kernels = recorder.runs, recorder.calls, kernels
         self._memory = sorted(recorder.memory)
+        for call, run in recorder.within.items():
+            run.inside += max(0, int(min(call.end, run.end) - call.since))
 
     # -- what is known ----------------------------------------------------------------------------------------
 
@@ -126,9 +130,14 @@ class Profile:
 
     @property
     def overhead(self) -> float:
-        """How long of it the profile itself took for eager operations, in seconds, as measured on a small one."""
+        """How long of it the profile itself took, in seconds.
+
+        For eager operations as measured on a small one, for compiled calls as measured at each; what XLA takes to
+        write down its kernels is not known.
+        """
         count = sum(1 for run in self._runs if run.kind != "compile")
-        return count * overhead_per_operation() if count else 0.0
+        calls = sum(call.cost for call in self._calls) / 1e9
+        return calls + (count * overhead_per_operation() if count else 0.0)
 
     @property
     def memory(self) -> list[tuple[float, int]]:
@@ -137,9 +146,9 @@ class Profile:
         ``(seconds since the block began, bytes)``, a pair for every change. The temporaries of a compiled call count
         while it runs.
         """
-        changes = list(self._memory)
+        changes: list[tuple[float, int]] = list(self._memory)
         for call, found in zip(self._calls, self.calls, strict=True):
-            changes += [(call.start, found.temporary_bytes), (call.end, -found.temporary_bytes)]
+            changes += [(call.since, found.temporary_bytes), (call.end, -found.temporary_bytes)]
         alive, result = 0, list[tuple[float, int]]()
         for time, size in sorted(changes):
             if self.start <= time <= self.end:
@@ -303,16 +312,16 @@ class Profile:
             self._event(run.name, run.kind, 0, run.start, run.end, {"line": short_where(run.where)})
             for run in self._runs
         ]
-        events += [
-            self._event(call.name, "call", 0, call.start, call.end, {"line": short_where(call.where)})
-            for call in self._calls
-        ]
+        for call in self._calls:
+            line = {"line": short_where(call.where)}
+            events.append(self._event(call.program.name, "dispatch", 0, call.start, call.returned, line))
+            events.append(self._event(call.program.name, "call", 1, call.since, call.end, line))
         for kernel, lane in _lanes(self._kernels):
             names = {"operations": [node.op.name for node in kernel.nodes],
                      "lines": sorted({short_where(node.where) for node in kernel.nodes})}  # fmt: skip
             events.append(self._event(kernel.name, "kernel", lane, kernel.start, kernel.end, names))
         for lane in sorted({event["tid"] for event in events}):
-            name = f"XLA {lane}" if lane else "Python"
+            name = _THREADS.get(lane) or f"XLA {lane - 1}"
             events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": lane, "args": {"name": name}})
         for seconds, size in self.memory:
             events.append({"ph": "C", "name": "bytes", "pid": 1, "ts": seconds * 1e6, "args": {"bytes": size}})
@@ -327,22 +336,23 @@ class Profile:
         }  # fmt: skip
 
 
+_THREADS = {0: "Python", 1: "Compiled calls"}
 _COLUMNS = ("operation", "phase", "mode", "calls", "time", "share", "bytes made", "line")
 
 
 def _compiled_call(call: Call, kernels: Sequence[Kernel]) -> CompiledCall:
-    ours = covered([kernel for kernel in kernels if kernel.nodes], call.start, call.end)
+    ours = covered([kernel for kernel in kernels if kernel.nodes], call.since, call.end)
     memory: Any = call.program.executable.compiled.memory_analysis()
     temporary = 0 if memory is None else int(memory.temp_size_in_bytes)
-    seconds = (call.end - call.start) / 1e9
-    return CompiledCall(call.name, seconds, len(kernels), ours / max(call.end - call.start, 1), temporary)
+    length = call.end - call.since
+    return CompiledCall(call.program.name, length / 1e9, len(kernels), ours / max(length, 1), temporary)
 
 
 def _lanes(kernels: Iterable[Kernel]) -> Iterable[tuple[Kernel, int]]:
-    """Yield kernels with lanes, from 1 on, in which they lie beside or within each other, as a flame chart needs it."""
+    """Yield kernels with lanes, from 2 on, in which they lie beside or within each other, as a flame chart needs it."""
     lanes: list[list[float]] = []
     for kernel in sorted(kernels, key=lambda one: (one.start, -one.end)):
-        for number, ends in enumerate(lanes, 1):
+        for number, ends in enumerate(lanes, 2):
             while ends and ends[-1] <= kernel.start:
                 ends.pop()
             if not ends or kernel.end <= ends[-1]:
@@ -351,7 +361,7 @@ def _lanes(kernels: Iterable[Kernel]) -> Iterable[tuple[Kernel, int]]:
                 break
         else:
             lanes.append([kernel.end])
-            yield kernel, len(lanes)
+            yield kernel, len(lanes) + 1
 
 
 def _by_name(calls: Iterable[CompiledCall]) -> dict[str, list[CompiledCall]]:

@@ -1,0 +1,148 @@
+"""Compiled calls of a profile: programs whose nodes are named, and when each call ran."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from hybridflow.core.node import Where
+from hybridflow.ir.graph import Graph
+from hybridflow.xla.executable import Executable
+from hybridflow.xla.scopes import Namer, naming
+
+ANNOTATION = "hybridflow call "
+_number: Callable[[], int] = itertools.count(1).__next__
+_programs: weakref.WeakKeyDictionary[Any, dict[Hashable, Program]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+Make = Callable[[], tuple[Executable, Graph]]
+"""Compiles something; returns the executable and the graph that it runs."""
+
+
+@dataclass(eq=False)
+class Program:
+    """A compiled function's executable with named nodes.
+
+    Attributes:
+        name: the function's.
+        graph: the graph.
+        executable: what runs it.
+        namer: what named its nodes.
+        module: the program's name.
+        platform: where it runs, as jax calls it.
+    """
+
+    name: str
+    graph: Graph
+    executable: Executable
+    namer: Namer
+    module: str
+    platform: str
+
+
+def known_program(owner: Any, key: Hashable) -> Program | None:
+    """Return what `compile_program` made for something before, None if it did not.
+
+    Args:
+        owner: what was compiled; the program is freed with it.
+        key: which part of it, for which device and sizes.
+    """
+    with _lock:
+        return _programs.setdefault(owner, {}).get(key)
+
+
+def compile_program(owner: Any, key: Hashable, name: str, device: Any, make: Make) -> Program:
+    """Compile something with its nodes named, and keep it."""
+    namer = Namer(f"_profiled_{_number()}")
+    with naming(namer):
+        executable, graph = make()
+    module = executable.compiled.as_text().split(",", 1)[0].removeprefix("HloModule ").strip()
+    platform = jax.default_backend() if device is None else device.platform
+    program = Program(name, graph, executable, namer, module, platform)
+    with _lock:
+        return _programs.setdefault(owner, {}).setdefault(key, program)
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A compiled call that ran.
+
+    Attributes:
+        number: its number, which its annotation has too.
+        program: what ran.
+        where: the user's place.
+        start: when XLA was called; all times are nanoseconds of `time.perf_counter_ns`.
+        returned: when it returned, before the results were there.
+        since: when the call had XLA for itself: `start`, or when the results of the one before were there.
+        end: when the results were there.
+        cost: what taking note of it cost, nanoseconds.
+    """
+
+    number: int
+    program: Program
+    where: Where | None
+    start: int
+    returned: int = 0
+    since: float = 0.0
+    end: float = 0.0
+    cost: int = 0
+
+
+@dataclass(eq=False)
+class Unfinished:
+    """The results of calls that XLA may still be computing, without keeping what a Variable is to give away."""
+
+    _calls: deque[list[Any]] = field(default_factory=deque[list[Any]])
+
+    def add(self, outputs: Sequence[Any], given_away: slice) -> None:
+        """Take note of a call's outputs; those in a range belong to Variables."""
+        while self._calls and all(array.is_ready() for array in _there(self._calls[0])):
+            self._calls.popleft()
+        first, last, _ = given_away.indices(len(outputs))
+        kept = [weakref.ref(one) if first <= index < last else one for index, one in enumerate(outputs)]
+        self._calls.append(kept)
+
+    def wait(self) -> None:
+        """Wait for all of them."""
+        while self._calls:
+            for array in _there(self._calls.popleft()):
+                wait_for(array)
+
+
+def _there(outputs: Iterable[Any]) -> Iterator[Any]:
+    for one in outputs:
+        array = one() if isinstance(one, weakref.ref) else one
+        if array is not None and not array.is_deleted():
+            yield array
+
+
+def wait_for(value: Any) -> None:
+    """Wait until arrays, in tuples or alone, are there."""
+    if isinstance(value, tuple | list):
+        for one in value:
+            wait_for(one)
+    elif isinstance(value, jax.Array):
+        value.block_until_ready()
+
+
+def run_program(program: Program, arrays: Sequence[Any], where: Where | None) -> tuple[Any, Call]:
+    """Run a program and return its outputs and what is known of the call.
+
+    The CPU's results may not be there yet: waiting would add to every call what a program that does not read them at
+    once never waits for. XLA says which kernels are whose. For other devices it does not, so there they are awaited.
+    """
+    call = Call(_number(), program, where, time.perf_counter_ns())
+    with jax.profiler.TraceAnnotation(f"{ANNOTATION}{call.number}"):
+        outputs = program.executable.call(*arrays)
+        if program.platform != "cpu":
+            wait_for(outputs)
+    call.returned = time.perf_counter_ns()
+    return outputs, call
