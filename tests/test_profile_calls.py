@@ -14,7 +14,7 @@ import pytest
 
 import hybridflow as hf
 from hybridflow.analysis.profile.compiled import Call, Program
-from hybridflow.analysis.profile.events import _find_ends, _in_order
+from hybridflow.analysis.profile.events import _find_ends, _in_order, covered
 from hybridflow.core.errors import TraceError
 from hybridflow.core.profiling import PROFILER
 
@@ -195,6 +195,11 @@ def test_a_compiled_call_under_a_tape_has_its_forward_and_its_gradient():
     assert (rule.name, rule.phase, rule.calls) == ("f", "gradient", 2)
     assert sum(row.seconds for row in p.operations) <= p.seconds - p.compiling + 1e-4
     np.testing.assert_array_equal(profiled[0].numpy(), gradient().numpy())
+    with hf.profile() as again:
+        gradient()
+    (run,) = [run for run in again._runs if run.kind == "gradient"]
+    kernels = [kernel for kernel in again._kernels if kernel.call.program.name == "f_gradient"]
+    assert run.inside >= covered(kernels, run.start, run.end) > 0, "the rule's own time has none of its kernels'"
 
 
 def test_an_operation_that_reads_what_is_not_there_yet_does_not_count_the_wait():
