@@ -8,11 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
-from hybridflow.cli import main
+import hybridflow as hf
+from hybridflow.cli import checkup, main
 from hybridflow.cli.targets import load_target
 
 GOOD = """
@@ -95,9 +99,56 @@ def test_inspect(model: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["inspect", f"{model}:double"]) == 0
     out = capsys.readouterr().out
     assert "multiply" in out
-    assert "double: 1 trace" in out
-    assert "Cost of one call of double" in out
-    assert "kernels" in out
+    for part in ("double: 1 trace", "why: first call", "XLA options", "Cost of one call of double", "temporaries"):
+        assert part in out
+    assert "1 kernels" in out
+
+
+def double_lowered(model: Path) -> Any:
+    target = load_target(f"{model}:double")
+    return hf.compile(target.function).lower(*target.args)
+
+
+@pytest.mark.parametrize("stage", ["graph", "optimized", "stablehlo", "hlo"])
+def test_inspect_prints_one_text_alone(stage: str, model: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["inspect", f"{model}:double", "--as", stage]) == 0
+    printed = capsys.readouterr().out
+    expected = double_lowered(model).as_text(stage)
+    if stage == "hlo":  # its header names the stack of the call that compiled it
+        printed, expected = [re.sub(r", metadata={.*?}", "", one[one.index("ENTRY") :]) for one in (printed, expected)]
+    assert printed.rstrip() == expected.rstrip()
+
+
+def test_inspect_writes_one_page(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "report.html"
+    assert main(["inspect", f"{model}:double", "--as", "graph", "--html", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert "Page:" in printed.err
+    assert "Page:" not in printed.out
+    page = out.read_text()
+    for part in ("double: 1 trace", "XLA options", "FLOPs", "srcdoc=", "stablehlo.multiply", "HloModule"):
+        assert part in page
+    assert not re.search(r'(?:src|href)="', page)
+
+
+def test_inspect_writes_a_folder(model: Path, tmp_path: Path):
+    out = tmp_path / "report"
+    assert main(["inspect", f"{model}:double", "--html", str(out)]) == 0
+    index = (out / "index.html").read_text()
+    linked = set(re.findall(r'href="([^"]+)"', index))
+    assert linked == {path.name for path in out.iterdir()} - {"index.html"}
+    assert linked == {"graph.html", "passes.html", "cost.html", "why.html",
+                      "graph.txt", "optimized.txt", "stablehlo.txt", "hlo.txt"}  # fmt: skip
+    assert (out / "optimized.txt").read_text() == double_lowered(model).as_text("optimized")
+    assert main(["inspect", f"{model}:double", "--html", str(out)]) == 0  # again, into the same folder
+
+
+@pytest.mark.parametrize("name", ["missing/report.html", "missing/report"])
+def test_inspect_needs_a_folder_to_write_to(
+    name: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["inspect", f"{model}:double", "--html", str(tmp_path / name)]) == 2
+    assert "there is no folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("ending", "text"), [(".html", "By line"), (".json", "traceEvents")])
@@ -114,8 +165,42 @@ def test_doctor(capsys: pytest.CaptureFixture[str]):
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     used = "xla_allow_excess_precision", "HYBRIDFLOW_CACHE_DIR=off"
-    for text in ("jaxlib", "cpu:0", *used, "gives the eager result: yes"):
+    for text in ("jaxlib", "cpu:0", "cores", *used, "gives the eager result", "jax is 0.10 or newer"):
         assert text in out
+    assert "FAILED" not in out
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("_same", lambda: "they differ"),
+        ("_same_gradient", lambda: 1 / 0),
+        ("_version", lambda package: "0.9.1" if package == "jaxlib" else metadata.version(package)),
+        ("_version", lambda package: "not installed" if package == "numpy" else metadata.version(package)),
+    ],
+)
+def test_doctor_says_what_does_not_work(
+    name: str, fault: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(checkup, name, fault)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("FAILED") == 1
+    expected = "they differ", "ZeroDivisionError", "pip install 'jaxlib>=0.10'", "pip install 'numpy>=2.1'"
+    assert any(text in out for text in expected)
+
+
+def test_doctor_sees_what_changes_compiled_functions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    jax.config.update("jax_debug_nans", True)
+    try:
+        assert main(["doctor"]) == 1
+    finally:
+        jax.config.update("jax_debug_nans", False)
+    assert "unset JAX_DEBUG_NANS" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -372,7 +372,7 @@ def test_a_step_opens_at_its_first_change(tmp_path: Path):
             x = hf.tanh(x) * (i + 2)
         return hf.negative(hf.exp(x) + hf.exp(x))
 
-    page = hf.compile(fn).lower(X).passes()._page()
+    page = hf.compile(fn).lower(X).passes().page()
     script = """
       const pane = document.querySelector(".pair > div");
       const inside = () => {

@@ -1,3 +1,3 @@
-"""The command line: ``hybridflow demo | compare | inspect | doctor | cache``."""
+"""The command line: ``hybridflow demo | compare | inspect | profile | doctor | cache``."""
 
 from hybridflow.cli.main import main as main

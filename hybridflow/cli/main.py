@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hybridflow.cli import commands, demo
+from hybridflow.cli import checkup, commands, demo, inspection, storing
 from hybridflow.cli.targets import UserError
 from hybridflow.core.errors import HybridflowError
 
@@ -45,12 +45,15 @@ def _parser() -> argparse.ArgumentParser:
 
     for name, run, text in (
         ("compare", commands.compare, "run a function eagerly and compiled, judge the results and time both"),
-        ("inspect", commands.inspect, "show a function's graph, its cost and its traces"),
+        ("inspect", inspection.inspect, "show a function's graphs, cost and memory, and why it was traced"),
         ("profile", commands.profile, "show where the time of a function goes, eagerly and compiled"),
     ):
         added = command(name, run, text)
         added.add_argument("target", metavar="FILE.py:FUNCTION", help=_TARGET_HELP)
         added.add_argument("--shapes", nargs="+", metavar="SPEC", help="random arguments, such as f32[4,3] i32[4]")
+        if name == "inspect":
+            added.add_argument("--as", dest="stage", choices=inspection.STAGES, help="print this text alone")
+            added.add_argument("--html", type=Path, help="a page to write (.html), or a folder of pages and texts")
         if name == "profile":
             added.add_argument("--repeats", type=_positive, default=10, help="calls of each mode (%(default)s)")
             added.add_argument("--out", type=Path, help="a page (.html) or a flame chart (.json) of the compiled calls")
@@ -59,8 +62,8 @@ def _parser() -> argparse.ArgumentParser:
             added.add_argument("--gradients", action="store_true", help="compare gradients too")
             added.add_argument("--out", type=Path, help="a report to write")
 
-    command("doctor", commands.doctor, "show versions, devices and known problems of this installation")
-    added = command("cache", commands.cache, "show the store of executables on disk, or empty it")
+    command("doctor", checkup.doctor, "show versions, devices and known problems of this installation, and try it")
+    added = command("cache", storing.cache, "show the store of executables on disk, or empty it")
     added.add_argument("action", nargs="?", choices=("show", "clear"), default="show", help="what to do (%(default)s)")
     return parser
 

@@ -56,9 +56,10 @@ class PassHistory(Sequence[Step]):
         Args:
             path: the file; the page needs no network.
         """
-        write_text(path, self._page())
+        write_text(path, self.page())
 
-    def _page(self) -> str:
+    def page(self) -> str:
+        """Return the page that `to_html` writes."""
         from hybridflow.ir.pictures import difference_page
 
         steps = [(str(step.record), step.before, step.after) for step in self._steps]
@@ -67,4 +68,4 @@ class PassHistory(Sequence[Step]):
     def _repr_html_(self) -> str:
         from hybridflow.ir.pictures import framed
 
-        return framed(self._page())
+        return framed(self.page())

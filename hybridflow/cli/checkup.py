@@ -1,0 +1,204 @@
+"""``hybridflow doctor``: what is installed, what is in use, and whether it works."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import hybridflow as hf
+from hybridflow.analysis import compare as comparing
+from hybridflow.backend.jax_shim import x64_enabled
+from hybridflow.backend.options import EAGER_OPTIONS, OPTIONS, TESTED, XlaOption, compiler_options, jaxlib_version
+from hybridflow.cli.storing import store_table
+from hybridflow.xla.store.directory import Directory, Unsafe
+from hybridflow.xla.store.place import place
+
+EXTRAS = {
+    "matplotlib": "plots; pip install 'hybridflow[viz]'",
+    "tensorboard": "hf.summary; pip install 'hybridflow[tensorboard]'",
+    "scikit-learn": "the demo's digits; pip install 'hybridflow[examples]'",
+    "torch": "benchmarks beside PyTorch; pip install 'hybridflow[bench]'",
+}
+"""What is optional, and what for."""
+SETTINGS = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DISABLE_JIT", "JAX_DEBUG_NANS", "HYBRIDFLOW_CACHE_DIR")
+"""Environment variables that change what compiled functions do."""
+
+
+class Check(NamedTuple):
+    """What was tried.
+
+    Attributes:
+        what: it.
+        fault: what is wrong and what to do; empty if nothing is.
+        remark: what is worth knowing though nothing is wrong.
+    """
+
+    what: str
+    fault: str = ""
+    remark: str = ""
+
+
+def doctor(arguments: argparse.Namespace, console: Console) -> bool:
+    """Print versions, devices, settings and the XLA options in use, and try what everything rests on."""
+    del arguments
+    console.print(_versions())
+    console.print(_devices())
+    _print_options(console)
+    console.print(store_table())
+    found = list(checks())
+    table = Table(title="Checks", title_justify="left", show_header=False)
+    for one in found:
+        state = Text("FAILED", "bold red") if one.fault else Text("ok", "green")
+        table.add_row(state, Text(one.what), Text(one.fault or one.remark))
+    console.print(table)
+    return not any(one.fault for one in found)
+
+
+def checks() -> Iterator[Check]:
+    """Yield what was tried, one by one."""
+    yield from _required()
+    yield _tested()
+    for name in ("JAX_DISABLE_JIT", "jax_disable_jit"), ("JAX_DEBUG_NANS", "jax_debug_nans"):
+        fault = f"it is on, which changes what compiled functions do: unset {name[0]}"
+        yield Check(f"{name[0]} is off", fault if getattr(jax.config, name[1]) else "")
+    yield _tried("The store of executables can be used", _store)
+    yield _tried("A compiled function gives the eager result", _same)
+    yield _tried("Its gradient is the eager one", _same_gradient)
+    yield _tried("float64 stays float64, and jax's own setting stays as it is", _wide)
+    yield _tried("Random numbers are the same eager and compiled", _same_draws)
+
+
+def _required() -> Iterator[Check]:
+    """Yield whether each package that is required is new enough."""
+    for text in metadata.requires("hybridflow") or ():
+        match = re.fullmatch(r"([\w-]+)>=([\d.]+)", text.replace(" ", ""))
+        if match is None:
+            continue  # an extra
+        name, least = match[1], match[2]
+        found = _version(name)
+        old = found == "not installed" or _numbers(found) < _numbers(least)
+        fault = f"{name} is {found}: pip install '{name}>={least}'" if old else ""
+        yield Check(f"{name} is {least} or newer", fault, found)
+
+
+def _tested() -> Check:
+    newest = ".".join(map(str, TESTED))
+    if jaxlib_version()[:2] <= TESTED:
+        return Check(f"jaxlib is one that was tested (up to {newest})", remark=_version("jaxlib"))
+    return Check("jaxlib is newer than what was tested", remark=f"each XLA option is tried first (tested: {newest})")
+
+
+def _tried(what: str, run: Callable[[], str]) -> Check:
+    """Try something that returns what is wrong with it."""
+    try:
+        return Check(what, run())
+    except Exception as error:  # what is broken here may raise anything; the table says what
+        return Check(what, f"{type(error).__name__}: {error}")
+
+
+def _store() -> str:
+    where = place()
+    if where.path is None:
+        return ""
+    try:
+        Directory(where.path).use()
+    except Unsafe as error:
+        return str(error)
+    return ""
+
+
+def _example(x: Any) -> Any:
+    return hf.tanh(x) * x
+
+
+def _input() -> hf.Tensor:
+    return hf.asarray(np.linspace(-1, 1, 8, dtype=np.float32))
+
+
+def _same() -> str:
+    found = comparing.compare(_example, _input(), repeats=1)
+    return "" if found.same else found.verdict()
+
+
+def _same_gradient() -> str:
+    found = comparing.compare(hf.grad(lambda x: hf.sum(_example(x))), _input(), repeats=1)
+    return "" if found.same else found.verdict()
+
+
+def _wide() -> str:
+    before = x64_enabled()
+    result = hf.compile(_example)(hf.asarray(np.linspace(-1, 1, 8)))
+    if result.dtype != np.float64:
+        return f"a compiled function of float64 returned {result.dtype}"
+    return "" if x64_enabled() == before else "jax_enable_x64 was changed"
+
+
+def _same_draws() -> str:
+    one, other = hf.random.Generator(7), hf.random.Generator(7)
+    eager, compiled = one.normal((4,)).numpy(), hf.compile(lambda: other.normal((4,)))().numpy()
+    return "" if np.array_equal(eager, compiled) else f"eager: {eager}, compiled: {compiled}"
+
+
+# -- tables -------------------------------------------------------------------------------------------------------
+
+
+def _versions() -> Table:
+    table = Table(title="Versions", title_justify="left", show_header=False)
+    table.add_row("python", f"{platform.python_version()} ({platform.platform()})")
+    for package in ("hybridflow", "jax", "jaxlib", "numpy", "rich"):
+        table.add_row(package, _version(package))
+    for package, use in EXTRAS.items():
+        version = _version(package)
+        table.add_row(package, Text(f"{version}: for {use}" if version == "not installed" else version))
+    return table
+
+
+def _devices() -> Table:
+    table = Table(title="Devices and settings", title_justify="left", show_header=False)
+    for device in jax.devices():
+        table.add_row(f"{device.platform}:{device.id}", str(device.device_kind))
+    table.add_row("cores", str(os.cpu_count()))
+    for name in SETTINGS:
+        if name in os.environ:
+            table.add_row(name, Text(os.environ[name]))
+    return table
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def _print_options(console: Console) -> None:
+    """Print the table of XLA options, with the known problem that is the reason for each."""
+    console.print(f"XLA options, for known problems of jaxlib (here {_version('jaxlib')})", highlight=False)
+    for options, eager in ((OPTIONS, False), (EAGER_OPTIONS, True)):
+        used = compiler_options(eager=eager)
+        for option in options:
+            state = "used" if option.name in used else "not used"
+            line = f"  {option.backend}: {option.name}={option.value!r} ({state} here; jaxlib {_range(option)})"
+            where = "operations compiled alone: " if eager else ""
+            for text in (line, f"    {where}{option.why}"):
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _range(option: XlaOption) -> str:
+    since = ".".join(map(str, option.since))
+    return f"{since} on" if option.until is None else f"{since} to {'.'.join(map(str, option.until))}"

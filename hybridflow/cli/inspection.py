@@ -1,0 +1,98 @@
+"""``hybridflow inspect``: everything about a function of a file, printed and as pages."""
+
+from __future__ import annotations
+
+import argparse
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hybridflow.analysis.compare import count_kernels
+from hybridflow.analysis.cost import CostReport, cost_body
+from hybridflow.analysis.parity import fresh_copy
+from hybridflow.backend.files import write_text
+from hybridflow.cli.targets import Target, load_target, users_errors
+from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.html import page
+from hybridflow.ir.pictures import framed
+from hybridflow.tracing.explain import Explanation
+from hybridflow.tracing.lowered import Lowered
+
+STAGES = {
+    "graph": "Graph, as traced",
+    "optimized": "Graph, after the passes",
+    "stablehlo": "StableHLO, as handed to XLA",
+    "hlo": "HLO, as XLA optimised it",
+}
+
+
+def inspect(arguments: argparse.Namespace, console: Console) -> bool:
+    """Print a function's graphs, the cost and memory of a call, and why it was traced; or one text alone."""
+    page_path: Path | None = arguments.html
+    if page_path is not None and not page_path.resolve().parent.is_dir():
+        raise ArgumentError(message(f"inspect: there is no folder {str(page_path.resolve().parent)!r} to write to"))
+    target = load_target(arguments.target, arguments.shapes)
+    compiled = fresh_copy(target.function)
+    with users_errors():
+        lowered = compiled.lower(*target.args, **target.kwargs)
+    cost = compiled.cost(*target.args, **target.kwargs)
+    if arguments.stage is not None:
+        # Nothing else, so that it can be redirected.
+        console.file.write(lowered.as_text(arguments.stage).rstrip() + "\n")
+    else:
+        _print(lowered, cost, compiled.explain(), console)
+    if page_path is not None:
+        written = _write(page_path, target, lowered, cost, compiled.explain())
+        Console(stderr=True).print(f"Page: {written}", markup=False, highlight=False, soft_wrap=True)
+    return True
+
+
+def _print(lowered: Lowered, cost: CostReport, explained: Explanation, console: Console) -> None:
+    for stage in ("graph", "optimized"):
+        console.rule(STAGES[stage], align="left")
+        console.print(lowered.as_text(stage), markup=False, highlight=False, soft_wrap=True)
+    console.rule("Cost and memory of one call", align="left")
+    cost.print(console)
+    console.print(f"{count_kernels(lowered.as_text('hlo'))} kernels", highlight=False)
+    console.rule("Why", align="left")
+    console.print(explained.tree())
+    console.print("Texts for XLA: --as stablehlo, --as hlo; pages: --html", highlight=False)
+
+
+def _write(path: Path, target: Target, lowered: Lowered, cost: CostReport, explained: Explanation) -> Path:
+    """Write one page, or a folder of pages that an index links, and return what to open."""
+    if path.suffix in (".html", ".htm"):
+        write_text(path, page(f"{target.name}: inspected", _body(target, lowered, cost, explained)))
+        return path
+    path.mkdir(exist_ok=True)
+    pages: dict[str, tuple[str, Any]] = {
+        "graph.html": ("The graph after the passes", lowered.graph.to_html),
+        "passes.html": ("What each pass changed", lowered.passes().to_html),
+        "cost.html": ("Cost and memory of one call", cost.to_html),
+        "why.html": ("Why it was traced", explained.to_html),
+    }
+    for name, (_, write) in pages.items():
+        write(path / name)
+    texts = {f"{stage}.txt": title for stage, title in STAGES.items()}
+    for stage in STAGES:
+        write_text(path / f"{stage}.txt", lowered.as_text(stage))
+    titles = {name: title for name, (title, _) in pages.items()} | texts
+    links = "".join(f'<li><a href="{name}">{escape(title)}</a></li>' for name, title in titles.items())
+    write_text(path / "index.html", page(f"{target.name}: inspected", f"{_heading(target)}<ul>{links}</ul>"))
+    return path / "index.html"
+
+
+def _heading(target: Target) -> str:
+    return f"<h1>{escape(target.name)}</h1>"
+
+
+def _body(target: Target, lowered: Lowered, cost: CostReport, explained: Explanation) -> str:
+    parts = [_heading(target), "<h2>Why</h2>", explained._repr_html_(), "<h2>Cost and memory</h2>", cost_body(cost)]
+    parts += ["<h2>The graph after the passes</h2>", lowered.graph._repr_html_()]
+    parts += ["<h2>What each pass changed</h2>", framed(lowered.passes().page()), "<h2>Texts</h2>"]
+    for stage, title in STAGES.items():
+        text = escape(lowered.as_text(stage))
+        parts.append(f"<details><summary>{title}</summary><pre>{text}</pre></details>")
+    return "\n".join(parts)
