@@ -4,19 +4,23 @@ import asyncio
 import contextvars
 import gc
 import json
+import re
 import threading
 from collections import Counter
 from pathlib import Path
+from xml.etree import ElementTree
 
 import jax
 import numpy as np
 import pytest
 
 import hybridflow as hf
+from hybridflow.analysis.profile.chart import Axis, Span, flame_svg
 from hybridflow.analysis.profile.compiled import Call, Program
 from hybridflow.analysis.profile.events import _find_ends, _in_order, covered
 from hybridflow.core.errors import TraceError
 from hybridflow.core.profiling import PROFILER
+from hybridflow.core.units import format_bytes
 
 RNG = np.random.default_rng(0)
 X = hf.asarray(RNG.normal(size=(64, 64)).astype(np.float32))
@@ -392,3 +396,52 @@ def test_the_flame_chart_is_in_the_trace_event_format(tmp_path: Path):
     assert kinds["kernel"] == sum(call.kernels for call in p.calls)
     spans = [event for event in data["traceEvents"] if event["ph"] == "X" and event["cat"] == "call"]
     assert sum(span["dur"] for span in spans) == pytest.approx(1e6 * sum(call.seconds for call in p.calls))
+
+
+# -- the pictures of the page -------------------------------------------------------------------------------------
+
+
+def pictures(path):
+    """Return the pictures of a page, parsed."""
+    return [ElementTree.fromstring(one) for one in re.findall(r"<svg.*?</svg>", path.read_text(), re.S)]
+
+
+def test_the_page_draws_what_ran_and_what_was_alive(tmp_path: Path):
+    _, step = step_of()
+    compiled = hf.compile(step, name="a<b")
+    with hf.profile() as p:
+        step(X)
+        compiled(X)
+    p.to_html(tmp_path / "p.html")
+    _, flame, memory = pictures(tmp_path / "p.html")
+    hints = [title.text or "" for title in flame.iter("title")]
+    names = {hint.split(",")[0] for hint in hints}
+    assert {"matmul", "a<b"} <= names
+    assert not any("compile" in name for name in names)
+    bars = [bar for group in flame.iter("g") for bar in group.iter("rect")]
+    right = max(float(bar.get("x", 0)) + float(bar.get("width", 0)) for bar in bars)
+    assert right <= float(flame.get("width", 0)) + 1
+    assert [text.text for text in memory.iter("text")] == [format_bytes(p.peak_bytes), "0 B"]
+    assert "Compiled calls" in (tmp_path / "p.html").read_text()
+
+
+def test_many_short_operations_are_drawn_as_few():
+    spans = [Span("op", "op", 0, 10.0 * i, 10.0 * i + 9, {}) for i in range(20_000)]
+    drawn = flame_svg(spans, Axis(0, 200_000, spans)).count("<title>")
+    assert 500 < drawn < 3000
+
+
+def test_compilations_take_no_room_on_the_axis():
+    spans = [Span("compile", "compile", 0, 100, 900, {}), Span("op", "op", 0, 950, 1000, {})]
+    axis = Axis(0, 1000, spans)
+    assert axis.length == 200
+    assert axis.at(100) == axis.at(500) == axis.at(900)
+    assert (axis.at(1000) - axis.at(900)) == pytest.approx(axis.at(100) - axis.at(0))
+
+
+def test_an_empty_profile_has_a_page_without_pictures(tmp_path: Path):
+    with hf.profile() as p:
+        pass
+    p.to_html(tmp_path / "p.html")
+    assert pictures(tmp_path / "p.html") == []
+    assert "in the block" in p._repr_html_()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from statistics import median
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from hybridflow.analysis.profile.chart import Axis, Span, flame_svg, legend_svg, memory_svg, spans_of, trace_events
 from hybridflow.analysis.profile.compiled import Call
 from hybridflow.analysis.profile.events import Kernel, covered
 from hybridflow.analysis.profile.overhead import overhead_per_operation
@@ -20,6 +22,7 @@ from hybridflow.analysis.timing import format_seconds
 from hybridflow.backend.files import write_text
 from hybridflow.core.html import paragraphs_html, table_html
 from hybridflow.core.node import Node, Where, is_gradient, short_where
+from hybridflow.core.units import format_bytes
 from hybridflow.ir.graph import Graph
 
 SHOWN = 20
@@ -240,7 +243,7 @@ class Profile:
         if self.peak_bytes:
             parts.append(f"at most {self.peak_bytes:,} bytes were alive that operations of the block had made")
         for name, found in _by_name(self.calls).items():
-            share = sum(one.attributed * one.seconds for one in found) / sum(one.seconds for one in found)
+            share = _attributed(found)
             parts.append(f"{name}: {len(found)} compiled calls, {share:.1%} of their time in kernels of the graph")
         return ";\n".join(parts) + "."
 
@@ -265,26 +268,41 @@ class Profile:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = self.table()[:SHOWN]
+        rows = _unbroken(self.table()[:SHOWN])
         return table_html(_COLUMNS, rows) + paragraphs_html(self.summary())
 
     def to_html(self, path: str | PathLike[str]) -> None:
-        """Write the tables by operation and by line as a page that needs no network.
+        """Write pictures of what ran over time, and tables by function, operation and line, as one page.
 
         Args:
             path: the file.
         """
-        body = "\n".join(
-            [
-                "<h1>Where the time went</h1>",
-                paragraphs_html(self.summary()),
-                "<h2>By operation</h2>",
-                table_html(_COLUMNS, self.table()),
-                "<h2>By line</h2>",
-                table_html(_COLUMNS, self.table(self.lines)),
-            ]
-        )
+        parts = ["<h1>Where the time went</h1>", paragraphs_html(self.summary())]
+        if self._runs or self._calls:
+            spans = self._spans()
+            axis = Axis(self.start, self.end, spans)
+            without = ", without compilations" if self.compiling else ""
+            parts += ["<h2>Over time</h2>", f"<p>{format_seconds(axis.length / 1e9)}{without}; hover for more.</p>",
+                      legend_svg(), flame_svg(spans, axis)]  # fmt: skip
+            if self.memory:
+                parts += ["<h2>Bytes alive</h2>", memory_svg(self.memory, axis, self.start)]
+        if self._calls:
+            parts += ["<h2>Compiled calls</h2>", table_html(_CALL_COLUMNS, self._call_rows())]
+        for title, rows in (("By operation", self.operations), ("By line", self.lines)):
+            parts += [f"<h2>{title}</h2>", table_html(_COLUMNS, _unbroken(self.table(rows)))]
+        body = "\n".join(parts)
         write_text(path, page("Where the time went", body))
+
+    def _call_rows(self) -> list[tuple[str, ...]]:
+        """Return a row per compiled function: calls, middle time, kernels, share in kernels of the graph, memory."""
+        return [
+            (
+                name, str(len(found)), format_seconds(median(one.seconds for one in found)),
+                str(max(one.kernels for one in found)), f"{_attributed(found):.1%}",
+                format_bytes(max(one.temporary_bytes for one in found)),
+            )
+            for name, found in _by_name(self.calls).items()
+        ]  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain Python values."""
@@ -308,35 +326,13 @@ class Profile:
         Reference:
             "Trace Event Format", Chromium project.
         """
-        events: list[dict[str, Any]] = [
-            self._event(run.name, run.kind, 0, run.start, run.end, {"line": short_where(run.where)})
-            for run in self._runs
-        ]
-        for call in self._calls:
-            line = {"line": short_where(call.where)}
-            events.append(self._event(call.program.name, "dispatch", 0, call.start, call.returned, line))
-            events.append(self._event(call.program.name, "call", 1, call.since, call.end, line))
-        for kernel, lane in _lanes(self._kernels):
-            names = {"operations": [node.op.name for node in kernel.nodes],
-                     "lines": sorted({short_where(node.where) for node in kernel.nodes})}  # fmt: skip
-            events.append(self._event(kernel.name, "kernel", lane, kernel.start, kernel.end, names))
-        for lane in sorted({event["tid"] for event in events}):
-            name = _THREADS.get(lane) or f"XLA {lane - 1}"
-            events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": lane, "args": {"name": name}})
-        for seconds, size in self.memory:
-            events.append({"ph": "C", "name": "bytes", "pid": 1, "ts": seconds * 1e6, "args": {"bytes": size}})
-        write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+        write_text(path, json.dumps(trace_events(self._spans(), self.memory, self.start)))
 
-    def _event(
-        self, name: str, kind: str, thread: int, start: float, end: float, args: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        return {
-            "ph": "X", "name": name, "cat": kind, "pid": 1, "tid": thread, "ts": (start - self.start) / 1e3,
-            "dur": (end - start) / 1e3, "args": dict(args),
-        }  # fmt: skip
+    def _spans(self) -> list[Span]:
+        return spans_of(self._runs, self._calls, self._kernels)
 
 
-_THREADS = {0: "Python", 1: "Compiled calls"}
+_CALL_COLUMNS = ("function", "calls", "middle time", "kernels", "in kernels of the graph", "temporaries")
 _COLUMNS = ("operation", "phase", "mode", "calls", "time", "share", "bytes made", "line")
 
 
@@ -348,27 +344,21 @@ def _compiled_call(call: Call, kernels: Sequence[Kernel]) -> CompiledCall:
     return CompiledCall(call.program.name, length / 1e9, len(kernels), ours / max(length, 1), temporary)
 
 
-def _lanes(kernels: Iterable[Kernel]) -> Iterable[tuple[Kernel, int]]:
-    """Yield kernels with lanes, from 2 on, in which they lie beside or within each other, as a flame chart needs it."""
-    lanes: list[list[float]] = []
-    for kernel in sorted(kernels, key=lambda one: (one.start, -one.end)):
-        for number, ends in enumerate(lanes, 2):
-            while ends and ends[-1] <= kernel.start:
-                ends.pop()
-            if not ends or kernel.end <= ends[-1]:
-                ends.append(kernel.end)
-                yield kernel, number
-                break
-        else:
-            lanes.append([kernel.end])
-            yield kernel, len(lanes) + 1
-
-
 def _by_name(calls: Iterable[CompiledCall]) -> dict[str, list[CompiledCall]]:
     found: defaultdict[str, list[CompiledCall]] = defaultdict(list)
     for call in calls:
         found[call.name].append(call)
     return found
+
+
+def _attributed(calls: Sequence[CompiledCall]) -> float:
+    """Return the share of the time of calls, together, in which a kernel of the graph ran."""
+    return sum(one.attributed * one.seconds for one in calls) / max(sum(one.seconds for one in calls), 1e-12)
+
+
+def _unbroken(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return rows of `Profile.table` for pages, where times and phases stay in one line."""
+    return [(row[0], *[cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in row[1:-1]], row[-1]) for row in rows]
 
 
 def _phase(where: Where | None) -> str:
