@@ -300,6 +300,21 @@ class CostReport:
         """
         write_text(path, page(f"Cost of one call of {self.name}", cost_body(self)))
 
+    def to_svg(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture of the temporaries that are stored while the call runs, kernel by kernel.
+
+        Args:
+            path: the file.
+
+        Raises:
+            ArgumentError: if sizes are open, or nothing is stored.
+        """
+        picture = timeline_svg(self.memory, self.name)
+        if not picture:
+            why = "its sizes are open" if self.sizes is None else "it stores nothing beside its inputs and results"
+            raise ArgumentError(message(f"to_svg: there is nothing to draw for {self.name}: {why}"))
+        write_text(path, picture)
+
 
 _REMARKS = (
     "XLA counts the body of a loop once whatever its number of steps, and both sides of a branch.",

@@ -27,4 +27,5 @@ def fill_of(weight: float, heaviest: float, kind: str) -> str:
 
 def legend(colour: str, heaviest: float) -> str:
     """Return what the colours of a picture say; empty if they say nothing."""
-    return f"colour: {UNITS[colour]}, up to {heaviest:,.6g} in one operation" if colour else ""
+    most = f"{int(heaviest):,}" if float(heaviest).is_integer() else f"{heaviest:,.6g}"
+    return f"colour: {UNITS[colour]}, up to {most} in one operation" if colour else ""

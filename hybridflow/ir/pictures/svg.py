@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from html import escape
 
@@ -101,7 +102,8 @@ def _box(box: Box, frame: Frame, fill: str) -> str:
         f'y="{frame.y + TITLE - 3 + LINE * number:.1f}">{escape(line)}</text>'
         for number, line in enumerate((box.title, *box.lines))
     ]
-    tip = f"<title>{escape(box.where)}</title>" if box.where else ""
+    # Pictures are passed on: the folders of this machine are not part of them.
+    tip = f"<title>{escape(os.path.basename(box.where))}</title>" if box.where else ""
     marked, width = (_MARKED, 2.5) if box.mark else ("", 1)
     return (
         f'<g{marked}>{tip}<rect {_at(frame)} rx="5" fill="{fill}" stroke="{edge}" stroke-width="{width}"/>'
