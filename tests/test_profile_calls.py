@@ -7,6 +7,7 @@ import json
 import re
 import threading
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -137,6 +138,31 @@ def test_what_taking_note_cost_is_stated():
     assert more.overhead == pytest.approx(5 * eager)
 
 
+def test_results_of_calls_are_part_of_the_memory():
+    size = X.numpy().nbytes
+    f = hf.compile(lambda x: x @ x)
+    with hf.profile() as p:
+        kept = [f(X) for _ in range(3)]
+        hf.synchronize()
+        del kept
+        hf.tanh(X)
+    assert p.calls[0].temporary_bytes == 0
+    changes = [after // size for before, after in pairwise([0, *[after for _, after in p.memory]]) if after != before]
+    assert changes == [1, 2, 3, 2, 1, 0, 1, 0]
+
+
+def test_a_variable_that_is_updated_in_place_is_in_the_memory_once():
+    w, step = step_of((64, 640))
+    compiled = hf.compile(step)
+    compiled(X)
+    with hf.profile() as p:
+        for _ in range(5):
+            compiled(X)
+    loss = 4
+    assert p.peak_bytes - p.calls[0].temporary_bytes in range(w.numpy().nbytes, w.numpy().nbytes + 5 * loss + 1)
+    assert p.memory[-1][1] == w.numpy().nbytes
+
+
 # -- control flow, checkpoints, tapes -----------------------------------------------------------------------------
 
 
@@ -197,7 +223,6 @@ def test_a_compiled_call_under_a_tape_has_its_forward_and_its_gradient():
     assert runs_of(p, "matmul", phase="gradient", mode="compiled") == 4
     (rule,) = [row for row in p.operations if row.mode == "eager"]
     assert (rule.name, rule.phase, rule.calls) == ("f", "gradient", 2)
-    assert sum(row.seconds for row in p.operations) <= p.seconds - p.compiling + 1e-4
     np.testing.assert_array_equal(profiled[0].numpy(), gradient().numpy())
     with hf.profile() as again:
         gradient()

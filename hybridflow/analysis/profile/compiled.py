@@ -98,17 +98,24 @@ class Call:
 
 @dataclass(eq=False)
 class Unfinished:
-    """The results of calls that XLA may still be computing, without keeping what a Variable is to give away."""
+    """What tells whether XLA is still computing the results of calls.
+
+    Of each call the smallest result is kept until it is there, but none that a Variable is to give away.
+    """
 
     _calls: deque[list[Any]] = field(default_factory=deque[list[Any]])
 
     def add(self, outputs: Sequence[Any], given_away: slice) -> None:
         """Take note of a call's outputs; those in a range belong to Variables."""
+        first, last, _ = given_away.indices(len(outputs))
+        free = [one for index, one in enumerate(outputs) if not first <= index < last]
+        kept = min(free, key=lambda one: one.nbytes, default=None)
+        self._calls.append([one if one is kept else weakref.ref(one) for one in outputs])
+
+    def let_go(self) -> None:
+        """Keep nothing of calls that are done."""
         while self._calls and all(array.is_ready() for array in _there(self._calls[0])):
             self._calls.popleft()
-        first, last, _ = given_away.indices(len(outputs))
-        kept = [weakref.ref(one) if first <= index < last else one for index, one in enumerate(outputs)]
-        self._calls.append(kept)
 
     def wait(self) -> None:
         """Wait for all of them."""

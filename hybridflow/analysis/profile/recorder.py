@@ -80,6 +80,7 @@ class Recorder:
         """Execute an operation and take its time, from when the results of compiled calls that it reads are there."""
         if not self.records():
             return bind_eagerly(op, inputs, attrs, CONTEXT.get())
+        self.unfinished.let_go()
         wait_for([tensor._value for tensor in inputs])
         run = self.begin(op.name, "op", user_place(3))
         try:
@@ -111,12 +112,18 @@ class Recorder:
         known = {id(_storage(tensor._value)) for tensor in inputs}
         for value in values:
             storage = _storage(value)
-            if storage is None or id(storage) in known or id(storage) in self._kept:
-                continue
-            size = int(storage.nbytes)
-            run.bytes += size
-            self.memory.append((run.end, size))
-            self._kept[id(storage)] = weakref.ref(storage, self._freed(id(storage), size))
+            if storage is not None and id(storage) not in known:
+                run.bytes += self._keep(storage, run.end)
+
+    def _keep(self, storage: Any, time_made: int) -> int:
+        """Take note of an array, and return its bytes: none if it is known."""
+        key = id(storage)
+        if key in self._kept:
+            return 0
+        size = int(storage.nbytes)
+        self.memory.append((time_made, size))
+        self._kept[key] = weakref.ref(storage, self._freed(key, size))
+        return size
 
     def _freed(self, key: int, size: int) -> Callable[[Any], None]:
         def freed(_: Any) -> None:
@@ -124,6 +131,14 @@ class Recorder:
             self.memory.append((time.perf_counter_ns(), -size))
 
         return freed
+
+    def _exchanged(self, arrays: Iterable[Any], outputs: Iterable[Any], when: int) -> None:
+        """Take note of a call's results, some of which took the place of its arguments."""
+        for array in arrays:
+            if isinstance(array, jax.Array) and array.is_deleted() and self._kept.pop(id(array), None) is not None:
+                self.memory.append((when, -int(array.nbytes)))
+        for output in outputs:
+            self._keep(output, when)
 
     # -- gradients --------------------------------------------------------------------------------------------
 
@@ -167,8 +182,10 @@ class Recorder:
         program = found
 
         def call(*arrays: Any) -> Any:
+            self.unfinished.let_go()
             outputs, made = run_program(program, arrays, user_place(3))
             self.unfinished.add(outputs, given_away)
+            self._exchanged(arrays, outputs, made.start)
             self.calls.append(made)
             if self.open:
                 self.within[made] = self.open[-1]

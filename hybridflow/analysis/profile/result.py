@@ -144,10 +144,10 @@ class Profile:
 
     @property
     def memory(self) -> list[tuple[float, int]]:
-        """The bytes of arrays that eager operations of the block made and that were alive, over time.
+        """The bytes of arrays that the block made and that were alive, over time.
 
-        ``(seconds since the block began, bytes)``, a pair for every change. The temporaries of a compiled call count
-        while it runs.
+        ``(seconds since the block began, bytes)``, a pair for every change. The results of a compiled call count from
+        when it is made, but for those that take the place of others of the block; its temporaries while it runs.
         """
         changes: list[tuple[float, int]] = list(self._memory)
         for call, found in zip(self._calls, self.calls, strict=True):
@@ -241,7 +241,7 @@ class Profile:
         if self.overhead:
             parts.append(f"taking times cost about {format_seconds(self.overhead)} of that")
         if self.peak_bytes:
-            parts.append(f"at most {self.peak_bytes:,} bytes were alive that operations of the block had made")
+            parts.append(f"at most {self.peak_bytes:,} bytes were alive that the block had made")
         for name, found in _by_name(self.calls).items():
             share = _attributed(found)
             parts.append(f"{name}: {len(found)} compiled calls, {share:.1%} of their time in kernels of the graph")
