@@ -114,6 +114,8 @@ if _TYPE_CHECKING:  # what `later` imports when it is asked for
     from hybridflow import summary as summary
     from hybridflow import testing as testing
     from hybridflow.analysis.compare import Comparison as Comparison
+    from hybridflow.analysis.compare import Comparisons as Comparisons
+    from hybridflow.analysis.compare import Sweep as Sweep
     from hybridflow.analysis.compare import compare as compare
     from hybridflow.analysis.cost import CostReport as CostReport
     from hybridflow.analysis.cost import XlaCheck as XlaCheck

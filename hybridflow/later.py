@@ -13,7 +13,8 @@ from hybridflow.tracing.costing import Costing, on_cost
 
 MODULES = ("analysis", "debugging", "summary", "testing")
 NAMES = {
-    "Comparison": "compare", "compare": "compare", "CostReport": "cost", "XlaCheck": "cost", "cost": "cost",
+    "Comparison": "compare", "Comparisons": "compare", "Sweep": "compare", "compare": "compare",
+    "CostReport": "cost", "XlaCheck": "cost", "cost": "cost",
     "Profile": "profile", "profile": "profile",
 }  # fmt: skip
 """Each name, and the module of `hybridflow.analysis` that it is in."""

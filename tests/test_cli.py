@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import re
 import signal
@@ -14,9 +16,11 @@ from typing import Any
 
 import jax
 import pytest
+from rich.console import Console
 
 import hybridflow as hf
 from hybridflow.cli import checkup, main
+from hybridflow.cli.comparing import progress_bar
 from hybridflow.cli.targets import load_target
 
 GOOD = """
@@ -49,6 +53,16 @@ def raises(x):
 
 def helper(values):
     return values["missing"]
+
+def thrice(x):
+    return x + x + x
+
+def double_inputs(n):
+    return np.ones((n, 3), np.float32)
+
+def double_in_numpy(x):
+    assert type(x) is np.ndarray
+    return x * np.float32(2)
 
 def bad_shape(x):
     return x + hf.zeros((7,))
@@ -86,13 +100,79 @@ def test_shapes_are_dtypes_and_sizes(model: Path):
 
 def test_a_difference_is_exit_code_1(model: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["compare", f"{model}:wrong", "--shapes", "f32[3]", "--repeats", "1"]) == 1
-    assert "DIFFERENT: eager and compiled results differ by more than rounding." in capsys.readouterr().out
+    assert "DIFFERENT: results differ by more than rounding." in capsys.readouterr().out
 
 
 def test_compare_writes_a_report(model: Path, tmp_path: Path):
     out = tmp_path / "out.html"
     assert main(["compare", f"{model}:double", "--repeats", "1", "--out", str(out)]) == 0
     assert out.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("targets", [["{0}:double,thrice"], ["{0}:double", "{0}:thrice"]])
+def test_compare_several_functions(targets: list[str], model: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = [target.format(model) for target in targets]
+    assert main(["compare", *arguments, "--repeats", "1"]) == 0
+    assert "double and thrice, side by side" in capsys.readouterr().out
+    assert main(["compare", *arguments, "--repeats", "1", "--agree"]) == 1
+    out = capsys.readouterr().out
+    assert "DIFFERENT: results differ by more than rounding." in out
+    assert "double 2.0, thrice 3.0" in out
+
+
+@pytest.mark.parametrize("more", [[], ["--shapes", "f32[n,2]"]])
+def test_compare_sizes(more: list[str], model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    kept = tmp_path / "found.json"
+    arguments = ["--sizes", "4", "16", "--repeats", "1", "--json", str(kept), *more]
+    assert main(["compare", f"{model}:double", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "SAME: at every size" in out
+    found = json.loads(kept.read_text())
+    assert found["sizes"] == [4, 16]
+    assert found["same"] is True
+
+
+def test_compare_peers_and_all_outputs(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("matplotlib")
+    names = [tmp_path / name for name in ("page.html", "found.json", "plot.svg")]
+    outputs = ["--out", str(names[0]), "--json", str(names[1]), "--plot", str(names[2])]
+    peers = ["--peers", f"numpy={model}:double_in_numpy"]
+    assert main(["compare", f"{model}:double", "--repeats", "1", *peers, *outputs]) == 0
+    assert [name.is_file() for name in names] == [True, True, True]
+    assert json.loads(names[1].read_text())["peers"][0]["name"] == "numpy"
+    assert main(["compare", f"{model}:thrice", "--shapes", "f32[3]", "--repeats", "1", *peers]) == 1
+    assert "numpy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["{0}:double,duoble"], "has no function 'duoble'"),
+        (["{0}:thrice", "--sizes", "4"], "Define thrice_inputs(n)"),
+        (["{0}:double", "--sizes", "4", "--shapes", "f32[3]"], "none of the arguments depends on the size"),
+        (["{0}:double", "--shapes", "f32[n]"], "which only --sizes gives a value"),
+        (["{0}:double", "--peers", "{0}:double"], "does not say which package it is for"),
+        (["{0}:double", "--peers", "numpy={0}:nothing_there"], "has no function 'nothing_there'"),
+        (["{0}:double", "--peers", "cupy={0}:double"], "'cupy' names no package"),
+        (["{0}:double", "--json", "{0}/no/found.json"], "there is no folder"),
+    ],
+)
+def test_bad_use_of_compare_is_exit_code_2(
+    arguments: list[str], text: str, model: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["compare", *[argument.format(model) for argument in arguments]]) == 2
+    error = re.sub(r"\s", "", capsys.readouterr().err)
+    assert re.sub(r"\s", "", text) in error
+
+
+def test_a_bar_is_shown_on_terminals_only():
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+        with progress_bar(console) as progress:
+            assert (progress is not None) == terminal
+            if progress is not None:
+                progress("timing", 0.5)
+        assert ("timing" in console.file.getvalue()) == terminal
 
 
 def test_inspect(model: Path, capsys: pytest.CaptureFixture[str]):

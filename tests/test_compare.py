@@ -15,7 +15,7 @@ import hybridflow as hf
 from hybridflow.analysis.compare import Comparison, FirstCall, compare, count_kernels
 from hybridflow.analysis.parity import Parity, assert_same, check_parity, fresh_copy, with_gradients
 from hybridflow.analysis.same import Judgement
-from hybridflow.analysis.timing import Timing, format_seconds, interleave
+from hybridflow.analysis.timing import Timed, Timing, format_seconds, interleave
 from hybridflow.backend.files import write_text
 from hybridflow.core.errors import ArgumentError, MissingPackageError, ParityError
 from hybridflow.ir.costs import graph_flops
@@ -32,6 +32,11 @@ def model(x):
 def faulty(x):
     """Differs between the modes by one part in a thousand."""
     return hf.tanh(x) * (1.001 if hf.is_tracing() else 1.0)
+
+
+def needs_nothing(page: str) -> bool:
+    """Whether a page refers to nothing outside of itself."""
+    return not re.findall(r'(?:src|href)="(?!#)', page.replace("xlink:href", "href").replace('href="#', ""))
 
 
 def made(**changes: Any) -> Comparison:
@@ -67,7 +72,7 @@ def test_a_difference_is_loud():
     found = compare(faulty, numbers(4), repeats=3)
     assert not found.same
     text = str(found)
-    assert "DIFFERENT: eager and compiled results differ by more than rounding." in text
+    assert "DIFFERENT: results differ by more than rounding." in text
     assert re.search(r"result: at \[\d\]: eager .*, compiled .*, float64 .*; allowed .*; 4 of 4 elements differ", text)
     assert any(row[2] == "DIFFERENT" for row in found.rows())
 
@@ -261,9 +266,9 @@ def test_break_even():
 
 def test_the_table_shows_what_was_measured():
     rows = {what: (eager, compiled) for what, eager, compiled in made().rows()}
-    assert rows["one call, median (quartiles)"] == ("1 ms (900 us to 1.1 ms)", "100 us (90 us to 110 us)")
+    assert rows["one call, median (95 %)"] == ("1 ms (of 5 calls)", "100 us (of 5 calls)")
     assert rows["first call"] == ("1 ms", "910 ms (trace 20 ms, lower 100 ms, XLA 700 ms)")
-    assert rows["speed-up"] == ("", "10.00x")
+    assert rows["speed-up over eager (95 %)"] == ("", "10.0x (too few turns for an interval), not told apart")
     assert rows["memory of one call"] == ("2.0 KiB", "not known")
     assert rows["FLOPs"] == ("1,000 (0.001 GFLOP/s)", "1,000 (0.01 GFLOP/s)")
     assert rows["largest difference of results"] == ("0", "identical")
@@ -272,8 +277,10 @@ def test_the_table_shows_what_was_measured():
 def test_unsteady_timings_are_said_to_be():
     assert made().caution() == ""
     shaky = made(eager=Timing(1e-3, 1e-4, 4e-3, 5))
-    assert "quartiles are 40.0x apart" in str(shaky)
-    assert "quartiles are 40.0x apart" in shaky._repr_html_()
+    assert "Noisy: the quartiles of eager are 40.0x apart." in str(shaky)
+    assert "quartiles of eager are 40.0x apart" in shaky._repr_html_()
+    assert made(load=0.9).caution() == ""
+    assert "2.5 programs or threads wanted each core" in made(load=2.5).caution()
 
 
 def test_first_call_parts_are_measured():
@@ -306,12 +313,13 @@ ENTRY %main (x: f32[4]) -> (f32[4]) {
 
 def test_timings_interleave_and_start_from_one_state():
     order: list[str] = []
-    timings = interleave(
-        [lambda: order.append("a"), lambda: order.append("b")], repeats=5, before_block=lambda: order.append("start")
-    )
+    calls = [Timed(lambda: order.append("a")), Timed(lambda: order.append("b"))]
+    timings = interleave(calls, repeats=5, before_turn=lambda: order.append("start"))
     assert [timing.calls for timing in timings] == [5, 5]
-    assert order == ["start", "a", "a", "start", "b", "b"] * 5
+    there, back = ["start", "a", "a", "start", "b", "b"], ["start", "b", "b", "start", "a", "a"]
+    assert order == ["a", "b", *there, *back, *there, *back, *there]
     assert timings[0].low <= timings[0].median <= timings[0].high
+    assert len(timings[0].turns) == 5
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(2.5, "2.5 s"), (0.0123, "12.3 ms"), (4e-6, "4 us"), (5e-8, "50 ns")])
@@ -333,10 +341,10 @@ def test_a_page_needs_no_other_file(tmp_path: Path):
     path = tmp_path / "report.html"
     made().to_html(path)
     text = path.read_text(encoding="utf-8")
-    assert "10.00x" in text
+    assert "10.0x" in text
     assert "<svg" in text
     assert "SAME:" in text
-    assert not re.findall(r'(?:src|href)="(?!#)', text.replace("xlink:href", "href").replace('href="#', ""))
+    assert needs_nothing(text)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MethodType
@@ -15,7 +15,7 @@ import numpy as np
 from hybridflow.analysis.same import Judgement, judge
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.device import device_of, place
-from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.dtypes import is_differentiable, kind_of
 from hybridflow.core.errors import ParityError, message
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.tensor import Tensor, as_tensor, host_array
@@ -112,25 +112,83 @@ def check_parity(
     trace, signature = compiled._trace_for(*calls[0])
     variables = trace.variables(signature)
     assigned = [variables[index] for index in trace.assigned]
-    inputs: list[Array] = []
-    for args, kwargs in calls:
-        inputs += [np.asarray(value) for value in trace.arrays(compiled._trace_for(args, kwargs)[1])]
-    inputs += [host_array(tensor) for tensor in trace.captures]
-    inputs += [np.array(variable.current()) for variable in variables]
+    inputs = _inputs(compiled, trace, variables, calls)
     with kept(variables) as restore:
         with run_eagerly():
             eager, eager_tree = _run(compiled, calls, assigned)
         restore()
         results, tree = _run(compiled, calls, assigned)
     if tree != eager_tree:
-        text = f"{STRUCTURE} {eager_tree} eager, {tree} compiled"
-        return Parity(name, (Judgement("result", False, np.inf, 0.0, np.inf, text),))
+        return Parity(name, (_other_structure(f"{eager_tree} eager, {tree} compiled"),))
     names = [*_names(tree, trace.plan.count), *[f"Variable {variable.name!r}" for variable in assigned]]
     graph = chained(trace, len(calls))
     chosen = {"all": slice(None), "result": slice(trace.plan.count), "Variables": slice(trace.plan.count, None)}[part]
     graph.outputs = graph.outputs[chosen]
     found = judge(graph, inputs, eager[chosen], results[chosen], names=names[chosen], tolerance=tolerance)
     return Parity(name, tuple(found))
+
+
+def check_against(
+    compiled: CompiledFunction[Any, Any],
+    call: Call,
+    name: str,
+    others: Mapping[str, Sequence[Array]],
+    tolerance: tuple[float, float] | None = None,
+) -> dict[str, Parity]:
+    """Judge other results of the same computation against a function's eager ones, by its own float64 run.
+
+    Variables are left as they were.
+
+    Args:
+        compiled: the function.
+        call: the arguments.
+        name: what texts call the function.
+        others: per name, the arrays of a result, leaf by leaf. How they are nested does not matter; a number of
+            another width of its kind is brought to the dtype of the function's if it fits.
+        tolerance: as in `check_parity`.
+    """
+    trace, signature = compiled._trace_for(*call)
+    variables = trace.variables(signature)
+    inputs = _inputs(compiled, trace, variables, [call])
+    with kept(variables), run_eagerly():
+        eager, tree = _run(compiled, [call], [])
+    graph = chained(trace, 1)
+    graph.outputs = graph.outputs[: trace.plan.count]
+    found: dict[str, Parity] = {}
+    for other, arrays in others.items():
+        if len(arrays) != len(eager):
+            text = f"{len(eager)} arrays of {name}, {len(arrays)} of {other}"
+            found[other] = Parity(f"results of {other}", (_other_structure(text),))
+            continue
+        given = [_in_dtype(array, ours.dtype) for array, ours in zip(arrays, eager, strict=True)]
+        names = _names(tree, trace.plan.count)
+        judged = judge(graph, inputs, eager, given, names=names, tolerance=tolerance, sides=(name, other))
+        found[other] = Parity(f"results of {other}", tuple(judged))
+    return found
+
+
+def _inputs(
+    compiled: CompiledFunction[Any, Any], trace: Trace, variables: Sequence[Variable], calls: Sequence[Call]
+) -> list[Array]:
+    """Return the values of the inputs of `chained`."""
+    inputs: list[Array] = []
+    for args, kwargs in calls:
+        inputs += [np.asarray(value) for value in trace.arrays(compiled._trace_for(args, kwargs)[1])]
+    inputs += [host_array(tensor) for tensor in trace.captures]
+    return inputs + [np.array(variable.current()) for variable in variables]
+
+
+def _other_structure(text: str) -> Judgement:
+    return Judgement("result", False, np.inf, 0.0, np.inf, f"{STRUCTURE} {text}")
+
+
+def _in_dtype(array: Array, dtype: Any) -> Array:
+    """Return an array in a dtype of its kind if that holds its numbers, or as it is."""
+    if array.dtype == dtype or kind_of(array.dtype) != kind_of(dtype):
+        return array
+    with np.errstate(all="ignore"):
+        other = array.astype(dtype)
+    return other if kind_of(dtype) in ("float", "complex") or np.array_equal(other, array) else array
 
 
 def _run(

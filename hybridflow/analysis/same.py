@@ -39,6 +39,8 @@ from hybridflow.ir.graph import Graph
 LEAST_SAMPLES, SAMPLES = 4, 24
 SAFETY = 8.0
 Array = np.ndarray[Any, Any]
+Sides = tuple[str, str]
+SIDES: Sides = ("eager", "compiled")
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ def judge(
     *,
     names: Sequence[str] | None = None,
     tolerance: tuple[float, float] | None = None,
+    sides: Sides = SIDES,
 ) -> list[Judgement]:
     """Judge whether two runs of a program gave the same results.
 
@@ -80,6 +83,7 @@ def judge(
         compiled: the same of the other run.
         names: the outputs' names.
         tolerance: ``(relative, absolute)`` to judge floats by instead, if given.
+        sides: what the texts call the two runs.
 
     Returns:
         One judgement per output.
@@ -88,7 +92,7 @@ def judge(
     found: dict[int, Judgement] = {}
     open_outputs: list[int] = []
     for index, (a, b) in enumerate(zip(eager, compiled, strict=True)):
-        settled = _settled(names[index], a, b, tolerance)
+        settled = _settled(names[index], a, b, tolerance, sides)
         if settled is None:
             open_outputs.append(index)
         else:
@@ -96,15 +100,17 @@ def judge(
     if open_outputs:
         allowances = _allowances(graph, inputs, open_outputs, eager, compiled)
         for index, allowance in zip(open_outputs, allowances, strict=True):
-            found[index] = allowance.judge(names[index], eager[index], compiled[index])
+            found[index] = allowance.judge(names[index], eager[index], compiled[index], sides)
     return [found[index] for index in range(len(eager))]
 
 
-def _settled(name: str, a: Array, b: Array, tolerance: tuple[float, float] | None) -> Judgement | None:
+def _settled(
+    name: str, a: Array, b: Array, tolerance: tuple[float, float] | None, sides: Sides
+) -> Judgement | None:
     """Judge an output that needs no reference, if that is possible."""
     for what, left, right in (("shape", a.shape, b.shape), ("dtype", a.dtype, b.dtype)):
         if left != right:
-            return Judgement(name, False, np.inf, 0.0, np.inf, f"{what} {left} eager, {right} compiled")
+            return Judgement(name, False, np.inf, 0.0, np.inf, f"{what} {left} {sides[0]}, {right} {sides[1]}")
     if bool(np.all(_equal(a, b))):
         return Judgement(name, True, 0.0, 0.0, 0.0, "")
     if tolerance is None:
@@ -112,7 +118,7 @@ def _settled(name: str, a: Array, b: Array, tolerance: tuple[float, float] | Non
     relative, absolute = tolerance
     wide_a, wide_b = widen_array(a), widen_array(b)
     allowed = absolute + relative * np.abs(wide_b) if _is_float(a.dtype) else np.zeros(a.shape)
-    return _verdict(name, wide_a, wide_b, _used(_distance(wide_a, wide_b), allowed), allowed, None)
+    return _verdict(name, wide_a, wide_b, _used(_distance(wide_a, wide_b), allowed), allowed, None, sides)
 
 
 @dataclass
@@ -152,9 +158,9 @@ class _Allowance:
         )
         return np.where(_equal(a, b), 0.0, worse)
 
-    def judge(self, name: str, a: Array, b: Array) -> Judgement:
+    def judge(self, name: str, a: Array, b: Array, sides: Sides) -> Judgement:
         """Judge an output."""
-        return _verdict(name, widen_array(a), widen_array(b), self.used(a, b), self.allowed(), self.reference)
+        return _verdict(name, widen_array(a), widen_array(b), self.used(a, b), self.allowed(), self.reference, sides)
 
 
 def _allowances(
@@ -212,7 +218,9 @@ def _used(distance: Array, allowed: Array) -> Array:
     return np.where(np.isinf(allowed) | (distance == 0), 0.0, np.where(allowed == 0, np.inf, part))
 
 
-def _verdict(name: str, a: Array, b: Array, used: Array, allowed: Array, reference: Array | None) -> Judgement:
+def _verdict(
+    name: str, a: Array, b: Array, used: Array, allowed: Array, reference: Array | None, sides: Sides
+) -> Judgement:
     flat = int(np.argmax(used))
     index = tuple(int(i) for i in np.unravel_index(flat, used.shape))
     most = float(used[index])
@@ -220,7 +228,7 @@ def _verdict(name: str, a: Array, b: Array, used: Array, allowed: Array, referen
     if most <= 1:
         return Judgement(name, True, largest, float(allowed[index]), most, "")
     count = int(np.sum(used > 1))
-    text = f"at {list(index)}: eager {a[index]!s}, compiled {b[index]!s}"
+    text = f"at {list(index)}: {sides[0]} {a[index]!s}, {sides[1]} {b[index]!s}"
     if reference is not None:
         text += f", float64 {reference[index]!s}"
     text += f"; allowed {float(allowed[index]):.3g}; {count} of {used.size} elements differ"

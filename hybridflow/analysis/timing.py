@@ -5,18 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import inf
+from statistics import median
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from hybridflow.analysis.statistics import Ratio, median_interval, ratio_of
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 
 BUDGET_S = 1.0
-"""About how long each mode is timed if the number of repeats is left open."""
-BLOCKS = 5
-"""How many times the modes take turns, so that a slow spell of the machine meets both."""
+"""About how long each call is timed if the number of repeats is left open."""
+TURNS = 20
+"""How many times the calls take turns, so that a slow spell of the machine meets all of them."""
+LEAST, MOST = 6, 10_000
+"""How often a call is timed, at least (fewer than 6 turns give no interval) and at most."""
+WARM_S = 0.02
+"""Calls shorter than this are warmed up at the beginning of each turn; in others that is lost in the noise."""
 
 
 @dataclass(frozen=True)
@@ -24,19 +31,46 @@ class Timing:
     """What one call takes, in seconds.
 
     Attributes:
-        median: the middle of the measured calls.
+        median: the middle of the turns' medians (of all measured calls, if there are no turns).
         low: a quarter of the calls took less.
         high: a quarter took more.
         calls: how many were measured.
+        turns: the median of each turn; calls of one turn follow each other and are not independent, turns nearly are.
     """
 
     median: float
     low: float
     high: float
     calls: int
+    turns: tuple[float, ...] = ()
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval that holds the true median in 95 of 100 measurements; 0 and infinity if there are too few turns.
+
+        It is that of the order statistics of the turns: see `hybridflow.analysis.statistics`.
+        """
+        return median_interval(self.turns)
+
+    def over(self, other: Timing) -> Ratio:
+        """Return how many times longer this takes than another of the same run."""
+        if self.turns and len(self.turns) == len(other.turns):
+            return ratio_of(self.turns, other.turns)
+        return Ratio(self.median / other.median, 0.0, inf, told=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, None for the ends of an interval that is not known."""
+        low, high = self.interval
+        return {
+            "median": self.median, "low": self.low, "high": self.high, "calls": self.calls,
+            "interval": None if high == inf else [low, high], "turns": list(self.turns),
+        }  # fmt: skip
 
     def __str__(self) -> str:
-        return f"{format_seconds(self.median)} ({format_seconds(self.low)} to {format_seconds(self.high)})"
+        low, high = self.interval
+        if high == inf:
+            return f"{format_seconds(self.median)} (of {self.calls} call{'' if self.calls == 1 else 's'})"
+        return f"{format_seconds(self.median)} ({format_seconds(low)} to {format_seconds(high)})"
 
 
 def format_seconds(seconds: float) -> str:
@@ -69,40 +103,56 @@ def seconds_of(call: Callable[[], Any], variables: Sequence[Variable] = ()) -> f
     return time.perf_counter() - start
 
 
+class Timed(NamedTuple):
+    """Something to time.
+
+    Attributes:
+        call: makes one call.
+        variables: the Variables that it assigns.
+    """
+
+    call: Callable[[], Any]
+    variables: Sequence[Variable] = ()
+
+
 def interleave(
-    calls: Sequence[Callable[[], Any]],
-    variables: Sequence[Variable] = (),
+    calls: Sequence[Timed],
     *,
     repeats: int | None = None,
-    before_block: Callable[[], None] = lambda: None,
+    before_turn: Callable[[], None] = lambda: None,
+    progress: Callable[[float], None] = lambda done: None,
 ) -> list[Timing]:
-    """Time calls in turn, in blocks, each block after an untimed call that warms it up.
+    """Time calls in turns, those of a few milliseconds or less after an untimed call that warms them up.
+
+    Every other round goes the other way round, so that nobody always follows the same neighbour.
 
     Args:
         calls: what to time; all have run before.
-        variables: Variables the calls assign.
         repeats: how many times to time each call; about a second each if None.
-        before_block: called before each block, to start it from the same state.
+        before_turn: called before each turn, to start it from the same state.
+        progress: called with the part that is done, from 0 to 1.
 
     Returns:
         One timing per call.
     """
-    counts = [repeats or _count(seconds_of(call, variables)) for call in calls]
-    measured: list[list[float]] = [[] for _ in calls]
-    blocks = min(BLOCKS, *counts)
-    for block in range(blocks):
-        for call, count, times in zip(calls, counts, measured, strict=True):
-            before_block()
-            wait_for(call(), variables)
-            share = count * (block + 1) // blocks - count * block // blocks
-            times.extend([seconds_of(call, variables) for _ in range(share)])
-    return [_timing(times) for times in measured]
+    once = [seconds_of(*one) for one in calls]
+    counts = [repeats or int(min(max(BUDGET_S / max(seconds, 1e-7), LEAST), MOST)) for seconds in once]
+    measured: list[list[list[float]]] = [[] for _ in calls]
+    rounds = min(TURNS, *counts)
+    in_turn = list(zip(calls, once, counts, measured, strict=True))
+    for number in range(rounds):
+        for one, seconds, count, turns in in_turn if number % 2 == 0 else reversed(in_turn):
+            before_turn()
+            if seconds < WARM_S:
+                wait_for(one.call(), one.variables)
+            share = count * (number + 1) // rounds - count * number // rounds
+            turns.append([seconds_of(*one) for _ in range(share)])
+        progress((number + 1) / rounds)
+    return [_timing(turns) for turns in measured]
 
 
-def _count(seconds: float) -> int:
-    return int(min(max(BUDGET_S / max(seconds, 1e-7), 5), 2000))
-
-
-def _timing(times: list[float]) -> Timing:
-    low, median, high = np.percentile(times, [25, 50, 75])
-    return Timing(float(median), float(low), float(high), len(times))
+def _timing(turns: list[list[float]]) -> Timing:
+    times = [seconds for turn in turns for seconds in turn]
+    low, high = np.percentile(times, [25, 75])
+    medians = tuple([median(turn) for turn in turns])
+    return Timing(median(medians), float(low), float(high), len(times), medians)

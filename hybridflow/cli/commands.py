@@ -1,4 +1,4 @@
-"""``hybridflow compare`` and ``hybridflow profile``; each returns whether eager and compiled agree."""
+"""``hybridflow profile``."""
 
 from __future__ import annotations
 
@@ -7,23 +7,8 @@ import argparse
 from rich.console import Console
 
 import hybridflow as hf
-from hybridflow.analysis import compare as comparing
 from hybridflow.analysis.parity import fresh_copy
 from hybridflow.cli.targets import load_target, users_errors
-
-
-def compare(arguments: argparse.Namespace, console: Console) -> bool:
-    """``hybridflow compare``: print the comparison, and write it if asked."""
-    target = load_target(arguments.target, arguments.shapes)
-    with users_errors():
-        found = comparing.compare(
-            target.function, *target.args, repeats=arguments.repeats, gradients=arguments.gradients, **target.kwargs
-        )
-    found.print(console)
-    if arguments.out is not None:
-        found.to_html(arguments.out)
-        console.print(f"Report: {arguments.out}", markup=False, highlight=False)
-    return found.same
 
 
 def profile(arguments: argparse.Namespace, console: Console) -> bool:

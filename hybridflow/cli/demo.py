@@ -204,8 +204,8 @@ def _page(found: Comparison, eager: Run, compiled: Run, step: hf.CompiledFunctio
         "and on the same batches: its training step runs operation by operation, then under hf.compile.</p>",
         table_html(("run", "test accuracy", "last loss", "steps", "training time"), rows),
         report.figure_svg(_loss_figure(eager, compiled)),
-        report.comparison_html(found),
-        report.figure_svg(report.break_even_figure(found)),
+        found._repr_html_(),
+        report.figure_svg(found.figure()),
         f"<details><summary>Why it was traced</summary><pre>{escape(str(step.explain()))}</pre></details>",
         f"<details><summary>The graph</summary><pre>{escape(str(step.graph(images, labels)))}</pre></details>",
     ]

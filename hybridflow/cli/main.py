@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hybridflow.cli import checkup, commands, demo, inspection, storing
+from hybridflow.cli import checkup, commands, comparing, demo, inspection, storing
 from hybridflow.cli.targets import UserError
 from hybridflow.core.errors import HybridflowError
 
@@ -24,6 +24,11 @@ _TARGET_HELP = (
     "a function in a Python file, such as model.py:train_step. Its arguments come from --shapes, or from "
     "FUNCTION_args or example_args in the file: a tuple of arguments, a dict of named ones, or a function "
     "that returns either"
+)
+_SEVERAL_HELP = "Several, or FILE.py:f,g, are compared side by side, with the arguments of the first"
+_SIZES_HELP = "compare at each of these sizes: FUNCTION_inputs in the file makes its arguments, or n stands in --shapes"
+_PEERS_HELP = (
+    "the same computation with other packages: torch=FILE.py:FUNCTION, jax=... or numpy=..., which get their arrays"
 )
 
 
@@ -44,12 +49,15 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--seed", type=int, default=0, help="seed of the split, the weights and the order (%(default)s)")
 
     for name, run, text in (
-        ("compare", commands.compare, "run a function eagerly and compiled, judge the results and time both"),
+        ("compare", comparing.compare, "run a function eagerly and compiled, judge the results and time both"),
         ("inspect", inspection.inspect, "show a function's graphs, cost and memory, and why it was traced"),
         ("profile", commands.profile, "show where the time of a function goes, eagerly and compiled"),
     ):
         added = command(name, run, text)
-        added.add_argument("target", metavar="FILE.py:FUNCTION", help=_TARGET_HELP)
+        if name == "compare":
+            added.add_argument("target", nargs="+", metavar="FILE.py:FUNCTION", help=f"{_TARGET_HELP}. {_SEVERAL_HELP}")
+        else:
+            added.add_argument("target", metavar="FILE.py:FUNCTION", help=_TARGET_HELP)
         added.add_argument("--shapes", nargs="+", metavar="SPEC", help="random arguments, such as f32[4,3] i32[4]")
         if name == "inspect":
             added.add_argument("--as", dest="stage", choices=inspection.STAGES, help="print this text alone")
@@ -60,7 +68,12 @@ def _parser() -> argparse.ArgumentParser:
         if name == "compare":
             added.add_argument("--repeats", type=_positive, help="calls of each mode to time; default: about a second")
             added.add_argument("--gradients", action="store_true", help="compare gradients too")
-            added.add_argument("--out", type=Path, help="a report to write")
+            added.add_argument("--agree", action="store_true", help="judge the functions' results against the first's")
+            added.add_argument("--sizes", nargs="+", type=_positive, metavar="N", help=_SIZES_HELP)
+            added.add_argument("--peers", nargs="+", metavar="NAME=FILE.py:FUNCTION", help=_PEERS_HELP)
+            added.add_argument("--out", type=Path, help="a page to write: the tables and the plot")
+            added.add_argument("--json", type=Path, help="write all figures as JSON")
+            added.add_argument("--plot", type=Path, help="write the plot, in the format of the file's ending")
 
     command("doctor", checkup.doctor, "show versions, devices and known problems of this installation, and try it")
     added = command("cache", storing.cache, "show the store of executables on disk, or empty it")

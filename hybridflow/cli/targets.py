@@ -12,17 +12,22 @@ import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridflow.core.dtypes import SHORT_NAMES, as_dtype, is_integer
+from hybridflow.analysis.compare.sizes import random_tensor, split
+from hybridflow.core.dtypes import SHORT_NAMES, as_dtype
 from hybridflow.core.errors import DTypeError, HybridflowError, TargetError, message
-from hybridflow.core.tensor import Tensor, asarray
+from hybridflow.core.spec import TensorSpec
+from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_SPEC = re.compile(r"([a-z]+[0-9]*)\[((?:\d+(?:,\d+)*)?)\]")
+_SPEC = re.compile(r"([a-z]+[0-9]*)\[((?:(?:\d+|n)(?:,(?:\d+|n))*)?)\]")
+
+
+Modules = dict[Path, Any]
 
 
 class UserError(Exception):
@@ -34,12 +39,13 @@ class UserError(Exception):
 
 
 class Target(NamedTuple):
-    """A function and the arguments to call it with."""
+    """A function and the arguments to call it with; `inputs` makes those of a size, if the file has such a function."""
 
     name: str
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    inputs: Callable[[int], Any] | None = None
 
 
 def load_target(text: str, shapes: Sequence[str] | None = None) -> Target:
@@ -53,25 +59,102 @@ def load_target(text: str, shapes: Sequence[str] | None = None) -> Target:
         TargetError: no such file or function, or no arguments for it.
         UserError: the file, or the function that makes the arguments, raised.
     """
+    file, name = _parts(text)
+    module = _import(_existing(file))
+    function = _find(module, file, name)
+    args, kwargs = _arguments(module, name, function, shapes)
+    return Target(name, function, args, kwargs)
+
+
+def load_targets(
+    texts: Sequence[str], shapes: Sequence[str] | None, modules: Modules, *, sized: bool = False
+) -> tuple[Target, list[Callable[..., Any]]]:
+    """Import several functions, and find the arguments for the first.
+
+    Args:
+        texts: targets; ``FILE.py:f,g`` names several functions of a file.
+        shapes: specs of random arguments; in a sweep, ``n`` is a size that it sets: ``f32[n,3]``.
+        modules: what was imported so far, by its file, and comes to be.
+        sized: whether the functions are called with several sizes: ``FUNCTION_inputs`` in the file makes their
+            arguments, unless shapes are given.
+
+    Returns:
+        The first function, and all of them.
+
+    Raises:
+        TargetError: as `load_target` does.
+        UserError: so too.
+    """
+    found: list[tuple[Any, str, Callable[..., Any]]] = []
+    for text in texts:
+        file, names = _parts(text)
+        module = _import_once(file, modules)
+        found += [(module, name, _find(module, file, name)) for name in names.split(",")]
+    module, name, function = found[0]
+    functions = [one for _, _, one in found]
+    if sized and shapes is None:
+        inputs = getattr(module, f"{name}_inputs", None)
+        if not callable(inputs):
+            raise TargetError(
+                message(
+                    f"--sizes: the file has no function {name}_inputs that makes the arguments of a size",
+                    hint=f"Define {name}_inputs(n) in the file, or give --shapes with n in it, such as f32[n,3].",
+                )
+            )
+        return Target(name, function, (), {}, _users(inputs)), functions
+    args, kwargs = _arguments(module, name, function, shapes, sized=sized)
+    return Target(name, function, args, kwargs), functions
+
+
+def load_function(text: str, modules: Modules) -> Callable[..., Any]:
+    """Import a function that needs no arguments here, such as a peer's; see `load_targets`."""
+    file, name = _parts(text)
+    return _find(_import_once(file, modules), file, name)
+
+
+def _import_once(file: str, modules: Modules) -> Any:
+    path = _existing(file)
+    if path.resolve() not in modules:
+        modules[path.resolve()] = _import(path)
+    return modules[path.resolve()]
+
+
+def _users(inputs: Callable[[int], Any]) -> Callable[[int], Any]:
+    """Return the user's function that makes arguments, its errors shown as theirs."""
+
+    def make(size: int) -> Any:
+        with users_errors():
+            return inputs(size)
+
+    return make
+
+
+def _parts(text: str) -> tuple[str, str]:
     file, colon, name = text.rpartition(":")
     if not colon or not name or not file:
         raise TargetError(message(f"target: {text!r} is not FILE.py:FUNCTION", hint="Example: model.py:train_step"))
+    return file, name
+
+
+def _existing(file: str) -> Path:
     path = Path(file)
     if not path.is_file():
         raise TargetError(message(f"target: there is no file {file!r}", hint=_like(path.name, _python_files(path))))
-    module = _import(path)
+    return path
+
+
+def _find(module: Any, file: str, name: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if function is None:
         known = [key for key, value in vars(module).items() if callable(value) and _is_a_target(key)]
         raise TargetError(message(f"target: {file} has no function {name!r}", hint=_like(name, known)))
     if not callable(function):
         raise TargetError(message(f"target: {name!r} in {file} is a {type(function).__name__}, not a function"))
-    args, kwargs = _arguments(module, name, function, shapes)
-    return Target(name, function, args, kwargs)
+    return function
 
 
 def _is_a_target(name: str) -> bool:
-    return not name.startswith("_") and not name.endswith("_args")
+    return not name.startswith("_") and not name.endswith(("_args", "_inputs"))
 
 
 def _python_files(path: Path) -> list[str]:
@@ -101,18 +184,18 @@ def _import(path: Path) -> Any:
 
 
 def _arguments(
-    module: Any, name: str, function: Callable[..., Any], shapes: Sequence[str] | None
+    module: Any, name: str, function: Callable[..., Any], shapes: Sequence[str] | None, *, sized: bool = False
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if shapes is not None:
         rng = np.random.default_rng(0)
-        return tuple([_random(text, rng) for text in shapes]), {}
+        return tuple([_random(text, rng, sized=sized) for text in shapes]), {}
     for candidate in (f"{name}_args", "example_args"):
         if hasattr(module, candidate):
             value = getattr(module, candidate)
             if callable(value) and not isinstance(value, Tensor | Variable):
                 with users_errors():
                     value = value()
-            return _split(value)
+            return split(value)
     try:
         inspect.signature(function).bind()
     except TypeError:
@@ -127,15 +210,8 @@ def _arguments(
     return (), {}
 
 
-def _split(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(value, dict):
-        return (), cast("dict[str, Any]", value)
-    if isinstance(value, tuple | list):
-        return tuple(cast("list[Any]", value)), {}
-    return (value,), {}
-
-
-def _random(text: str, rng: np.random.Generator) -> Tensor:
+def _random(text: str, rng: np.random.Generator, *, sized: bool) -> Tensor | TensorSpec:
+    """Return a random tensor of a spec; in a sweep, one that has a size left open is returned as it is."""
     found = _SPEC.fullmatch(text)
     if found is None:
         raise TargetError(message(f"--shapes: {text!r} is not a dtype and a shape", hint="Example: f32[4,3] or i32[]"))
@@ -143,10 +219,12 @@ def _random(text: str, rng: np.random.Generator) -> Tensor:
         dtype = SHORT_NAMES.get(found[1]) or as_dtype(found[1])
     except DTypeError as error:
         raise TargetError(message(f"--shapes: {text!r}: {error}")) from None
-    shape = tuple([int(size) for size in found[2].split(",") if size])
-    if dtype == np.bool_:
-        return asarray(rng.integers(0, 2, shape).astype(bool))
-    return asarray((rng.integers(0, 10, shape) if is_integer(dtype) else rng.standard_normal(shape)).astype(dtype))
+    sizes = [None if size == "n" else int(size) for size in found[2].split(",") if size]
+    if None not in sizes:
+        return random_tensor([size for size in sizes if size is not None], dtype, rng)
+    if not sized:
+        raise TargetError(message(f"--shapes: {text!r} has a size n, which only --sizes gives a value"))
+    return TensorSpec(sizes, dtype)
 
 
 # -- the user's errors --------------------------------------------------------------------------------------------

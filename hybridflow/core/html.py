@@ -15,6 +15,8 @@ table { border-collapse: collapse; margin: 1rem 0; }
 th, td { text-align: left; padding: 0.3rem 0.9rem 0.3rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
 .same { color: #17692b; font-weight: 600; }
 .different { color: #a40000; font-weight: 600; white-space: pre-wrap; }
+.wide { overflow-x: auto; font-size: 0.9rem; }
+.caution { color: #8a5a00; }
 figure { margin: 1.5rem 0; }
 svg { max-width: 100%; height: auto; }
 """

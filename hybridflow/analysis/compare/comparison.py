@@ -1,0 +1,351 @@
+"""What `hf.compare` found about one function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from hybridflow.analysis.compare.figures import calls_figure
+from hybridflow.analysis.compare.kernels import KernelRun
+from hybridflow.analysis.compare.peers import Peer
+from hybridflow.analysis.compare.shown import Grid, Shown
+from hybridflow.analysis.parity import Parity
+from hybridflow.analysis.statistics import Ratio, format_range, format_ratio
+from hybridflow.analysis.timing import Timing, format_seconds
+from hybridflow.core.units import format_bytes
+
+UNSTEADY = 1.5
+"""How far apart the quartiles of a timing may be before it is said so."""
+BUSY = 1.5
+"""How many programs and threads may want each core; the functions' own threads are among them."""
+
+
+@dataclass(frozen=True)
+class FirstCall:
+    """What the first compiled call took, in seconds; the parts leave out what belongs to none of them.
+
+    Attributes:
+        total: until its result was there.
+        trace: running the Python function once with traced tensors.
+        passes: hybridflow's passes over the graph.
+        lower: from the graph to StableHLO.
+        xla: XLA's compilation.
+    """
+
+    total: float
+    trace: float
+    passes: float
+    lower: float
+    xla: float
+
+    def __str__(self) -> str:
+        parts = ", ".join(
+            f"{name} {format_seconds(value)}"
+            for name, value in (("trace", self.trace + self.passes), ("lower", self.lower), ("XLA", self.xla))
+        )
+        return f"{format_seconds(self.total)} ({parts})"
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
+    """What `hf.compare` found about one function: ``print(comparison)`` is a table.
+
+    Attributes:
+        name: the function's name.
+        eager, compiled: what one call takes.
+        eager_first: the first eager call, in seconds.
+        first_call: the first compiled call.
+        parities: what was compared, each output judged; results first.
+        flops: floating-point operations of one call, by the operations' own counts.
+        operations: how many operations an eager call executes, loop bodies counted once.
+        kernels: how many kernels the compiled call launches, by its optimised HLO.
+        eager_bytes: peak of the arrays an eager call allocates on the host.
+        compiled_bytes: temporaries and results of the compiled call.
+        precisions: how many operations compute in each floating-point dtype, casts aside.
+        casts: how many operations only change one floating-point dtype to another, such as those of `hf.autocast`.
+        eager_kernels: how long of an eager call its kernels and gradient rules run, in seconds; the rest of the call
+            is dispatch. None if that is not known.
+        compiled_kernels: how long of a compiled call XLA's kernels run, in seconds, at the same time counted once.
+        kernel_runs: those kernels, with the operations that are fused in them and the user's lines; longest first.
+        peers: the same computation with other packages.
+        load: how many programs and threads wanted each core of the machine meanwhile, on average of the last minute;
+            None where the system does not tell.
+    """
+
+    name: str
+    eager: Timing
+    compiled: Timing
+    eager_first: float
+    first_call: FirstCall
+    parities: tuple[Parity, ...]
+    flops: int
+    operations: int
+    kernels: int
+    eager_bytes: int
+    compiled_bytes: int | None
+    precisions: dict[str, int] = field(default_factory=dict[str, int])
+    casts: int = 0
+    eager_kernels: float | None = None
+    compiled_kernels: float | None = None
+    kernel_runs: tuple[KernelRun, ...] = ()
+    peers: tuple[Peer, ...] = ()
+    load: float | None = None
+
+    # -- what is known ----------------------------------------------------------------------------------------
+
+    @property
+    def same(self) -> bool:
+        """Whether the modes agree, and the peers: everything that was compared is the same but for rounding."""
+        return all(parity.same for parity in self.judged())
+
+    def judged(self) -> list[Parity]:
+        """Return what was compared, the peers' results among it."""
+        return [*self.parities, *[peer.parity for peer in self.peers]]
+
+    @property
+    def ratio(self) -> Ratio:
+        """How many times longer the eager call takes, with its interval."""
+        return self.eager.over(self.compiled)
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster the compiled call is."""
+        return self.ratio.value
+
+    @property
+    def break_even(self) -> int | None:
+        """The number of calls from which compiling has paid off; None if it never does."""
+        gain = self.eager.median - self.compiled.median
+        if gain <= 0:
+            return None
+        return 1 + max(0, math.ceil((self.first_call.total - self.eager_first) / gain))
+
+    @property
+    def eager_dispatch(self) -> float | None:
+        """How long of an eager call no kernel runs, in seconds: Python and hybridflow's dispatch."""
+        return None if self.eager_kernels is None else self.eager.median - self.eager_kernels
+
+    @property
+    def compiled_dispatch(self) -> float | None:
+        """How long of a compiled call no kernel runs, in seconds: looking up the trace, handing arrays in and out."""
+        return None if self.compiled_kernels is None else self.compiled.median - self.compiled_kernels
+
+    @property
+    def fusions(self) -> int:
+        """How many of the kernels compute several operations."""
+        return sum(1 for run in self.kernel_runs if run.fused > 1)
+
+    def with_parity(self, parity: Parity) -> Comparison:
+        """Return a comparison with one more thing compared."""
+        return replace(self, parities=(*self.parities, parity))
+
+    # -- showing ----------------------------------------------------------------------------------------------
+
+    @property
+    def title(self) -> str:
+        """What was compared."""
+        return ", ".join([f"{self.name}: eager and compiled", *[peer.name for peer in self.peers]])
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the table as ``(what, eager, compiled, *peers)``."""
+        peers, more = self.peers, ("",) * len(self.peers)
+        rows: list[tuple[str, ...]] = [
+            ("one call, median (95 %)", str(self.eager), str(self.compiled), *[str(one.timing) for one in peers]),
+            ("of it in kernels", part_text(self.eager_kernels, self.eager),
+             part_text(self.compiled_kernels, self.compiled), *more),
+            ("dispatch", part_text(self.eager_dispatch, self.eager),
+             part_text(self.compiled_dispatch, self.compiled), *more),
+            ("first call", format_seconds(self.eager_first), str(self.first_call),
+             *[format_seconds(one.first) for one in peers]),
+            ("speed-up over eager (95 %)", "", ratio_text(self.ratio),
+             *[ratio_text(self.eager.over(one.timing)) for one in peers]),
+            ("break-even", "", calls_text(self.break_even), *more),
+            ("operations / kernels launched", str(self.operations), self._kernels_text(), *more),
+            ("memory of one call", _bytes(self.eager_bytes), _bytes(self.compiled_bytes), *more),
+        ]  # fmt: skip
+        if self.flops:
+            rates = [_rate(self.flops, one.median) for one in (self.eager, self.compiled, *[p.timing for p in peers])]
+            rows.append(("FLOPs", *rates))
+        if len(self.precisions) > 1 or self.casts:
+            by_dtype = ", ".join([f"{count} in {dtype}" for dtype, count in self.precisions.items()])
+            rows.append(("operations by precision", by_dtype, f"{self.casts} casts between them", *more))
+        rows += [
+            (f"largest difference of {parity.name}", f"{parity.largest:.3g}", parity_text(parity), *more)
+            for parity in self.parities
+        ]
+        if peers:
+            found = [f"{one.parity.largest:.3g}, {parity_text(one.parity)}" for one in peers]
+            rows.append(("largest difference from eager", "", "", *found))
+        return rows
+
+    def _kernels_text(self) -> str:
+        return f"{self.kernels}, {self.fusions} of them fused" if self.kernel_runs else str(self.kernels)
+
+    def grids(self) -> list[Grid]:
+        """Return the table, and that of the kernels."""
+        rows = self.rows()
+        alarming = frozenset(number for number, row in enumerate(rows) if any("DIFFERENT" in cell for cell in row))
+        head = ("", "eager", "compiled", *[peer.name for peer in self.peers])
+        return [Grid(self.title, head, rows, alarming=alarming), *kernel_grids(self)]
+
+    def findings(self) -> list[str]:
+        """Return what the timings show, one sentence each."""
+        return [
+            faster_text("compiled", name, timing.over(self.compiled))
+            for name, timing in self.timings().items()
+            if timing is not self.compiled
+        ]
+
+    def differences(self) -> list[str]:
+        """Return one line per output that differs."""
+        return [line for parity in self.judged() for line in parity.differences()]
+
+    def timings(self) -> dict[str, Timing]:
+        """Return what was timed, by name."""
+        return {"eager": self.eager, "compiled": self.compiled, **{one.name: one.timing for one in self.peers}}
+
+    def caution(self) -> str:
+        """Return why the timings should be read with care; empty if they are steady."""
+        return caution_of(self.timings(), self.load)
+
+    def _agreement(self) -> str:
+        if not self.peers:
+            return super()._agreement()
+        names = " and ".join(["eager and compiled", *[peer.name for peer in self.peers]])
+        return f"SAME: {names} results agree but for rounding."
+
+    def figure(self) -> Any:
+        """Return the plot of total time against the number of calls, the break-even marked."""
+        lines = {
+            "eager": (self.eager_first, self.eager.median),
+            "compiled, first call included": (self.first_call.total, self.compiled.median),
+            **{one.name: (one.first, one.timing.median) for one in self.peers},
+        }
+        return calls_figure(self.name, lines, self.break_even)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, seconds and bytes, fit for JSON."""
+        low, high = self.ratio.low, self.ratio.high
+        return {
+            "name": self.name,
+            "same": self.same,
+            "eager": self.eager.to_dict(),
+            "compiled": self.compiled.to_dict(),
+            "eager_first": self.eager_first,
+            "first_call": asdict(self.first_call),
+            "speedup": self.speedup,
+            "speedup_interval": None if math.isinf(high) else [low, high],
+            "told": self.ratio.told,
+            "break_even": self.break_even,
+            "flops": self.flops,
+            "operations": self.operations,
+            "kernels": self.kernels,
+            "fusions": self.fusions,
+            "eager_bytes": self.eager_bytes,
+            "compiled_bytes": self.compiled_bytes,
+            "eager_kernels": self.eager_kernels,
+            "compiled_kernels": self.compiled_kernels,
+            "kernel_runs": [{**asdict(run), "lines": list(run.lines)} for run in self.kernel_runs],
+            "precisions": dict(self.precisions),
+            "casts": self.casts,
+            "load": self.load,
+            "parities": [parity_dict(parity) for parity in self.parities],
+            "peers": [{**peer.to_dict(), "parity": parity_dict(peer.parity)} for peer in self.peers],
+        }
+
+
+def kernel_grids(found: Comparison, title: str = "Kernels of a compiled call") -> list[Grid]:
+    """Return the table of a compiled call's kernels, none if they are not known."""
+    rows = [
+        (
+            run.operations, str(run.fused), str(run.runs),
+            "not seen" if run.seconds is None else format_seconds(run.seconds), ", ".join(run.lines), run.name,
+        )
+        for run in found.kernel_runs
+    ]  # fmt: skip
+    head = ("operations", "fused", "runs", "time", "lines", "kernel")
+    return [Grid(title, head, rows, long=True)] if rows else []
+
+
+def parity_dict(parity: Parity) -> dict[str, Any]:
+    """Return what was judged as plain values."""
+    outputs = [
+        {"name": one.name, "same": one.same, "largest": one.largest, "used": one.used, "text": one.text}
+        for one in parity.judgements
+    ]
+    return {"name": parity.name, "same": parity.same, "outputs": outputs}
+
+
+def faster_text(what: str, than: str, ratio: Ratio) -> str:
+    """Return which of two is faster, or that this cannot be told.
+
+    Args:
+        what, than: their names.
+        ratio: how many times longer the second takes.
+    """
+    if not ratio.told:
+        return f"{what} against {than}: no difference can be told: {ratio}."
+    if ratio.value >= 1:
+        return f"{what} is {format_ratio(ratio.value)} faster than {than} ({format_range(ratio.low, ratio.high)})."
+    low, high = 1 / ratio.high, 1 / ratio.low
+    return f"{what} is {format_ratio(1 / ratio.value)} slower than {than} ({format_range(low, high)})."
+
+
+def caution_of(timings: dict[str, Timing], load: float | None) -> str:
+    """Return why timings should be read with care; empty if they are steady.
+
+    Args:
+        timings: what was timed, by name.
+        load: see `Comparison`.
+    """
+    reasons: list[str] = []
+    spread = {name: timing.high / timing.low for name, timing in timings.items() if timing.low > 0}
+    name = max(spread, key=lambda one: spread[one], default="")
+    if name and spread[name] >= UNSTEADY:
+        reasons.append(f"the quartiles of {name} are {spread[name]:.1f}x apart")
+    if load is not None and load >= BUSY:
+        reasons.append(f"{load:.1f} programs or threads wanted each core of the machine")
+    if not reasons:
+        return ""
+    return f"Noisy: {', and '.join(reasons)}. Measure again when nothing else runs, or with more repeats."
+
+
+def part_text(seconds: float | None, timing: Timing) -> str:
+    """Format a part of a call and its share."""
+    if seconds is None:
+        return "not known"
+    return f"{format_seconds(seconds)} ({seconds / timing.median:.0%})"
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """Format a ratio for a table, with whether it tells a difference."""
+    return str(ratio) if ratio.told else f"{ratio}, not told apart"
+
+
+def parity_text(parity: Parity) -> str:
+    """Format how far results are apart."""
+    if not parity.same:
+        return "DIFFERENT"
+    return f"{parity.used:.1%} of what rounding explains" if parity.used else "identical"
+
+
+def calls_text(count: int | None) -> str:
+    """Format a break-even."""
+    if count is None:
+        return "never: the compiled call is not faster"
+    return f"{count:,} call{'' if count == 1 else 's'}"
+
+
+def same_text(parities: Sequence[Parity]) -> str:
+    """Format whether everything that was compared is the same."""
+    return "same" if all(parity.same for parity in parities) else "DIFFERENT"
+
+
+def _bytes(count: int | None) -> str:
+    return "not known" if count is None else format_bytes(count)
+
+
+def _rate(flops: int, seconds: float) -> str:
+    return f"{flops:,} ({flops / seconds / 1e9:.3g} GFLOP/s)"

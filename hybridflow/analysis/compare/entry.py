@@ -1,0 +1,160 @@
+"""`hf.compare`: functions run eagerly and compiled, their results judged and their calls timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast, overload
+
+from hybridflow.analysis.compare.comparison import Comparison
+from hybridflow.analysis.compare.measure import Effort, Progress, measure
+from hybridflow.analysis.compare.several import Comparisons
+from hybridflow.analysis.compare.sizes import calls_of_sizes
+from hybridflow.analysis.compare.sweep import Sweep
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+
+Functions = Sequence[Callable[..., Any]]
+Peers = Mapping[str, Callable[..., Any]]
+
+
+@overload
+def compare(
+    fn: Callable[..., Any],
+    *args: Any,
+    repeats: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    gradients: bool = False,
+    peers: Peers | None = None,
+    agree: bool = False,
+    sizes: None = None,
+    inputs: None = None,
+    progress: Progress | None = None,
+    **kwargs: Any,
+) -> Comparison: ...
+@overload
+def compare(
+    fn: Functions,
+    *args: Any,
+    repeats: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    gradients: bool = False,
+    peers: Peers | None = None,
+    agree: bool = False,
+    sizes: None = None,
+    inputs: None = None,
+    progress: Progress | None = None,
+    **kwargs: Any,
+) -> Comparisons: ...
+@overload
+def compare(
+    fn: Callable[..., Any] | Functions,
+    *args: Any,
+    repeats: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    gradients: bool = False,
+    peers: Peers | None = None,
+    agree: bool = False,
+    sizes: Sequence[int],
+    inputs: Callable[[int], Any] | None = None,
+    progress: Progress | None = None,
+    **kwargs: Any,
+) -> Sweep: ...
+def compare(
+    fn: Callable[..., Any] | Functions,
+    *args: Any,
+    repeats: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    gradients: bool = False,
+    peers: Peers | None = None,
+    agree: bool = False,
+    sizes: Sequence[int] | None = None,
+    inputs: Callable[[int], Any] | None = None,
+    progress: Progress | None = None,
+    **kwargs: Any,
+) -> Comparison | Comparisons | Sweep:
+    """Run functions eagerly and compiled, judge whether the results are the same, and time both.
+
+    A compiled function is compiled anew, so that its first call can be timed. Results are judged by the definition
+    of `hybridflow.analysis.same`: integers, bools, shapes and dtypes are identical, floats are as near to a float64
+    run as rounding allows. Variables that the function assigns are compared too, and left as they were.
+
+    Everything is timed in the same run, in turns. A difference in speed is stated only where the intervals of the
+    medians do not meet (`hybridflow.analysis.statistics`).
+
+    Args:
+        fn: the function, compiled or not; or several, to compare side by side.
+        args: what to call it with.
+        repeats: how many calls of each mode to time; about a second each if None. Fewer than 6 give no intervals.
+        rtol, atol: judge floats by ``|eager - compiled| <= atol + rtol |compiled|`` instead, if one is given.
+        gradients: also compare the gradients of the sum of the float results, with respect to every float tensor
+            argument and every trainable Variable read.
+        peers: the same computation written with other packages, timed in the same turns, its results judged against
+            the function's eager ones: callables by name. The name begins with the package, whose arrays they get
+            copies of the arguments as: ``numpy``, ``torch`` or ``jax``, as in ``{"torch.compile": torch.compile(f)}``.
+        agree: of several functions, also judge the results of the others against those of the first.
+        sizes: compare at each of these sizes, to see where compiling starts to pay.
+        inputs: makes the arguments of a size: a tuple of them, a dict of named ones or a single one. Without it, every
+            None in the shape of a `TensorSpec` among the arguments is the size, and that argument is random.
+        progress: called with what is being done and the part of all that is done, from 0 to 1.
+        kwargs: what to call it with, by name.
+
+    Returns:
+        A `Comparison`; of several functions `Comparisons`; of several sizes a `Sweep`. Its ``same`` is the verdict.
+
+    Raises:
+        ArgumentError: `repeats` less than 1, a negative tolerance, no function, arguments that do not go together.
+        ArgumentTypeError: peers that are not callables by name.
+        MissingPackageError: a peer's package is not installed.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> found = hf.compare(lambda x: hf.tanh(x) * x, hf.asarray([1.0, 2.0]), repeats=5)
+        >>> found.same, found.eager.calls
+        (True, 5)
+        >>> sweep = hf.compare(hf.tanh, hf.TensorSpec([None]), sizes=[8, 64], repeats=2)
+        >>> sweep.same, sweep[64].name
+        (True, 'tanh')
+    """
+    if repeats is not None and repeats < 1:
+        raise ArgumentError(message(f"compare: repeats={repeats}, which is less than 1"))
+    tolerance = None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
+    if tolerance is not None and min(tolerance) < 0:
+        raise ArgumentError(message(f"compare: a negative tolerance: rtol={rtol}, atol={atol}"))
+    functions = _functions(fn)
+    effort, told = Effort(repeats, tolerance, gradients, agree), progress or (lambda what, done: None)
+    if sizes is None:
+        if inputs is not None:
+            raise ArgumentError(
+                message(
+                    "compare: inputs= makes the arguments of each of sizes=, which is not given",
+                    hint="An argument of the function that is called inputs is passed with functools.partial.",
+                )
+            )
+        found = measure(functions, (args, kwargs), peers or {}, effort, told)
+        told("done", 1.0)
+        return found[0] if callable(fn) else found
+    calls = calls_of_sizes(sizes, inputs, args, kwargs)
+    at_sizes: list[Comparisons] = []
+    for number, (size, call) in enumerate(calls.items()):
+
+        def at_size(what: str, done: float, number: int = number, size: int = size) -> None:
+            told(f"size {size:,}: {what}", (number + done) / len(calls))
+
+        at_sizes.append(measure(functions, call, peers or {}, effort, at_size))
+    told("done", 1.0)
+    return Sweep(tuple(calls), tuple(at_sizes))
+
+
+def _functions(fn: Callable[..., Any] | Functions) -> Functions:
+    """Return the functions to compare."""
+    found = [fn] if callable(fn) else list(fn) if isinstance(cast(Any, fn), list | tuple) else None
+    if found is None or not all(callable(cast(Any, one)) for one in found):
+        raise ArgumentTypeError(
+            message("compare: takes a function, or a list of functions", got=repr(fn), hint="hf.compare([f, g], x)")
+        )
+    if not found:
+        raise ArgumentError(message("compare: the list of functions is empty"))
+    return found

@@ -1,0 +1,325 @@
+"""Running functions in both modes, and peers beside them, for `hf.compare`."""
+
+from __future__ import annotations
+
+import os
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridflow.analysis.compare.comparison import Comparison, FirstCall
+from hybridflow.analysis.compare.kernels import (
+    compiled_kernels,
+    count_kernels,
+    eager_kernel_seconds,
+    program_of,
+)
+from hybridflow.analysis.compare.peers import Peer, Runner, runners
+from hybridflow.analysis.compare.several import Comparisons
+from hybridflow.analysis.parity import (
+    Call,
+    Parity,
+    check_against,
+    check_gradients_parity,
+    check_parity,
+    fresh_copy,
+    kept,
+)
+from hybridflow.analysis.timing import Timed, Timing, interleave, seconds_of, wait_for
+from hybridflow.core.dtypes import is_floating
+from hybridflow.core.node import Node
+from hybridflow.core.tensor import as_tensor, host_array
+from hybridflow.core.variable import Variable
+from hybridflow.ir.costs import graph_flops
+from hybridflow.ir.graph import Graph
+from hybridflow.tracing import config
+from hybridflow.tracing.config import run_eagerly
+from hybridflow.tracing.function import CompiledFunction
+from hybridflow.tracing.trace import Trace
+from hybridflow.xla.scopes import Namer, naming
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done, and the part of all that is done, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How to measure and to judge: what `hf.compare` takes by name."""
+
+    repeats: int | None
+    tolerance: tuple[float, float] | None
+    gradients: bool
+    agree: bool
+
+
+@dataclass
+class _Subject:
+    """A function under measurement, compiled anew."""
+
+    name: str
+    compiled: CompiledFunction[Any, Any]
+    call: Call
+    trace: Trace
+    traced: float
+    variables: list[Variable]
+    assigned: list[Variable]
+    namer: Namer
+    first: float = 0.0
+    eager_first: float = 0.0
+    eager_bytes: int = 0
+
+    def eagerly(self) -> Any:
+        """Make an eager call."""
+        args, kwargs = self.call
+        with run_eagerly():
+            return self.compiled.python_function(*args, **kwargs)
+
+    def fast(self) -> Any:
+        """Make a compiled call."""
+        args, kwargs = self.call
+        return self.compiled(*args, **kwargs)
+
+
+def measure(
+    functions: Sequence[Callable[..., Any]],
+    call: Call,
+    peers: Mapping[str, Callable[..., Any]],
+    effort: Effort,
+    progress: Progress,
+) -> Comparisons:
+    """Run functions and peers with the same arguments, all in turns.
+
+    Args:
+        functions: the functions.
+        call: the arguments.
+        peers: functions of other packages, by name.
+        effort: how to measure and to judge.
+        progress: hears what is being done.
+    """
+    beside = runners(peers, call)
+    _start_backend()
+    subjects: list[_Subject] = []
+    for function, name in zip(functions, _names(functions), strict=True):
+        progress(f"tracing {name}", 0.0)
+        subjects.append(_subject(function, name, call))
+    with kept(list({id(one): one for subject in subjects for one in subject.variables}.values())) as restore:
+        for number, subject in enumerate(subjects):
+            progress(f"compiling {subject.name}", 0.2 * number / len(subjects))
+            _first_calls(subject, restore)
+        firsts = _peers_first(beside)
+        restore()
+        timed = [
+            timed
+            for subject in subjects
+            for timed in (Timed(subject.eagerly, subject.assigned), Timed(subject.fast, subject.assigned))
+        ]
+        timings = interleave(
+            [*timed, *[Timed(_without_result(runner)) for runner in beside]],
+            repeats=effort.repeats,
+            before_turn=restore,
+            progress=lambda done: progress("timing", 0.2 + 0.6 * done),
+        )
+        found = [
+            _described(subject, timings[2 * number], timings[2 * number + 1], restore)
+            for number, subject in enumerate(subjects)
+        ]
+    progress("judging", 0.85)
+    judged = [_judged(subject, comparison, effort) for subject, comparison in zip(subjects, found, strict=True)]
+    agreements, parities = _against_first(subjects, beside, effort)
+    of_peers = tuple([
+        Peer(runner.name, timing, first, parities[runner.name])
+        for runner, timing, first in zip(beside, timings[2 * len(subjects) :], firsts, strict=True)
+    ])  # fmt: skip
+    if len(judged) == 1:
+        judged, of_peers = [replace(judged[0], peers=of_peers)], ()
+    return Comparisons(tuple(judged), agreements, of_peers)
+
+
+def _names(functions: Sequence[Callable[..., Any]]) -> list[str]:
+    """Return names that differ: several of one name are numbered."""
+    names: list[str] = []
+    for function in functions:
+        name = base = fresh_copy(function)._name
+        while name in names:
+            name = f"{base} ({sum(1 for one in names if one.partition(' (')[0] == base) + 1})"
+        names.append(name)
+    return names
+
+
+def _subject(function: Callable[..., Any], name: str, call: Call) -> _Subject:
+    compiled, namer = fresh_copy(function), Namer("_compared")
+    start = time.perf_counter()
+    with _compiling(namer):
+        trace, signature = compiled._trace_for(*call)
+    traced = time.perf_counter() - start
+    variables = list(trace.variables(signature))
+    assigned = [variables[index] for index in trace.assigned]
+    return _Subject(name, compiled, call, trace, traced, variables, assigned, namer)
+
+
+@contextmanager
+def _compiling(namer: Namer) -> Generator[None]:
+    """Compile in a block without the store, for what XLA takes is part of the answer.
+
+    Nodes are named, so that the kernels can be told by the user's lines. Names change neither the kernels nor how long
+    XLA takes, so the function need not be compiled a second time for them.
+    """
+    with config.cache(False), naming(namer):
+        yield
+
+
+def _first_calls(subject: _Subject, restore: Callable[[], None]) -> None:
+    """Make the first compiled call and the first eager one."""
+    restore()
+    with _compiling(subject.namer):
+        subject.first = subject.traced + seconds_of(subject.fast, subject.assigned)
+    restore()
+    start = time.perf_counter()
+    wait_for(subject.eagerly())
+    subject.eager_first = time.perf_counter() - start
+    subject.eager_bytes = _eager_memory(subject.eagerly)
+    restore()
+
+
+def _peers_first(beside: Sequence[Runner]) -> list[float]:
+    found: list[float] = []
+    for runner in beside:
+        start = time.perf_counter()
+        runner()
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def _without_result(runner: Runner) -> Callable[[], None]:
+    """Return a call of a peer, which has waited for its results itself."""
+
+    def call() -> None:
+        runner()
+
+    return call
+
+
+def _described(subject: _Subject, eager: Timing, fast: Timing, restore: Callable[[], None]) -> Comparison:
+    """Return a comparison with everything but the judgements."""
+    trace, record = subject.trace, subject.trace.record
+    args, kwargs = subject.call
+    program = program_of(trace.graph, subject.compiled.lower(*args, **kwargs).executable, subject.namer)
+
+    def call() -> None:
+        wait_for(subject.fast(), subject.assigned)
+
+    compiled_seconds, kernels = compiled_kernels(call, restore, program, fast.median)
+    eager_seconds = eager_kernel_seconds(subject.eagerly, restore, eager.median)
+    precisions, casts = _precisions(trace.raw_graph)
+    return Comparison(
+        name=subject.name,
+        eager=eager,
+        compiled=fast,
+        eager_first=subject.eager_first,
+        first_call=FirstCall(
+            subject.first, record.trace_ms / 1e3, record.passes_ms / 1e3, record.lower_ms / 1e3, record.xla_ms / 1e3
+        ),
+        parities=(),
+        flops=int(graph_flops(trace.raw_graph)),
+        operations=sum(1 for node in trace.raw_graph.walk() if not _is_free(node)),
+        kernels=count_kernels(program.executable.compiled.as_text()),
+        eager_bytes=subject.eager_bytes,
+        compiled_bytes=_compiled_memory(program.executable.compiled),
+        precisions=precisions,
+        casts=casts,
+        eager_kernels=eager_seconds,
+        compiled_kernels=compiled_seconds,
+        kernel_runs=kernels,
+        load=_load(),
+    )
+
+
+def _judged(subject: _Subject, found: Comparison, effort: Effort) -> Comparison:
+    parities = [check_parity(subject.compiled, [subject.call], "results", effort.tolerance)]
+    if effort.gradients:
+        parities.append(check_gradients_parity(subject.compiled, subject.call, effort.tolerance))
+    return replace(found, parities=tuple(parities))
+
+
+def _against_first(
+    subjects: Sequence[_Subject], beside: Sequence[Runner], effort: Effort
+) -> tuple[tuple[Parity, ...], dict[str, Parity]]:
+    """Judge the results of the other functions, if asked, and of the peers against those of the first function."""
+    first, *others = subjects
+    arrays = {runner.name: runner.results() for runner in beside}
+    agreeing = others if effort.agree else []
+    for subject in agreeing:
+        with kept(subject.variables):
+            arrays[subject.name] = [
+                host_array(as_tensor(leaf)) for leaf in jax.tree_util.tree_leaves(subject.eagerly())
+            ]
+    if not arrays:
+        return (), {}
+    found = check_against(first.compiled, first.call, first.name, arrays, effort.tolerance)
+    return tuple([found[subject.name] for subject in agreeing]), found
+
+
+@cache
+def _start_backend() -> None:
+    """Make XLA compile something, so that its start-up is not counted as the function's first call."""
+    jax.jit(lambda x: x + 1)(np.float32(0)).block_until_ready()
+
+
+def _load() -> float | None:
+    """Return how many programs and threads wanted each core in the last minute, where the system tells."""
+    if not hasattr(os, "getloadavg"):
+        return None
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
+
+
+def _eager_memory(call: Callable[[], Any]) -> int:
+    """Return the peak of what an eager call allocates, which is not the first one."""
+    already = tracemalloc.is_tracing()
+    if not already:
+        tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        wait_for(call())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        if not already:
+            tracemalloc.stop()
+    return max(peak - before, 0)
+
+
+def _compiled_memory(executable: Any) -> int | None:
+    """Return the bytes of temporaries and results, where the backend tells."""
+    found = None
+    with suppress(NotImplementedError, RuntimeError):
+        found = executable.memory_analysis()
+    if found is None:
+        return None
+    return int(found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes)
+
+
+def _precisions(graph: Graph) -> tuple[dict[str, int], int]:
+    """Return how many operations of a graph compute in each floating-point dtype, and how many are casts."""
+    found: Counter[str] = Counter()
+    casts = 0
+    for node in graph.walk():
+        if _is_free(node) or not is_floating(node.spec().dtype):
+            continue
+        edge = node.inputs[0] if node.inputs else None
+        if node.op.has("conversion") and edge is not None:
+            casts += edge[0].spec(edge[1]).dtype != node.spec().dtype and is_floating(edge[0].spec(edge[1]).dtype)
+        elif not node.op.has("nested"):
+            found[str(node.spec().dtype)] += 1
+    return dict(found.most_common()), casts
+
+
+def _is_free(node: Node) -> bool:
+    return node.op.has("source") or node.op.has("identity")

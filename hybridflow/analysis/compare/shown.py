@@ -1,0 +1,198 @@
+"""What all results of `hf.compare` have in common: the ways to show and to keep them."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from html import escape
+from typing import Any, NamedTuple, cast
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hybridflow.analysis.report import figure_svg, save_figure
+from hybridflow.backend.files import write_text
+from hybridflow.core.html import page, table_html
+
+SHOWN = 12
+"""How many rows of a long table are printed; pages have all of them."""
+WIDTH = 120
+
+
+class Grid(NamedTuple):
+    """A table: its title, the heads of its columns, its rows, whether it may be cut, and which rows are alarming."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    long: bool = False
+    alarming: frozenset[int] = frozenset()
+
+
+class Shown(ABC):
+    """A result that prints as tables, and can be drawn and written to files."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """What was compared."""
+
+    @property
+    @abstractmethod
+    def same(self) -> bool:
+        """Whether everything that was compared is the same but for rounding."""
+
+    @abstractmethod
+    def grids(self) -> list[Grid]:
+        """Return the tables, the most important first."""
+
+    @abstractmethod
+    def findings(self) -> list[str]:
+        """Return what the timings show, one sentence each: a difference only where one can be told."""
+
+    @abstractmethod
+    def differences(self) -> list[str]:
+        """Return one line per output that differs."""
+
+    @abstractmethod
+    def caution(self) -> str:
+        """Return why the timings should be read with care; empty if they are steady."""
+
+    @abstractmethod
+    def figure(self) -> Any:
+        """Return the plot as a matplotlib figure."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, seconds and bytes."""
+
+    def verdict(self) -> str:
+        """Return one line that says whether the results are the same, and one per output that differs."""
+        if self.same:
+            return self._agreement()
+        return "\n".join(["DIFFERENT: results differ by more than rounding.", *self.differences()])
+
+    def _agreement(self) -> str:
+        return "SAME: eager and compiled results agree but for rounding."
+
+    # -- in a terminal or a notebook --------------------------------------------------------------------------
+
+    def tables(self) -> list[Table]:
+        """Return the tables for a `rich` console."""
+        found: list[Table] = []
+        for grid in self.grids():
+            table = Table(title=grid.title, title_justify="left")
+            for name in grid.head:
+                table.add_column(name, overflow="fold")
+            rows = grid.rows[:SHOWN] if grid.long else grid.rows
+            for number, row in enumerate(rows):
+                table.add_row(*map(Text, row), style="bold red" if number in grid.alarming else None)
+            if len(rows) < len(grid.rows):
+                table.add_row(f"{len(grid.rows) - len(rows)} more")
+            found.append(table)
+        return found
+
+    def print(self, console: Console | None = None) -> None:
+        """Print the tables and the verdicts, in colour where there is any.
+
+        Args:
+            console: where to print; the terminal if None.
+        """
+        console = console or Console()
+        for table in self.tables():
+            console.print(table)
+        for line in self.findings():
+            console.print(line, style="bold", markup=False, highlight=False)
+        if self.caution():
+            console.print(self.caution(), style="yellow", markup=False, highlight=False)
+        console.print(self.verdict(), style="green" if self.same else "bold red", markup=False, highlight=False)
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        console = Console(file=text, width=WIDTH, color_system=None)
+        for table in self.tables():
+            console.print(table)
+        for line in (*self.findings(), self.caution(), self.verdict()):
+            if line:
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+        return text.getvalue().rstrip()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        grids = [self._grid_html(grid) for grid in self.grids()]
+        return "\n".join([f"<h2>{escape(self.title)}</h2>", self._summary_html(), *grids])
+
+    def _summary_html(self) -> str:
+        kind = "same" if self.same else "different"
+        lines = [f'<p class="{kind}">{escape(self.verdict())}</p>']
+        lines += ["<ul>", *[f"<li>{escape(line)}</li>" for line in self.findings()], "</ul>"]
+        if self.caution():
+            lines.append(f'<p class="caution">{escape(self.caution())}</p>')
+        return "\n".join(lines)
+
+    def _grid_html(self, grid: Grid) -> str:
+        title = "" if grid.title == self.title else f"<h3>{escape(grid.title)}</h3>"
+        body = _table_html(grid.head, grid.rows[:SHOWN] if grid.long else grid.rows)
+        rest = grid.rows[SHOWN:] if grid.long else ()
+        if rest:
+            body += f"<details><summary>{len(rest)} more</summary>{_table_html(grid.head, rest)}</details>"
+        return title + body
+
+    # -- files ------------------------------------------------------------------------------------------------
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Write the plot.
+
+        Args:
+            path: a file; its ending chooses the format, such as ``.svg`` or ``.png``. Needs matplotlib.
+        """
+        save_figure(self.figure(), path)
+
+    def page_html(self) -> str:
+        """Return the body of the page: the verdicts, the plot and the tables. Needs matplotlib."""
+        first, *others = [self._grid_html(grid) for grid in self.grids()]
+        parts = [f"<h1>{escape(self.title)}</h1>", self._summary_html(), first, figure_svg(self.figure()), *others]
+        return "\n".join(parts)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write a page that needs no other file and no network: the verdicts, the plot and the tables.
+
+        Args:
+            path: the file, replaced at once when the page is complete. Needs matplotlib.
+        """
+        write_text(path, page(self.title, self.page_html()))
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write everything as JSON: `to_dict`, with null for numbers that are not finite.
+
+        Args:
+            path: the file, replaced at once when it is complete.
+        """
+        write_text(path, json.dumps(_finite(self.to_dict()), indent=2, allow_nan=False) + "\n")
+
+
+_UNIT = re.compile(r"(?<=\d) (?=[A-Za-z%])")
+
+
+def _table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table that scrolls where it does not fit, numbers and their units on one line."""
+    together = [[_UNIT.sub("\u00a0", cell) for cell in row] for row in rows]
+    return f'<div class="wide">{table_html(head, together)}</div>'
+
+
+def _finite(value: Any) -> Any:
+    """Return plain values with None in place of infinities and NaN, which JSON has no words for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in cast("list[Any]", value)]
+    return value

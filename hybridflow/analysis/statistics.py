@@ -1,0 +1,114 @@
+"""How sure a median is, without assuming how measurements are distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb, inf
+from statistics import median
+
+CONFIDENCE = 0.95
+
+
+def rank_of_interval(count: int, confidence: float = CONFIDENCE) -> int:
+    """Return the ``k`` for which the k-th smallest to the k-th largest of `count` values hold the median.
+
+    Whatever their distribution, the number of independent values below its median is binomial with p = 1/2, so the
+    interval misses the median with a probability of ``2 P(B < k)``; `k` is the largest that keeps it within
+    ``1 - confidence``.
+
+    Args:
+        count: how many values.
+        confidence: the least probability of holding the median.
+
+    Returns:
+        k, from 1; 0 if even all the values together are not sure enough: there are fewer than 6, for 95 %.
+
+    Example:
+        >>> rank_of_interval(20), rank_of_interval(6), rank_of_interval(5)
+        (6, 1, 0)
+
+    Reference:
+        W. J. Conover, "Practical Nonparametric Statistics", 3rd ed., Wiley, 1999, section 3.2.
+    """
+    rank, below = 0, 0
+    while rank < count // 2:
+        below += comb(count, rank)
+        if 2 * below > (1 - confidence) * 2**count:
+            break
+        rank += 1
+    return rank
+
+
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return an interval that holds the median of what the values were drawn from; see `rank_of_interval`.
+
+    Args:
+        values: independent measurements, none below 0.
+        confidence: the least probability of holding the median.
+
+    Returns:
+        Its ends; 0 and infinity if there are too few values to say.
+
+    Example:
+        >>> median_interval([3.0, 1.0, 2.0, 6.0, 5.0, 4.0])
+        (1.0, 6.0)
+    """
+    rank = rank_of_interval(len(values), confidence)
+    if rank == 0:
+        return 0.0, inf
+    ordered = sorted(values)
+    return ordered[rank - 1], ordered[-rank]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times longer one thing takes than another.
+
+    Attributes:
+        value: the median of the ratios of turns.
+        low, high: the interval that holds the true median in 95 of 100 measurements; 0 and infinity if not known.
+        told: whether one of them is shown to take longer: neither their intervals nor 1 and that of their ratio meet.
+    """
+
+    value: float
+    low: float
+    high: float
+    told: bool
+
+    def __str__(self) -> str:
+        return f"{format_ratio(self.value)} ({format_range(self.low, self.high)})"
+
+
+def ratio_of(longer: Sequence[float], shorter: Sequence[float]) -> Ratio:
+    """Compare two things that were measured in turns, each pair of turns close together in time.
+
+    A machine that is slow for a while makes both of a pair slow, so their ratio stays. Both conditions of `told` are
+    asked for: the ratio's interval alone is wrong about equal things in 1 of 20 measurements.
+
+    Args:
+        longer, shorter: what each turn measured, in the same order.
+
+    Reference:
+        A. Georges, D. Buytaert, L. Eeckhout, "Statistically rigorous Java performance evaluation", OOPSLA 2007;
+        T. Hoefler, R. Belli, "Scientific benchmarking of parallel computing systems", SC 2015.
+    """
+    ratios = [a / b for a, b in zip(longer, shorter, strict=True)]
+    low, high = median_interval(ratios)
+    (a_low, a_high), (b_low, b_high) = median_interval(longer), median_interval(shorter)
+    apart = a_low > b_high or b_low > a_high
+    return Ratio(median(ratios), low, high, apart and not low <= 1 <= high)
+
+
+def format_ratio(value: float) -> str:
+    """Format a ratio such as ``3.14x``."""
+    if value < 0.1:
+        return f"{value:.2g}x"
+    return f"{value:.2f}x" if value < 10 else f"{value:.1f}x" if value < 100 else f"{value:,.0f}x"
+
+
+def format_range(low: float, high: float) -> str:
+    """Format the interval of a ratio, such as ``2.90 to 3.30``."""
+    if high == inf:
+        return "too few turns for an interval"
+    return f"{format_ratio(low)[:-1]} to {format_ratio(high)[:-1]}"
