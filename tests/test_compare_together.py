@@ -20,6 +20,7 @@ from hybridflow.analysis.profile.events import Kernel
 from hybridflow.analysis.statistics import Ratio
 from hybridflow.analysis.timing import Timing
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MissingPackageError
+from hybridflow.xla.scopes import Namer
 
 
 def numbers(*shape: int, seed: int = 0) -> hf.Tensor:
@@ -365,11 +366,14 @@ def test_kernels_of_a_loop_run_as_often_as_its_body():
 
 
 def test_time_in_kernels_is_a_union(monkeypatch: pytest.MonkeyPatch):
-    program = kernels.Program(hf.compile(straight).graph(X), hf.compile(straight).lower(X).executable, None, "m")  # type: ignore[arg-type]
+    compiled = hf.compile(straight)
+    program = kernels.program_of(compiled.graph(X), compiled.lower(X).executable, Namer(""), None)
 
     def known(_: Any, calls: list[Any]) -> list[Kernel]:
-        calls[0].start, calls[0].end = 0, 200
-        calls[1].start, calls[1].end = 1000, 1100  # the quickest
+        for late in calls[2:]:
+            late.start, late.returned = 0, 300
+        calls[0].start, calls[0].returned = 0, 200
+        calls[1].start, calls[1].returned = 1000, 1100  # the quickest
         spans = [(1000, 1040), (1010, 1030), (1050, 1060), (1095, 1500)]  # one beside another, one noted late
         return [Kernel(f"k{n}", calls[1], (), a, b, b - a) for n, (a, b) in enumerate(spans)]
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import jax
 
+from hybridflow.analysis.profile.compiled import ANNOTATION, Call, Program, wait_for
 from hybridflow.analysis.profile.events import Kernel, covered, read_kernels
-from hybridflow.analysis.profile.recorder import ANNOTATION, Call, Program
-from hybridflow.analysis.timing import wait_for
+from hybridflow.analysis.profile.recorder import Recorder
+from hybridflow.analysis.timing import wait_for as wait_for_result
 from hybridflow.autodiff.backprop import Engine, Wanted
 from hybridflow.backend.host import run_quietly
 from hybridflow.core.context import CONTEXT, Context, current
@@ -25,6 +26,8 @@ from hybridflow.core.node import Node, is_gradient, short_where
 from hybridflow.core.op import Op
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.tensor import Tensor
+from hybridflow.ir.graph import Graph
+from hybridflow.xla.executable import Executable
 from hybridflow.xla.scopes import Namer, instructions
 
 LOOK_S = 0.3
@@ -88,7 +91,7 @@ def eager_kernel_seconds(call: Callable[[], Any], restore: Callable[[], None], s
         context = current()
         outer = CONTEXT.set(Context(None, context.tapes, context.device, context.grad, context.autocast))
         try:
-            wait_for(call())
+            wait_for_result(call())
         finally:
             PROFILER.reset(profiler)
             CONTEXT.reset(outer)
@@ -97,11 +100,14 @@ def eager_kernel_seconds(call: Callable[[], Any], restore: Callable[[], None], s
     return min(median(found), seconds)
 
 
-class _KernelTimer:
+class _KernelTimer(Recorder):
     """Adds up what the kernels of eager operations take; stands where the profiler would."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
+    seconds = 0.0
+
+    def records(self) -> bool:
+        """Compiled functions run as ever."""
+        return False
 
     def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Execute an operation and take its kernel's time."""
@@ -116,32 +122,13 @@ class _KernelTimer:
             start = time.perf_counter()
             run_quietly(kernel, *values, **attrs)
         else:
-            _wait(outputs)
+            wait_for(outputs)
         self.seconds += time.perf_counter() - start
         return found
 
     def engine(self, engine: Engine) -> Engine:
         """Return an engine that takes the time of another's rules."""
         return engine if isinstance(engine, _TimedEngine) else _TimedEngine(engine, self)
-
-    def executable(self, trace: Any, values: Sequence[Any], device: Any) -> Any:
-        """Return what runs a compiled function that the eager call calls: its call counts as a kernel."""
-        itself = PROFILER.set(None)
-        try:
-            inner = trace.executable(values, device)
-        finally:
-            PROFILER.reset(itself)
-
-        def call(*arrays: Any) -> Any:
-            start = time.perf_counter()
-            outputs = inner.call(*arrays)
-            _wait(outputs)
-            self.seconds += time.perf_counter() - start
-            return outputs
-
-        return type(inner)(
-            call, inner.compiled, inner.lower, inner.lower_ms, inner.xla_ms, inner.load_ms, inner.store
-        )
 
 
 class _TimedEngine:
@@ -167,15 +154,9 @@ class _TimedEngine:
         """Return what something returns; operations that it binds are part of it."""
         before, start = self.timer.seconds, time.perf_counter()
         result = run()
-        _wait([getattr(one, "_value", one) for one in (result if isinstance(result, tuple | list) else [result])])
+        wait_for([getattr(one, "_value", one) for one in (result if isinstance(result, tuple | list) else [result])])
         self.timer.seconds = before + time.perf_counter() - start
         return result
-
-
-def _wait(values: Any) -> None:
-    for value in values if isinstance(values, tuple | list) else (values,):
-        if isinstance(value, jax.Array):
-            value.block_until_ready()
 
 
 # -- compiled -----------------------------------------------------------------------------------------------------
@@ -211,8 +192,8 @@ def compiled_kernels(
         shutil.rmtree(folder, ignore_errors=True)
     if not events:
         return None, kernels
-    quickest = min(calls, key=lambda one: one.end - one.start)
-    window = quickest.end - quickest.start
+    quickest = min(calls, key=lambda one: one.returned - one.start)
+    window = quickest.returned - quickest.start
     scale = min(1.0, seconds * 1e9 / window) / 1e9
     inside = [event for event in events if event.call is quickest]
     first = min([event.start for event in inside], default=0.0)
@@ -252,10 +233,10 @@ def _profiled(
     try:
         for number in range(count):
             restore()
-            made = Call(number, program.graph.name, program, None, time.perf_counter_ns())
+            made = Call(number, program, None, time.perf_counter_ns())
             with jax.profiler.TraceAnnotation(f"{ANNOTATION}{number}"):
                 call()
-            made.end = time.perf_counter_ns()
+            made.returned = time.perf_counter_ns()
             calls.append(made)
     finally:
         jax.profiler.stop_trace()
@@ -263,10 +244,12 @@ def _profiled(
     return calls
 
 
-def program_of(graph: Any, executable: Any, namer: Namer) -> Program:
+def program_of(graph: Graph, executable: Executable, namer: Namer, device: Any) -> Program:
     """Return an executable whose nodes were named, as the profiler knows it."""
     text = executable.compiled.as_text()
-    return Program(graph, executable, namer, text.split(",", 1)[0].removeprefix("HloModule ").strip())
+    module = text.split(",", 1)[0].removeprefix("HloModule ").strip()
+    platform = jax.default_backend() if device is None else device.platform
+    return Program(graph.name, graph, executable, namer, module, platform)
 
 
 def launched(program: Program) -> tuple[KernelRun, ...]:

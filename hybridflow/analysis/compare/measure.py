@@ -34,6 +34,7 @@ from hybridflow.analysis.parity import (
     kept,
 )
 from hybridflow.analysis.timing import Timed, Timing, interleave, seconds_of, wait_for
+from hybridflow.core.context import current
 from hybridflow.core.dtypes import is_floating
 from hybridflow.core.node import Node
 from hybridflow.core.tensor import as_tensor, host_array
@@ -211,7 +212,8 @@ def _described(subject: _Subject, eager: Timing, fast: Timing, restore: Callable
     """Return a comparison with everything but the judgements."""
     trace, record = subject.trace, subject.trace.record
     args, kwargs = subject.call
-    program = program_of(trace.graph, subject.compiled.lower(*args, **kwargs).executable, subject.namer)
+    executable = subject.compiled.lower(*args, **kwargs).executable
+    program = program_of(trace.graph, executable, subject.namer, current().device)
 
     def call() -> None:
         wait_for(subject.fast(), subject.assigned)
