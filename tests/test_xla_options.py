@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from pathlib import Path
@@ -178,6 +179,32 @@ def test_64_bits_are_on_inside_the_context_only():
             assert jnp.asarray(np.float64(1)).dtype == np.float32
         assert jnp.asarray(np.int64(1)).dtype == np.int64
     assert jnp.asarray(np.float64(1)).dtype == np.float32
+
+
+def test_programs_name_operations_but_no_lines_and_jax_keeps_its_setting():
+    def lines() -> int:
+        return jax.config.jax_traceback_in_locations_limit  # pyright: ignore[reportAttributeAccessIssue]
+
+    before = lines()
+    lowered = hf.compile(lambda x: hf.tanh(x) + 1.0).lower(hf.asarray([1.0, 2.0]))
+    text = lowered.as_text("hlo")
+    assert "op_name=" in text
+    assert "source_line=" not in text
+    assert "stack_frame_id=" not in text
+    assert lines() == before
+    with contextlib.suppress(KeyError), jax_shim.without_locations():
+        with jax_shim.without_locations():
+            assert lines() == 0
+        assert lines() == 0
+        raise KeyError
+    assert lines() == before
+    jax.config.update("jax_traceback_in_locations_limit", before + 1)
+    try:
+        with jax_shim.without_locations():
+            jax.config.update("jax_traceback_in_locations_limit", 7)  # a user's own change in the meantime stays
+        assert lines() == 7
+    finally:
+        jax.config.update("jax_traceback_in_locations_limit", before)
 
 
 def test_only_the_shim_imports_what_is_semi_public():

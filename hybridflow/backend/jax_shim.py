@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import jax
@@ -17,6 +18,33 @@ JAX_VERSION: tuple[int, ...] = tuple(int(part) for part in jax.__version__.split
 def enable_x64(flag: bool = True) -> AbstractContextManager[Any]:
     """Return a context in which jax keeps (or not) 64-bit dtypes, leaving the process default alone."""
     return jax.enable_x64(flag)
+
+
+_LIMIT = "jax_traceback_in_locations_limit"
+_LOCATIONS = threading.Lock()
+_without: list[int] = []
+"""The limit to go back to, once per thread that lowers now."""
+
+
+@contextmanager
+def without_locations() -> Iterator[None]:
+    """Lower without the lines of Python that operations come from: they are this package's, and take long to write.
+
+    Names of operations stay. What other threads lower meanwhile has no lines either.
+    """
+    if _LIMIT not in cast(Any, jax.config).values:
+        yield
+        return
+    with _LOCATIONS:
+        _without.append(_without[0] if _without else cast(Any, jax.config).jax_traceback_in_locations_limit)
+        jax.config.update(_LIMIT, 0)
+    try:
+        yield
+    finally:
+        with _LOCATIONS:
+            before = _without.pop()
+            if not _without and cast(Any, jax.config).jax_traceback_in_locations_limit == 0:
+                jax.config.update(_LIMIT, before)
 
 
 def is_tracer(value: Any) -> bool:

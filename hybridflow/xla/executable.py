@@ -13,7 +13,7 @@ import jax
 from hybridflow.backend.collector import collector_paused
 from hybridflow.backend.fusion import NEVER_SPEC, call_with_false, needs_never, with_never
 from hybridflow.backend.host_calls import SESSION_SPEC, run_session, with_session
-from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.backend.jax_shim import enable_x64, without_locations
 from hybridflow.backend.options import compiler_options
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
@@ -163,7 +163,7 @@ class _Steps:
         """Return jax's lowering."""
         if self._lowered is None:
             start = time.perf_counter()
-            with self.context(), collector_paused():
+            with self.context(), without_locations(), collector_paused():
                 self._lowered = self._lower()
             self.ms["lower"] = (time.perf_counter() - start) * 1e3
         return self._lowered
