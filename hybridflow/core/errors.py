@@ -87,6 +87,10 @@ class MemoryBudgetError(HybridflowError, MemoryError):
     """A memory budget that a compiled function cannot keep."""
 
 
+class ExportError(HybridflowError, ValueError):
+    """A graph that another format cannot express."""
+
+
 class MissingPackageError(HybridflowError, ImportError):
     """Something that needs a package which is not installed."""
 

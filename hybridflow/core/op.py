@@ -158,6 +158,9 @@ class Bad:
     text: str = ""
 
 
+Onnx = str | Callable[..., Any] | No
+"""An `onnx` column: see `Op`."""
+
 Samples = Callable[[np.random.Generator], Iterable[Sample | Bad]]
 
 TRAITS = {
@@ -215,6 +218,8 @@ class Op:
         method: names under which the function is a method of `Tensor`.
         ulp: the error bound of one element, in units in the last place of the result's dtype.
         public: the function users call.
+        onnx: the ONNX operator that does the same; or ``(o, *inputs, **attrs)`` that writes it with several, where `o`
+            has ONNX's operators as methods (floats of low precision arrive in float32); or `No`.
     """
 
     name: str
@@ -229,6 +234,7 @@ class Op:
     method: tuple[str, ...] = ()
     ulp: float = 4.0
     public: Callable[..., Any] | None = None
+    onnx: Onnx = No("no operator of ONNX's is given for it")
     fast_kernel: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     large_kernel: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     plain: bool = field(default=False, init=False, repr=False)
@@ -352,6 +358,7 @@ def op(
     method: str = "",
     ulp: float = 4.0,
     name: str | None = None,
+    onnx: Onnx | None = None,
 ) -> Callable[[Callable[P, R]], OpFunction[P, R]]:
     """Make a public function an operation: its body normalises arguments and calls `bind(fn.op, ...)`.
 
@@ -360,6 +367,7 @@ def op(
         traits: trait names.
         method: names of `Tensor` methods, separated by spaces.
         name: the IR name, if not the function's.
+        onnx: the column of `Op`; what users add need not have one.
     """
 
     def decorate(function: Callable[P, R]) -> OpFunction[P, R]:
@@ -378,6 +386,8 @@ def op(
         )
         if flops is not None:
             record.flops = flops
+        if onnx is not None:
+            record.onnx = onnx
         register(record)
         exposed: Callable[..., Any] = function
         for expose in _expose:

@@ -83,6 +83,8 @@ class Graph:
         dims: the symbolic sizes of the inputs.
         executables: what was compiled of this graph, freed with it.
         construction: what adds to the graph, if it is made by hand.
+        captured: of a compiled function's graph, the tensors and Variables that some inputs take their values from.
+        output_names: of a compiled function's graph, what its outputs are.
 
     Example:
         >>> import hybridflow as hf
@@ -101,6 +103,8 @@ class Graph:
     dims: DimScope = field(default_factory=DimScope)
     executables: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)
     construction: Any = field(default=None, repr=False)
+    captured: dict[Node, Any] = field(default_factory=dict[Node, Any], repr=False)
+    output_names: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
         from hybridflow.ir.construction import construction_of
@@ -183,6 +187,26 @@ class Graph:
         from hybridflow.ir.pictures import to_model_explorer
 
         to_model_explorer(self, path)
+
+    def to_onnx(self, path: str | PathLike[str], *, as_inputs: bool = False) -> None:
+        """Write the graph as an ONNX model, which Netron shows and ONNX's runtimes run.
+
+        Every operation names the line that it comes from. Sizes left open are the model's. Where ONNX leaves open
+        which zero `hf.maximum` and the like give of 0.0 and -0.0, so does the model. More than 1 GiB of constants
+        are written beside it, as ``<path>.data``.
+
+        Args:
+            path: the file.
+            as_inputs: have the tensors and Variables that a compiled function reads from around it as inputs of the
+                model; otherwise their present values are part of it.
+
+        Raises:
+            ExportError: naming every operation that ONNX has none for, with its line; nothing is written then.
+            MissingPackageError: without the `onnx` package.
+        """
+        from hybridflow.ir.onnx import to_onnx
+
+        to_onnx(self, path, as_inputs=as_inputs)
 
     def show(self, *, color: Any = None) -> Any:
         """Show the picture of the graph: in a notebook as a cell's result, elsewhere in the web browser.

@@ -459,7 +459,8 @@ class CompiledFunction(Generic[P, R]):
 
     def graph(self, *args: P.args, **kwargs: P.kwargs) -> Graph:
         """Return the graph, after the passes, that a call with these arguments runs (tracing it if needed)."""
-        return self._trace_for(args, kwargs)[0].graph
+        trace, signature = self._trace_for(args, kwargs)
+        return trace.graph_for(signature)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
         """Return the texts of what a call with these arguments runs, from the IR to XLA's optimised HLO."""

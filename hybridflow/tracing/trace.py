@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import jax
@@ -251,6 +251,15 @@ class Trace:
         )
 
     # -- calling ----------------------------------------------------------------------------------------------
+
+    def graph_for(self, signature: Signature) -> Graph:
+        """Return the graph, which knows what a call's tensors and Variables are."""
+        values = (*self.captures, *self.variables(signature))
+        nodes = self.graph.inputs[len(self.graph.inputs) - len(values) :]
+        names = ["output"] if self.single else [f"output_{index}" for index in range(self.plan.count)]
+        names += [f"{self.states[index].variable.name}_assigned" for index in self.assigned]
+        names += ["checks"] if self.checks else []
+        return replace(self.graph, captured=dict(zip(nodes, values, strict=True)), output_names=tuple(names))
 
     def arrays(self, signature: Signature) -> list[Any]:
         """Return the raw inputs that the arguments of a call are: tensors, then Python numbers."""

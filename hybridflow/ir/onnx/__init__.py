@@ -1,0 +1,46 @@
+"""Graphs as ONNX models, which Netron shows and ONNX's runtimes run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybridflow.backend.files import write_bytes
+from hybridflow.core.node import Node
+from hybridflow.core.onnx import onnx_module
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
+from hybridflow.ir.graph import Graph
+from hybridflow.ir.onnx.model import Writer
+
+LARGEST = 1 << 30
+"""How many bytes of constants a file of its own may hold: the format's messages end at 2 GiB."""
+
+
+def model_of(graph: Graph, *, as_inputs: bool = False) -> Any:
+    """Return a graph as an ONNX `ModelProto`; see `Graph.to_onnx`."""
+    values: Mapping[Node, Any] = {} if as_inputs else graph.captured
+    arrays = {node: _array(value) for node, value in values.items()}
+    return Writer(graph, arrays, graph.output_names).model()
+
+
+def to_onnx(graph: Graph, path: str | PathLike[str], *, as_inputs: bool = False) -> None:
+    """Write a graph as an ONNX model; see `Graph.to_onnx`."""
+    model = model_of(graph, as_inputs=as_inputs)
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= LARGEST:
+        write_bytes(path, model.SerializeToString())
+        return
+    place = Path(path)
+    data = place.with_name(f"{place.name}.data")
+    data.unlink(missing_ok=True)  # the package appends to a file that is there
+    onnx_module().save(model, place, save_as_external_data=True, location=data.name, size_threshold=1024)
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    if isinstance(value, Variable):
+        return np.asarray(value.current())
+    return np.asarray(value._value) if isinstance(value, Tensor) else np.asarray(value)

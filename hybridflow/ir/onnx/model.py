@@ -1,0 +1,318 @@
+"""Writing a graph as an ONNX model: names, nodes, constants, symbolic sizes and nested graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from hybridflow.core.dims import Dim
+from hybridflow.core.dtypes import LOW_PRECISION, as_dtype, float32, kind_of
+from hybridflow.core.errors import ExportError, message
+from hybridflow.core.node import Edge, Node
+from hybridflow.core.onnx import OPSET, element_type, onnx_module
+from hybridflow.core.op import No
+from hybridflow.core.spec import TensorSpec
+from hybridflow.ir.evaluate import symbol_positions
+from hybridflow.ir.graph import Graph, nested_graphs, plain_attrs
+from hybridflow.ir.onnx.operators import NoCounterpartError, Operators, Value
+from hybridflow.ir.printer import format_value
+
+_IR_VERSION = 10
+"""The version of the file format: the oldest that has metadata of nodes, so that the most runtimes read it."""
+
+Missing = dict[tuple[str, str | None, str], int]
+"""``(op, line, why)`` of what has no counterpart, and how often it was met."""
+
+
+@dataclass
+class _Level:
+    """The nodes of one ONNX graph while it is written."""
+
+    nodes: list[Any] = field(default_factory=list[Any])
+
+
+class Writer:
+    """Writes one model.
+
+    Args:
+        graph: the graph.
+        values: arrays of inputs that become constants of the model.
+        outputs: names of outputs; the rest are numbered.
+    """
+
+    def __init__(self, graph: Graph, values: Mapping[Node, Any], outputs: Sequence[str] = ()) -> None:
+        self.helper = onnx_module("helper")
+        self.operators = Operators(self)
+        self.graph = graph
+        self.taken: dict[str, int] = {}
+        self.initializers: list[Any] = []
+        self.constants: dict[Any, str] = {}
+        self.prelude: list[Any] = []
+        self.symbols: dict[str, str] = {}
+        self.levels = [_Level()]
+        self.node: Node | None = None
+        self.label = ""
+        self.missing: Missing = {}
+        self.inputs: list[Any] = []
+        self.values = values
+        self.output_names = outputs
+
+    # -- the model ------------------------------------------------------------------------------------------------
+
+    def model(self) -> Any:
+        """Return the model.
+
+        Raises:
+            ExportError: naming every operation without a counterpart.
+        """
+        environment: dict[Edge, Value] = {}
+        for position, node in enumerate(self.graph.inputs):
+            environment[node, 0] = self._input(node, position)
+        self._nodes(self.graph, environment)
+        outputs = [self._output(environment.get(edge), edge, i) for i, edge in enumerate(self.graph.outputs)]
+        if self.missing:
+            raise ExportError(_missing_text(self.graph, self.missing))
+        made = self.helper.make_graph(
+            [*self.prelude, *self.levels[0].nodes], self.graph.name, self.inputs, outputs, self.initializers
+        )
+        return self.helper.make_model(
+            made, producer_name="hybridflow", ir_version=_IR_VERSION,
+            opset_imports=[self.helper.make_opsetid("", OPSET)],
+        )  # fmt: skip
+
+    def _input(self, node: Node, position: int) -> Value:
+        name = self.unique(str(node.attrs.get("name") or f"input_{position}"))
+        spec = node.spec()
+        if node in self.values:
+            self.initializers.append(_tensor(np.asarray(self.values[node]), name))
+        else:
+            self.inputs.append(self.info(name, spec))
+        return Value(self.operators, name, spec.dtype, spec.shape)
+
+    def _output(self, value: Value | None, edge: Edge, index: int) -> Any:
+        names = self.output_names
+        text = names[index] if index < len(names) else "output" if len(self.graph.outputs) == 1 else f"output_{index}"
+        name = self.unique(text)
+        if value is not None:
+            self.label = name
+            self.levels[-1].nodes.append(self.helper.make_node("Identity", [value.name], [name], name=name))
+        return self.info(name, edge[0].spec(edge[1]))
+
+    def info(self, name: str, spec: TensorSpec) -> Any:
+        """Return the declaration of a value, symbolic sizes by name."""
+        shape = [str(size) if type(size) is Dim else size for size in spec.shape]
+        return self.helper.make_tensor_value_info(name, element_type(spec.dtype), shape)
+
+    def unique(self, name: str) -> str:
+        """Return a name that nothing else has."""
+        found = name
+        while found in self.taken:
+            self.taken[name] += 1
+            found = f"{name}_{self.taken[name]}"
+        self.taken[found] = 0
+        return found
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+
+    def _nodes(self, graph: Graph, environment: dict[Edge, Value]) -> None:
+        """Write a graph's nodes, in the values of its inputs; what reads a missing one is checked, not written."""
+        for node in graph.nodes:
+            edges = cast("tuple[Edge, ...]", node.inputs)
+            xs = [environment.get(edge) or self._unknown(edge) for edge in edges]
+            for index, value in enumerate(self._node(node, xs)):
+                environment[node, index] = value
+
+    def _unknown(self, edge: Edge) -> Value:
+        spec = edge[0].spec(edge[1])
+        return Value(self.operators, "", spec.dtype, spec.shape)
+
+    def _node(self, node: Node, xs: list[Value]) -> Sequence[Value]:
+        """Write one node, or take note of why that is not possible."""
+        outer = self.node, self.label
+        scope = f"{node.scope_name}/" if node.scope_name else ""
+        self.node, self.label = node, self.unique(f"{scope}{node.op.name}")
+        guards = len(self.graph.dims.guards)
+        nodes = self.levels[-1].nodes
+        first = len(nodes)
+        try:
+            found = self._built(node, xs)
+            if len(self.graph.dims.guards) > guards:
+                self.graph.dims.forget_guards(guards)
+                self.operators.no("it needs the number of a size that is left open")
+            return self._named(node, found, nodes, first)
+        except NoCounterpartError as why:
+            self.graph.dims.forget_guards(guards)
+            key = (node.op.name, node.location, str(why))
+            self.missing[key] = self.missing.get(key, 0) + 1
+            return [self._unknown((node, index)) for index in range(len(node.outputs))]
+        finally:
+            self.node, self.label = outer
+
+    def _built(self, node: Node, xs: list[Value]) -> list[Value]:
+        column, attrs = node.op.onnx, node.attrs
+        specs = node.specs
+        if isinstance(column, No):
+            raise NoCounterpartError(column.why)
+        if any(kind_of(dtype) == "complex" for dtype in [*[x.dtype for x in xs], *[s.dtype for s in specs]]):
+            raise NoCounterpartError("its operators take no complex numbers")
+        if attrs.get("residuals"):
+            if node.op.saves.expose is None:
+                raise NoCounterpartError("what it keeps for a gradient has no counterpart")
+            attrs = node.op.saves.expose(attrs)
+        attrs = {name: value for name, value in attrs.items() if name != "residuals"}
+        if isinstance(column, str):
+            found = self.operators.emit(column, *xs)
+        else:
+            narrow = not node.op.has("layout") and not node.op.has("nested")
+            widened = [self._wide(x) if narrow else x for x in xs]
+            found = column(self.operators, *widened, **attrs)
+        results = list(found) if isinstance(found, tuple | list) else [found]
+        return [self.operators.cast(value, spec.dtype) for value, spec in zip(results, specs, strict=True)]
+
+    def _wide(self, x: Value) -> Value:
+        """Return a value of low precision in float32, in which operations of several steps compute."""
+        if x.dtype.num not in LOW_PRECISION:
+            return x
+        wide = self.operators.cast(x, float32)
+        wide.shape = x.shape
+        return wide
+
+    def _named(self, node: Node, found: list[Value], nodes: list[Any], first: int) -> list[Value]:
+        """Give results the node's name and spec, and the operators that compute them what is known of the node."""
+        made = nodes[first:]
+        producers = {name: (proto, index) for proto in made for index, name in enumerate(proto.output)}
+        results: list[Value] = []
+        for index, (value, spec) in enumerate(zip(found, node.specs, strict=True)):
+            name = value.name
+            if name in producers and name.startswith(f"{self.label}/"):
+                proto, position = producers[name]
+                name = self.label if len(found) == 1 else self.unique(f"{self.label}:{index}")
+                proto.output[position] = name
+                for other in made:
+                    _replace(other, value.name, name)
+            results.append(Value(self.operators, name, spec.dtype, spec.shape))
+        if len(made) == 1:
+            made[0].name = self.label
+        return results
+
+    def add(self, operator: str, inputs: list[str], outputs: int, attributes: Mapping[str, Any]) -> list[str]:
+        """Add an operator and return the names of its results."""
+        name = self.unique(f"{self.label}/{operator}")
+        names = [name, *[self.unique(f"{name}:{index}") for index in range(1, outputs)]]
+        attributes = {key: value for key, value in attributes.items() if value is not None}
+        proto = self.helper.make_node(operator, inputs, names, name=name, **attributes)
+        node = self.node
+        if node is not None:
+            _annotate(proto, node)
+        self.levels[-1].nodes.append(proto)
+        return names
+
+    def constant(self, array: np.ndarray[Any, Any]) -> str:
+        """Return the name of a constant of the model; equal ones are one."""
+        key = (array.dtype.num, array.shape, array.tobytes())
+        found = self.constants.get(key)
+        if found is None:
+            found = self.constants[key] = self.unique(f"{self.label}/constant")
+            self.initializers.append(_tensor(array, found))
+        return found
+
+    def symbol(self, name: str) -> str:
+        """Return the name of a tensor of shape (1,) that holds a symbolic size."""
+        if name not in self.symbols:
+            places = {symbol: (position, axis) for position, axis, symbol in symbol_positions(self.graph)}
+            if name not in places:
+                raise NoCounterpartError(f"no input tells the size {name}")
+            position, axis = places[name]
+            made = self.unique(name)
+            shape = self.helper.make_node(
+                "Shape", [self._input_name(position)], [made], name=made, start=axis, end=axis + 1
+            )
+            self.prelude.append(shape)
+            self.symbols[name] = made
+        return self.symbols[name]
+
+    def _input_name(self, position: int) -> str:
+        node = self.graph.inputs[position]
+        if node in self.values:
+            return self.initializers[[n for n in self.graph.inputs if n in self.values].index(node)].name
+        return self.inputs[[n for n in self.graph.inputs if n not in self.values].index(node)].name
+
+    # -- nested graphs --------------------------------------------------------------------------------------------
+
+    def inline(self, graph: Graph, values: Sequence[Value]) -> list[Value]:
+        """Write a nested graph's nodes here and return its outputs."""
+        environment: dict[Edge, Value] = {
+            (node, 0): Value(self.operators, value.name, node.spec().dtype, node.spec().shape)
+            for node, value in zip(graph.inputs, values, strict=True)
+        }
+        self._nodes(graph, environment)
+        return [environment[edge] for edge in graph.outputs]
+
+    def body(
+        self, name: str, specs: Sequence[tuple[str, TensorSpec]], build: Callable[..., Sequence[Value]]
+    ) -> Any:
+        """Return a graph that an operator carries."""
+        self.levels.append(_Level())
+        try:
+            inputs = [(self.unique(f"{self.label}/{text}"), spec) for text, spec in specs]
+            values = [Value(self.operators, text, spec.dtype, spec.shape) for text, spec in inputs]
+            results = build(*values)
+            outputs: list[Any] = []
+            for value in results:
+                (out,) = self.add("Identity", [value.name], 1, {})
+                spec = TensorSpec(value.shape, value.dtype) if value.shape is not None else None
+                outputs.append(
+                    self.info(out, spec) if spec is not None
+                    else self.helper.make_tensor_value_info(out, element_type(value.dtype), None)
+                )  # fmt: skip
+            infos = [self.info(text, spec) for text, spec in inputs]
+            return self.helper.make_graph(self.levels[-1].nodes, name, infos, outputs)
+        finally:
+            self.levels.pop()
+
+
+def _replace(proto: Any, old: str, new: str) -> None:
+    """Rename an input of an operator, and of those in the graphs that it carries."""
+    for index, name in enumerate(proto.input):
+        if name == old:
+            proto.input[index] = new
+    for attribute in proto.attribute:
+        if attribute.HasField("g"):
+            for other in attribute.g.node:
+                _replace(other, old, new)
+
+
+def _tensor(array: np.ndarray[Any, Any], name: str) -> Any:
+    """Return an array as a tensor of the model."""
+    made = onnx_module().TensorProto(name=name, data_type=element_type(as_dtype(array.dtype)), dims=array.shape)
+    little = array.dtype if array.dtype.kind == "V" else array.dtype.newbyteorder("<")
+    made.raw_data = np.ascontiguousarray(array, little).tobytes()
+    return made
+
+
+def _annotate(proto: Any, node: Node) -> None:
+    """Keep, where viewers show it, which operation and line of the user an operator is of."""
+    attrs = {} if nested_graphs(node) else plain_attrs(node)
+    text = ", ".join(f"{name}={format_value(value)}" for name, value in attrs.items())
+    known = {"hybridflow.op": f"{node.op.name}({text})", "hybridflow.scope": node.scope_name, "line": node.location}
+    for key, value in known.items():
+        if value:
+            proto.metadata_props.add(key=key, value=value)
+    if node.location:
+        proto.doc_string = node.location
+
+
+def _missing_text(graph: Graph, missing: Missing) -> str:
+    lines = [
+        f"  {op}{f' ({count} times)' if count > 1 else ''}{f' at {line}' if line else ''}: {why}"
+        for (op, line, why), count in missing.items()
+    ]
+    kinds = len({op for op, _, _ in missing})
+    return message(
+        f"to_onnx: {graph.name}: {kinds} kind{'s' if kinds > 1 else ''} of operations have no counterpart in ONNX:\n"
+        + "\n".join(lines),
+        hint="Export a part without them, such as the model's forward pass for inference.",
+    )

@@ -1,0 +1,259 @@
+"""What the `onnx` column of an op is written with: a namespace of ONNX's operators on named values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from hybridflow.core.dims import Dim
+from hybridflow.core.dtypes import DType, as_dtype, bool_, float32, int32, int64
+from hybridflow.core.onnx import OPSET, element_type, onnx_module, type_text
+
+if TYPE_CHECKING:
+    from hybridflow.ir.graph import Graph
+    from hybridflow.ir.onnx.model import Writer
+
+
+class NoCounterpartError(Exception):
+    """Raised by a builder for attributes or dtypes that ONNX has no operators for."""
+
+
+class Value:
+    """A named value of an ONNX graph; arithmetic with others and with numbers adds operators.
+
+    Attributes:
+        name: its name.
+        dtype: its dtype.
+        shape: its sizes; None of what a builder made along the way.
+    """
+
+    __slots__ = ("_operators", "dtype", "name", "shape")
+
+    def __init__(self, operators: Operators, name: str, dtype: DType, shape: tuple[Any, ...] | None) -> None:
+        self._operators = operators
+        self.name = name
+        self.dtype = dtype
+        self.shape: Any = shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def __add__(self, other: Any) -> Value:
+        return self._operators.Add(self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return self._operators.Add(other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return self._operators.Sub(self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return self._operators.Sub(other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return self._operators.Mul(self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return self._operators.Mul(other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return self._operators.Div(self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return self._operators.Div(other, self)
+
+    def __neg__(self) -> Value:
+        return self._operators.Neg(self)
+
+
+class Operators:
+    """ONNX's operators as methods: ``o.MatMul(a, b)``, ``o.Softmax(x, axis=1)``.
+
+    Inputs are values, numbers (which take the dtype of the first value), arrays, or None for one that is left out.
+    Where the operator does not take a dtype, its operands are cast to a wider one and its result back.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return partial(self.emit, name)
+
+    def emit(
+        self, operator: str, *inputs: Any, outputs: int = 1, dtype: Any = None, **attributes: Any
+    ) -> Any:
+        """Add an operator and return its result, or a tuple of its results.
+
+        Args:
+            operator: its name.
+            *inputs: its inputs.
+            outputs: how many results are wanted.
+            dtype: the dtype of results whose schema does not tell it.
+            **attributes: its attributes.
+        """
+        schema = _schema(operator)
+        formals = _formals(schema.inputs, len(inputs))
+        values = [
+            x if x is None or isinstance(x, Value) else self.value(x, _like(formal, formals, inputs, dtype))
+            for x, formal in zip(inputs, formals, strict=True)
+        ]
+        back: dict[str, tuple[DType, DType]] = {}
+        dtypes: dict[str, DType] = {}
+        for position, (value, formal) in enumerate(zip(values, formals, strict=True)):
+            if value is None:
+                continue
+            wide = _accepted(operator, formal, value.dtype)
+            if wide != value.dtype:
+                back[formal.type_str] = value.dtype, wide
+                values[position] = self.cast(value, wide)
+            dtypes[formal.type_str] = wide
+        results: list[Value] = []
+        names = self._writer.add(operator, ["" if v is None else v.name for v in values], outputs, attributes)
+        for name, formal in zip(names, _formals(schema.outputs, outputs), strict=True):
+            found = _fixed(formal.type_str) or dtypes.get(formal.type_str) or as_dtype(dtype)
+            result = Value(self, name, found, None)
+            narrow = back.get(formal.type_str)
+            results.append(result if narrow is None else self.cast(result, narrow[0]))
+        return results[0] if outputs == 1 else tuple(results)
+
+    # -- constants ----------------------------------------------------------------------------------------------
+
+    def value(self, x: Any, dtype: Any = None) -> Value:
+        """Return a value as it is, and a number or array as a constant (of a dtype)."""
+        if isinstance(x, Value):
+            return x
+        array = np.asarray(x) if dtype is None or isinstance(x, np.ndarray) else np.asarray(x, as_dtype(dtype))
+        return Value(self, self._writer.constant(array), as_dtype(array.dtype), array.shape)
+
+    def ints(self, sizes: Iterable[Any]) -> Value:
+        """Return integers as a 1-d tensor of int64; symbolic sizes are read from the inputs."""
+        sizes = tuple(sizes)
+        if not any(isinstance_dim(size) for size in sizes):
+            return self.value(np.array(sizes, np.int64))
+        return self.Concat(*[self.size(size) for size in sizes], axis=0)
+
+    def size(self, size: Any) -> Value:
+        """Return a size, which may be symbolic, as a tensor of shape (1,) and int64."""
+        if not isinstance_dim(size):
+            return self.value(np.array([size], np.int64))
+        total: Any = None
+        for monomial, factor in size.terms.items():
+            term: Any = None
+            for atom in monomial:
+                one = self._atom(atom)
+                term = one if term is None else term * one
+            term = self.value(np.array([factor], np.int64)) if term is None else term if factor == 1 else term * factor
+            total = term if total is None else total + term
+        return total
+
+    def _atom(self, atom: Any) -> Value:
+        if isinstance(atom, str):
+            return Value(self, self._writer.symbol(atom), int64, (1,))
+        left, right = self.size(atom.left), self.size(atom.right)
+        rest = self.Mod(left, right)  # of the divisor's sign
+        return rest if atom.kind == "%" else (left - rest) / right
+
+    # -- shapes and dtypes ----------------------------------------------------------------------------------------
+
+    def cast(self, x: Value, dtype: Any) -> Value:
+        """Convert to a dtype, if it is another one."""
+        dtype = as_dtype(dtype)
+        return x if x.dtype == dtype else self.Cast(x, to=element_type(dtype), dtype=dtype)
+
+    def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
+        """Give the elements another shape; one symbolic size among plain ones is left to the operator."""
+        open_sizes = [isinstance_dim(size) for size in shape]
+        if sum(open_sizes) == 1 and all(is_open or size > 0 for is_open, size in zip(open_sizes, shape, strict=True)):
+            shape = [-1 if is_open else size for is_open, size in zip(open_sizes, shape, strict=True)]
+        return self.Reshape(x, self.ints(shape), allowzero=int(not all(open_sizes) and 0 in list(map(_plain, shape))))
+
+    def bools(self, x: Value) -> Value:
+        """Return whether elements are not 0."""
+        return self.cast(x, bool_)
+
+    # -- graphs ---------------------------------------------------------------------------------------------------
+
+    def inline(self, graph: Graph, values: Sequence[Value]) -> list[Value]:
+        """Add a graph's operators and return its outputs."""
+        return self._writer.inline(graph, values)
+
+    def body(
+        self, name: str, specs: Sequence[tuple[str, Any]], build: Callable[..., Sequence[Value]]
+    ) -> Any:
+        """Return a nested graph, which may read every value around it.
+
+        Args:
+            name: its name.
+            specs: name and spec of each input.
+            build: from the inputs to the outputs.
+        """
+        return self._writer.body(name, specs, build)
+
+    def no(self, why: str) -> NoReturn:
+        """Say that ONNX has no counterpart of this node."""
+        raise NoCounterpartError(why)
+
+
+def isinstance_dim(size: Any) -> bool:
+    """Whether a size is symbolic (to `isinstance` it is an int)."""
+    return type(size) is Dim
+
+
+def _plain(size: Any) -> Any:
+    return -1 if isinstance_dim(size) else size
+
+
+# -- schemas ------------------------------------------------------------------------------------------------------
+
+_WIDER: dict[str, tuple[DType, ...]] = {
+    "bfloat16": (float32,), "float16": (float32,), "uint32": (int64,),
+    **dict.fromkeys(("bool", "int8", "int16", "uint8", "uint16", "int32"), (int32, int64, float32)),
+}  # fmt: skip
+
+
+@lru_cache(None)
+def _schema(operator: str) -> Any:
+    return onnx_module("defs").get_schema(operator, OPSET, "")
+
+
+@lru_cache(None)
+def _allowed(operator: str, type_text: str) -> frozenset[str]:
+    for constraint in _schema(operator).type_constraints:
+        if constraint.type_param_str == type_text:
+            return frozenset(constraint.allowed_type_strs)
+    return frozenset([type_text])
+
+
+def _accepted(operator: str, formal: Any, dtype: DType) -> DType:
+    """Return the narrowest dtype not below the given one that an operator takes at an input."""
+    allowed = _allowed(operator, formal.type_str)
+    for one in (dtype, *_WIDER.get(dtype.name, ())):
+        if type_text(one) in allowed:
+            return one
+    raise NoCounterpartError(f"its {operator} takes no {dtype}")
+
+
+def _like(formal: Any, formals: Sequence[Any], inputs: Sequence[Any], dtype: Any) -> DType:
+    """Return the dtype of a number among an operator's inputs: the operator's, or that of the inputs of its type."""
+    alike = [x.dtype for x, other in zip(inputs, formals, strict=True)
+             if isinstance(x, Value) and other.type_str == formal.type_str]  # fmt: skip
+    return _fixed(formal.type_str) or (alike[0] if alike else as_dtype(dtype or float32))
+
+
+def _formals(formals: Sequence[Any], count: int) -> list[Any]:
+    """Return the formal of every parameter; the last one may be repeated."""
+    return [formals[min(index, len(formals) - 1)] for index in range(count)]
+
+
+@lru_cache(None)
+def _fixed(text: str) -> DType | None:
+    """Return the dtype that a schema names itself, if it names one."""
+    names = {"tensor(float)": "float32", "tensor(double)": "float64"}
+    return as_dtype(names.get(text, text[7:-1])) if text.startswith("tensor(") else None
