@@ -32,6 +32,7 @@ from hybridflow.ops.index_checks import (
     check_range,
     lowered_key,
 )
+from hybridflow.ops.onnx import zeros
 from hybridflow.ops.shape import broadcast_to
 from hybridflow.ops.sizes import normalize_shape
 
@@ -102,6 +103,7 @@ def _take_along_samples(rng: np.random.Generator) -> Any:
     samples=_take_along_samples,
     traits=("layout",),
     ulp=0,
+    onnx=lambda o, x, indices, *, axis: o.GatherElements(x, o.cast(indices, np.int64), axis=axis),
 )
 def take_along_axis(x: TensorLike, indices: TensorLike, /, axis: int = -1) -> Tensor:
     """Take, at every position of an index tensor, the element it names along an axis.
@@ -180,6 +182,11 @@ def _add_along_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 2, 3), index), {"axis": 1, "size": 2}, error=IndexRangeError, text="index 2 is out of")
 
 
+def _add_along_onnx(o: Any, x: Any, indices: Any, *, axis: int, size: Any) -> Any:
+    base = zeros(o, (*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype)
+    return o.ScatterElements(base, o.cast(indices, np.int64), x, axis=axis, reduction="add")
+
+
 @op(
     kernel=_add_along_kernel,
     lower=_add_along_lower,
@@ -189,6 +196,7 @@ def _add_along_samples(rng: np.random.Generator) -> Any:
     flops=input_elements,
     samples=_add_along_samples,
     traits=("inner",),
+    onnx=_add_along_onnx,
 )
 def add_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int, size: Any) -> Tensor:
     """Add values up where an index tensor points along an axis: the adjoint of `take_along_axis`.

@@ -48,6 +48,7 @@ from hybridflow.ops.common import (
     traits=("pointwise", "unit_one"),
     method="__truediv__ __rtruediv__",
     ulp=1,
+    onnx="Div",
 )
 def divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Divide elementwise.
@@ -82,6 +83,7 @@ def divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise", "full_precision"),
     method="reciprocal",
     ulp=1,
+    onnx="Reciprocal",
 )
 def reciprocal(x: TensorLike, /) -> Tensor:
     """Divide one by every element.
@@ -173,6 +175,32 @@ def _floor_divide_kernel(a: Any, b: Any) -> Any:
     return np.where(np.isinf(a) != np.isinf(b), a / b, y)
 
 
+def _divmod_onnx(part: int) -> Any:
+    """Return the builder of quotient or remainder, in the steps of the lowering."""
+    return lambda o, a, b: (_onnx_integers if is_integer(a.dtype) else _onnx_floats)(o, a, b)[part]
+
+
+def _onnx_integers(o: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    by_zero = o.Equal(b, 0)
+    flips = o.And(o.Equal(b, -1), True) if a.dtype.kind == "i" else by_zero  # the smallest integer overflows
+    safe = o.Where(o.Or(by_zero, flips), 1, b)
+    rest = o.Where(o.Equal(safe, 1), 0, o.Mod(a, safe))
+    quotient = o.Where(by_zero, 0, (a - rest) / safe)
+    return (o.Where(flips, 0 - a, quotient) if a.dtype.kind == "i" else quotient), rest
+
+
+def _onnx_floats(o: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    rest = o.Mod(a, b, fmod=1)
+    quotient = (a - rest) / b
+    opposite = o.And(o.Not(o.Equal(rest, 0)), o.Xor(o.Less(b, 0), o.Less(rest, 0)))
+    quotient, rest = o.Where(opposite, quotient - 1, quotient), o.Where(opposite, rest + b, rest)
+    whole = o.Floor(quotient)
+    whole = o.Where(o.Greater(quotient - whole, 0.5), whole + 1, whole)
+    whole = o.Where(o.Xor(o.IsInf(a), o.IsInf(b)), a / b, whole)
+    by_zero = o.Equal(b, 0)
+    return o.Where(by_zero, a / b, whole), o.Where(by_zero, np.nan, rest)
+
+
 @op(
     kernel=_floor_divide_kernel,
     lower=_divmod_lower(0),
@@ -183,6 +211,7 @@ def _floor_divide_kernel(a: Any, b: Any) -> Any:
     traits=("pointwise",),
     method="__floordiv__ __rfloordiv__",
     ulp=1,
+    onnx=_divmod_onnx(0),
 )
 def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Divide elementwise and round down.
@@ -222,6 +251,7 @@ def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise",),
     method="__mod__ __rmod__",
     ulp=1,
+    onnx=_divmod_onnx(1),
 )
 def remainder(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compute the remainder of `floor_divide`, which has the sign of the divisor.
@@ -260,6 +290,7 @@ def remainder(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise", "full_precision"),
     method="square",
     ulp=0.5,
+    onnx=lambda o, x: o.Mul(x, x),
 )
 def square(x: TensorLike, /) -> Tensor:
     """Multiply every element by itself.
@@ -320,6 +351,19 @@ def _integer_power_infer(x: Any, *, exponent: int) -> Any:
     return spec
 
 
+def _integer_power_onnx(o: Any, x: Any, *, exponent: int) -> Any:
+    found = None
+    left, square = abs(exponent), x
+    while left:
+        if left & 1:
+            found = square if found is None else found * square
+        left >>= 1
+        square = square * square if left else square
+    if found is None:
+        return o.Expand(o.value(1, x.dtype), o.Shape(x))
+    return o.Reciprocal(found) if exponent < 0 else found
+
+
 @op(
     kernel=_integer_power_kernel,
     lower=lambda x, exponent: lax.integer_pow(x, exponent),
@@ -330,6 +374,7 @@ def _integer_power_infer(x: Any, *, exponent: int) -> Any:
     samples=_integer_power_samples,
     traits=("pointwise", "inner", "full_precision"),
     ulp=16,
+    onnx=_integer_power_onnx,
 )
 def integer_power(x: TensorLike, /, *, exponent: int) -> Tensor:
     """Raise every element to a fixed integer power by repeated multiplication, as ``x ** 3`` does.
@@ -417,6 +462,12 @@ def _power_samples(rng: np.random.Generator) -> Any:
     yield Bad((np.array([True]), np.array([True])), error=TypeError, text="does not take bool")
 
 
+def _power_onnx(o: Any, a: Any, b: Any) -> Any:
+    if is_integer(a.dtype):
+        o.no("ONNX leaves open what powers of integers are that are too large or negative")
+    return o.Pow(a, b)
+
+
 @op(
     kernel=_power_kernel,
     lower=_power_lower,
@@ -428,6 +479,7 @@ def _power_samples(rng: np.random.Generator) -> Any:
     traits=("pointwise", "full_precision"),
     method="__pow__ __rpow__",
     ulp=16,
+    onnx=_power_onnx,
 )
 def power(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Raise elementwise to a power.

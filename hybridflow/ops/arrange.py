@@ -122,6 +122,12 @@ def _flip_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 2),), {"axis": 1}, error=ShapeError, text="axis 1 is out of range for 1 dimensions")
 
 
+def _flip_onnx(o: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
+    count = len(axis)
+    backwards = o.ints([np.iinfo(np.int64).min + 1] * count), o.ints(axis), o.ints([-1] * count)
+    return o.Slice(x, o.ints([-1] * count), *backwards) if axis else x
+
+
 @op(
     kernel=lambda x, axis: np.flip(x, axis),
     lower=lambda x, axis: lax.rev(x, axis),
@@ -132,6 +138,7 @@ def _flip_samples(rng: np.random.Generator) -> Any:
     traits=("layout",),
     method="flip",
     ulp=0,
+    onnx=_flip_onnx,
 )
 def flip(x: TensorLike, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
     """Reverse the order of the elements along axes.
@@ -198,6 +205,10 @@ def _pad_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 2), 1, normals(rng, 2)), error=ShapeError, text="the value has shape (2,)")
 
 
+def _pad_onnx(o: Any, x: Any, value: Any, *, pads: Pads) -> Any:
+    return o.Pad(x, o.ints([*[low for low, _ in pads], *[high for _, high in pads]]), value) if pads else x
+
+
 @op(
     kernel=_pad_kernel,
     lower=lambda x, value, pads: lax.pad(x, value, [(low, high, 0) for low, high in pads]),
@@ -207,6 +218,7 @@ def _pad_samples(rng: np.random.Generator) -> Any:
     samples=_pad_samples,
     traits=("layout",),
     ulp=0,
+    onnx=_pad_onnx,
 )
 def pad(x: TensorLike, /, pad_width: Any, value: TensorLike = 0, *, mode: PadMode = "constant") -> Tensor:
     """Put a border around a tensor: of one value, or of elements of its own.

@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import bool_
 from hybridflow.core.errors import DTypeError
 from hybridflow.core.op import Bad, Sample, Stops, op, public_names
 from hybridflow.ops.common import (
@@ -33,6 +34,10 @@ def _bit_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3), normals(rng, 3)), error=DTypeError, text="does not take float32, only bool, int, uint")
 
 
+def _bits_onnx(bits: str, bools: str) -> Any:
+    return lambda o, *xs: o.emit(bools if xs[0].dtype == bool_ else bits, *xs)
+
+
 @op(
     kernel=np.bitwise_and,
     lower=broadcasting(lax.bitwise_and),
@@ -43,6 +48,7 @@ def _bit_samples(rng: np.random.Generator) -> Any:
     traits=("pointwise", "commutative"),
     method="__and__ __rand__",
     ulp=0,
+    onnx=_bits_onnx("BitwiseAnd", "And"),
 )
 def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Combine bits elementwise: set where both are.
@@ -75,6 +81,7 @@ def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise", "commutative", "unit_zero"),
     method="__or__ __ror__",
     ulp=0,
+    onnx=_bits_onnx("BitwiseOr", "Or"),
 )
 def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Combine bits elementwise: set where at least one is.
@@ -107,6 +114,7 @@ def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise", "commutative", "unit_zero"),
     method="__xor__ __rxor__",
     ulp=0,
+    onnx=_bits_onnx("BitwiseXor", "Xor"),
 )
 def bitwise_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Combine bits elementwise: set where exactly one is.
@@ -145,6 +153,7 @@ def _invert_samples(rng: np.random.Generator) -> Any:
     traits=("pointwise", "involution"),
     method="__invert__",
     ulp=0,
+    onnx=_bits_onnx("BitwiseNot", "Not"),
 )
 def bitwise_invert(x: TensorLike, /) -> Tensor:
     """Invert every bit; of a bool, its truth.
@@ -195,6 +204,21 @@ def _shift_right(a: Any, b: Any) -> Any:
 _bitwise_right_shift_lower = broadcasting(_shift_right)
 
 
+def _shift_onnx(o: Any, a: Any, b: Any, direction: str) -> Any:
+    """Shift the bits, which ONNX does for unsigned integers; those of a negative number go right inverted."""
+    unsigned = np.dtype(f"u{a.dtype}" if a.dtype.kind == "i" else a.dtype)
+    width = a.dtype.itemsize * 8
+    inside = o.And(o.GreaterOrEqual(b, 0), o.Less(b, width)) if a.dtype.kind == "i" else o.Less(b, width)
+    places = o.cast(o.Where(inside, b, 0), unsigned)
+    if direction == "LEFT" or a.dtype.kind == "u":
+        shifted = o.BitShift(o.cast(a, unsigned), places, direction=direction)
+        return o.Where(inside, o.cast(shifted, a.dtype), 0)
+    negative = o.Less(a, 0)
+    bits = o.cast(o.Where(negative, o.BitwiseNot(a), a), unsigned)
+    shifted = o.Where(inside, o.cast(o.BitShift(bits, places, direction=direction), a.dtype), 0)
+    return o.Where(negative, o.BitwiseNot(shifted), shifted)
+
+
 @op(
     kernel=_bitwise_left_shift_kernel,
     lower=_bitwise_left_shift_lower,
@@ -205,6 +229,7 @@ _bitwise_right_shift_lower = broadcasting(_shift_right)
     traits=("pointwise", "unit_zero"),
     method="__lshift__ __rlshift__",
     ulp=0,
+    onnx=lambda o, a, b: _shift_onnx(o, a, b, "LEFT"),
 )
 def bitwise_left_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Shift bits to the left elementwise, filling with zeros; a distance past the width gives 0.
@@ -239,6 +264,7 @@ def bitwise_left_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise", "unit_zero"),
     method="__rshift__ __rrshift__",
     ulp=0,
+    onnx=lambda o, a, b: _shift_onnx(o, a, b, "RIGHT"),
 )
 def bitwise_right_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Shift bits to the right elementwise, keeping the sign; a distance past the width gives 0 or -1.

@@ -84,6 +84,7 @@ def _where_samples(rng: np.random.Generator) -> Any:
     samples=_where_samples,
     traits=("pointwise", "layout", "select"),
     ulp=0,
+    onnx="Where",
 )
 def where(condition: TensorLike, x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Take elements of one tensor where a condition holds, of another where it does not.
@@ -162,6 +163,7 @@ _minimum_kernel = _ordered(np.minimum, -1.0)
     samples=_choice_samples,
     traits=("pointwise", "commutative"),
     ulp=0,
+    onnx="Max",
 )
 def maximum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Take the larger of two elements; NaN wins over every number, 0.0 is larger than -0.0.
@@ -196,6 +198,7 @@ def maximum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     samples=_choice_samples,
     traits=("pointwise", "commutative"),
     ulp=0,
+    onnx="Min",
 )
 def minimum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Take the smaller of two elements; NaN wins over every number, 0.0 is larger than -0.0.
@@ -271,6 +274,13 @@ def _clip_samples(rng: np.random.Generator) -> Any:
     yield Bad((np.array([True]), True), error=DTypeError, text="does not take bool")
 
 
+def _clip_onnx(o: Any, x: Any, *bounds: Any, low: bool, high: bool) -> Any:
+    if all(bound.ndim == 0 for bound in bounds):
+        return o.Clip(x, bounds[0] if low else None, *(bounds[-1:] if high else ()))
+    x = o.Max(x, bounds[0]) if low else x
+    return o.Min(x, bounds[-1]) if high else x
+
+
 @op(
     kernel=_clip_kernel,
     lower=_clip_lower,
@@ -282,6 +292,7 @@ def _clip_samples(rng: np.random.Generator) -> Any:
     traits=("pointwise",),
     method="clip",
     ulp=0,
+    onnx=_clip_onnx,
 )
 def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None) -> Tensor:
     """Limit every element to a range; NaN stays NaN.

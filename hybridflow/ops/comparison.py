@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import bool_, is_differentiable
+from hybridflow.core.dtypes import bool_, is_differentiable, is_floating
 from hybridflow.core.errors import DTypeError
 from hybridflow.core.op import Bad, Sample, Stops, op, public_names
 from hybridflow.ops.common import (
@@ -26,6 +26,7 @@ from hybridflow.ops.common import (
     pointwise,
     promote,
 )
+from hybridflow.ops.onnx import never
 
 _NOT_SMOOTH = Stops("a comparison is constant almost everywhere")
 _ORDERED = ("bool", "int", "uint", "float")
@@ -57,6 +58,7 @@ def _order_samples(rng: np.random.Generator) -> Any:
     traits=("pointwise", "commutative"),
     method="__eq__",
     ulp=0,
+    onnx="Equal",
 )
 def equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise for equality; NaN equals nothing.
@@ -88,6 +90,7 @@ def equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise", "commutative"),
     method="__ne__",
     ulp=0,
+    onnx=lambda o, a, b: o.Not(o.Equal(a, b)),
 )
 def not_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise for difference; NaN differs from everything.
@@ -119,6 +122,7 @@ def not_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise",),
     method="__lt__",
     ulp=0,
+    onnx="Less",
 )
 def less(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise whether the first is smaller; NaN never is.
@@ -151,6 +155,7 @@ def less(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise",),
     method="__le__",
     ulp=0,
+    onnx="LessOrEqual",
 )
 def less_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise whether the first is smaller or equal; NaN never is.
@@ -183,6 +188,7 @@ def less_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise",),
     method="__gt__",
     ulp=0,
+    onnx="Greater",
 )
 def greater(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise whether the first is larger; NaN never is.
@@ -215,6 +221,7 @@ def greater(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise",),
     method="__ge__",
     ulp=0,
+    onnx="GreaterOrEqual",
 )
 def greater_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise whether the first is larger or equal; NaN never is.
@@ -265,6 +272,7 @@ def _logic_samples(rng: np.random.Generator) -> Any:
     samples=_logic_samples,
     traits=("pointwise", "commutative"),
     ulp=0,
+    onnx="And",
 )
 def logical_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Say elementwise whether both are true.
@@ -295,6 +303,7 @@ def logical_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     samples=_logic_samples,
     traits=("pointwise", "commutative"),
     ulp=0,
+    onnx="Or",
 )
 def logical_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Say elementwise whether at least one is true.
@@ -325,6 +334,7 @@ def logical_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     samples=_logic_samples,
     traits=("pointwise", "commutative"),
     ulp=0,
+    onnx="Xor",
 )
 def logical_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Say elementwise whether exactly one is true.
@@ -361,6 +371,7 @@ def _not_samples(rng: np.random.Generator) -> Any:
     samples=_not_samples,
     traits=("pointwise", "involution"),
     ulp=0,
+    onnx="Not",
 )
 def logical_not(x: TensorLike, /) -> Tensor:
     """Say elementwise whether it is false.
@@ -416,6 +427,7 @@ def _parts(of_floats: Any, combine: Any) -> Any:
     samples=_kind_samples,
     traits=("pointwise",),
     ulp=0,
+    onnx=lambda o, x: o.IsNaN(x) if is_floating(x.dtype) else never(o, x),
 )
 def isnan(x: TensorLike, /) -> Tensor:
     """Say which elements are NaN.
@@ -443,6 +455,7 @@ def isnan(x: TensorLike, /) -> Tensor:
     samples=_kind_samples,
     traits=("pointwise",),
     ulp=0,
+    onnx=lambda o, x: o.Not(o.Or(o.IsNaN(x), o.IsInf(x)) if is_floating(x.dtype) else never(o, x)),
 )
 def isfinite(x: TensorLike, /) -> Tensor:
     """Say which elements are neither NaN nor infinite.
@@ -470,6 +483,7 @@ def isfinite(x: TensorLike, /) -> Tensor:
     samples=_kind_samples,
     traits=("pointwise",),
     ulp=0,
+    onnx=lambda o, x: o.IsInf(x) if is_floating(x.dtype) else never(o, x),
 )
 def isinf(x: TensorLike, /) -> Tensor:
     """Say which elements are infinite.

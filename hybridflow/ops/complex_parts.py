@@ -25,6 +25,7 @@ from hybridflow.ops.common import (
     require_kind,
 )
 from hybridflow.ops.creation import zeros_like
+from hybridflow.ops.onnx import COMPLEX
 from hybridflow.ops.trigonometric import atan2
 
 _PART_OF = {complex64: float32, complex128: float64}
@@ -62,6 +63,7 @@ def _part_infer(name: str) -> Any:
     traits=("pointwise",),
     method="conj",
     ulp=0,
+    onnx=COMPLEX,
 )
 def conj(x: TensorLike, /) -> Tensor:
     """Change the sign of the imaginary part of every element; real numbers stay as they are.
@@ -94,6 +96,7 @@ def conj(x: TensorLike, /) -> Tensor:
     samples=_complex_samples,
     traits=("pointwise",),
     ulp=0,
+    onnx=COMPLEX,
 )
 def real(x: TensorLike, /) -> Tensor:
     """Take the real part of every element.
@@ -126,6 +129,7 @@ def real(x: TensorLike, /) -> Tensor:
     samples=_complex_samples,
     traits=("pointwise",),
     ulp=0,
+    onnx=COMPLEX,
 )
 def imag(x: TensorLike, /) -> Tensor:
     """Take the imaginary part of every element.

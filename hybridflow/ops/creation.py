@@ -42,6 +42,7 @@ from hybridflow.ops.common import (
     no_flops,
     normals,
 )
+from hybridflow.ops.onnx import in_range
 from hybridflow.ops.shape import broadcast_to
 from hybridflow.ops.sizes import normalize_shape
 
@@ -81,6 +82,7 @@ def _full_samples(rng: np.random.Generator) -> Any:
     samples=_full_samples,
     traits=("uniform",),
     ulp=0,
+    onnx=lambda o, *, shape, fill_value, dtype: o.Expand(o.value(fill_value, dtype), o.ints(shape)),
 )
 def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """Make a tensor of one repeated value.
@@ -339,6 +341,15 @@ def _arange_samples(rng: np.random.Generator) -> Any:
     yield Bad((2,), {"dtype": "bool"}, error=DTypeError, text="arange: does not give bool")
 
 
+def _arange_onnx(o: Any, *, start: Any, step: Any, size: Any, dtype: Any) -> Any:
+    if type(size) is not Dim and type(start) is not Dim and type(step) is not Dim:
+        return o.value(_arange_kernel(start=start, step=step, size=size, dtype=dtype))
+    if kind_of(dtype) == "float":
+        o.no("a range of floats of open size has none")
+    first, by = [o.reshape(o.size(one), ()) for one in (start, step)]
+    return o.cast(in_range(o, 0, size) * by + first, dtype)
+
+
 @op(
     kernel=_arange_kernel,
     lower=_arange_lower,
@@ -347,6 +358,7 @@ def _arange_samples(rng: np.random.Generator) -> Any:
     flops=no_flops,
     samples=_arange_samples,
     ulp=1,
+    onnx=_arange_onnx,
 )
 def arange(
     start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: str | None = None
@@ -442,6 +454,7 @@ def _linspace_samples(rng: np.random.Generator) -> Any:
     flops=no_flops,
     samples=_linspace_samples,
     ulp=1,
+    onnx=lambda o, **attrs: o.value(_linspace_kernel(**attrs)),
 )
 def linspace(
     start: complex, stop: complex, /, num: int, *, dtype: Any = None, device: str | None = None, endpoint: bool = True
@@ -520,6 +533,11 @@ def _eye_infer(*, rows: Any, columns: Any, offset: int, dtype: Any) -> TensorSpe
     return _full_infer(shape=(rows, columns), fill_value=0, dtype=dtype)
 
 
+def _eye_onnx(o: Any, *, rows: Any, columns: Any, offset: int, dtype: Any) -> Any:
+    row = o.Unsqueeze(in_range(o, 0, rows), o.ints([1]))
+    return o.cast(o.Equal(row + offset, in_range(o, 0, columns)), dtype)
+
+
 @op(
     kernel=_eye_kernel,
     lower=_eye_lower,
@@ -528,6 +546,7 @@ def _eye_infer(*, rows: Any, columns: Any, offset: int, dtype: Any) -> TensorSpe
     flops=no_flops,
     samples=_eye_samples,
     ulp=0,
+    onnx=_eye_onnx,
 )
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: str | None = None
@@ -602,6 +621,10 @@ def _triangle_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3),), error=ShapeError, text="needs 2 dimensions at least, there are 1")
 
 
+def _triangle_onnx(upper: int) -> Any:
+    return lambda o, x, *, k: o.Trilu(x, o.value(np.int64(k)), upper=upper)
+
+
 @op(
     kernel=_triangle_kernel("tril", np.tril),
     lower=_triangle_lower(False),
@@ -612,6 +635,7 @@ def _triangle_samples(rng: np.random.Generator) -> Any:
     traits=("layout",),
     method="tril",
     ulp=0,
+    onnx=_triangle_onnx(0),
 )
 def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
     """Keep the lower triangle of matrices and set the rest to zero.
@@ -645,6 +669,7 @@ def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
     traits=("layout",),
     method="triu",
     ulp=0,
+    onnx=_triangle_onnx(1),
 )
 def triu(x: TensorLike, /, *, k: int = 0) -> Tensor:
     """Keep the upper triangle of matrices and set the rest to zero.

@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32, float64, kind_of
 from hybridflow.core.errors import ArgumentError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
 from hybridflow.ops.arrange import pad
 from hybridflow.ops.common import (
     NUMERIC,
@@ -73,6 +73,7 @@ def _product_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     method="cumulative_prod",
     ulp=16,
+    onnx=No("CumProd is newer than the operators that the runtimes have"),
 )
 def cumulative_prod(
     x: TensorLike, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False

@@ -12,6 +12,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.op import Bad, Sample, op, public_names
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, as_tensor, call_text, make_spec, no_flops, normals
+from hybridflow.ops.onnx import positions, scattered, sliced, zeros
 from hybridflow.ops.reductions import sum as reduce_sum
 
 
@@ -61,6 +62,16 @@ def _diagonal_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3),), error=ShapeError, text="needs 2 dimensions at least, there are 1")
 
 
+def _diagonal_onnx(o: Any, x: Any, *, offset: int) -> Any:
+    rows, columns = x.shape[-2:]
+    row, column = _start(offset)
+    size = _length(rows, columns, offset)
+    flat = o.reshape(x, (*x.shape[:-2], rows * columns))
+    begin = row * columns + column
+    return sliced(o, flat, [*[(0, one, 1) for one in x.shape[:-2]], (begin, size, columns + 1)],
+                  (*x.shape[:-2], rows * columns))  # fmt: skip
+
+
 @op(
     kernel=_diagonal_kernel,
     lower=_diagonal_lower,
@@ -72,6 +83,7 @@ def _diagonal_samples(rng: np.random.Generator) -> Any:
     samples=_diagonal_samples,
     traits=("layout",),
     ulp=0,
+    onnx=_diagonal_onnx,
 )
 def diagonal(x: TensorLike, /, *, offset: int = 0) -> Tensor:
     """Take a diagonal of matrices.
@@ -134,6 +146,14 @@ def _embed_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3),), {"rows": 2, "columns": 2}, error=ShapeError, text="where one of 2 elements is needed")
 
 
+def _embed_onnx(o: Any, x: Any, *, rows: Any, columns: Any, offset: int) -> Any:
+    shape = (*x.shape[:-1], rows, columns)
+    row, column = _start(offset)
+    diagonal = np.arange(x.shape[-1])
+    places = positions(o, shape, (..., row + diagonal, column + diagonal))
+    return scattered(o, zeros(o, shape, x.dtype), places, x, shape)
+
+
 @op(
     kernel=_embed_kernel,
     lower=_embed_lower,
@@ -143,6 +163,7 @@ def _embed_samples(rng: np.random.Generator) -> Any:
     samples=_embed_samples,
     traits=("layout",),
     ulp=0,
+    onnx=_embed_onnx,
 )
 def embed_diagonal(
     x: TensorLike, /, *, rows: int | None = None, columns: int | None = None, offset: int = 0

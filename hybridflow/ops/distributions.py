@@ -36,6 +36,7 @@ from hybridflow.ops.draws import (
     working_dtype,
 )
 from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.onnx import DRAWS
 from hybridflow.ops.rejection import binomial_draw, log_gamma_draw, poisson_draw, unfolded
 from hybridflow.ops.sizes import Shape
 from hybridflow.ops.threefry import random_bits
@@ -130,6 +131,7 @@ def _standard_samples(rng: np.random.Generator) -> Any:
     samples=_standard_samples,
     traits=("random",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_standard(state: TensorLike, kind: str, shape: Shape, dtype: Any) -> Tensor:
     """Draw from the standard member of a family of distributions that have a location and a scale."""
@@ -163,6 +165,7 @@ def _two_samples(rng: np.random.Generator) -> Any:
     samples=_two_samples,
     traits=("random",),
     ulp=8,
+    onnx=DRAWS,
 )
 def random_lognormal(state: TensorLike, mean: TensorLike, std: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw numbers whose logarithm is normally distributed."""
@@ -193,6 +196,7 @@ def _gamma_samples(rng: np.random.Generator) -> Any:
     samples=_gamma_samples,
     traits=("random",),
     ulp=64,
+    onnx=DRAWS,
 )
 def random_gamma(
     state: TensorLike, concentration: TensorLike, scale: TensorLike, shape: Shape, dtype: Any
@@ -240,6 +244,7 @@ def _dirichlet_samples(rng: np.random.Generator) -> Any:
     samples=_dirichlet_samples,
     traits=("random",),
     ulp=64,
+    onnx=DRAWS,
 )
 def random_dirichlet(state: TensorLike, concentration: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw probabilities from the Dirichlet distribution."""
@@ -263,6 +268,7 @@ def _beta_lower(state: Any, a: Any, b: Any, *, shape: Shape, dtype: Any) -> Any:
     samples=_two_samples,
     traits=("random",),
     ulp=64,
+    onnx=DRAWS,
 )
 def random_beta(state: TensorLike, a: TensorLike, b: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw from the beta distribution, as a share of two gamma draws."""
@@ -308,6 +314,7 @@ def _multivariate_samples(rng: np.random.Generator) -> Any:
     samples=_multivariate_samples,
     traits=("random",),
     ulp=64,
+    onnx=DRAWS,
 )
 def random_multivariate_normal(
     state: TensorLike, mean: TensorLike, covariance: TensorLike, shape: Shape, dtype: Any
@@ -341,6 +348,7 @@ def _count_samples(rng: np.random.Generator) -> Any:
     samples=_count_samples,
     traits=("random",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_poisson(state: TensorLike, rate: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw how many events happen at a rate."""
@@ -371,6 +379,7 @@ def _binomial_samples(rng: np.random.Generator) -> Any:
     samples=_binomial_samples,
     traits=("random",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_binomial(state: TensorLike, trials: TensorLike, p: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw how many of some trials succeed."""
@@ -397,6 +406,7 @@ def _geometric_lower(state: Any, p: Any, *, shape: Shape, dtype: Any) -> Any:
     samples=_count_samples,
     traits=("random",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_geometric(state: TensorLike, p: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw how many trials it takes until one succeeds."""
@@ -453,6 +463,7 @@ def _choice_samples(rng: np.random.Generator) -> Any:
     samples=_choice_samples,
     traits=("random",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_choice(state: TensorLike, weights: TensorLike, shape: Shape, replace: bool) -> Tensor:
     """Draw indices with probabilities in proportion to weights."""

@@ -29,6 +29,7 @@ from hybridflow.ops.common import (
     normals,
     unbroadcast,
 )
+from hybridflow.ops.onnx import DRAWS
 from hybridflow.ops.sizes import Shape
 from hybridflow.ops.threefry import STATE_WORDS, random_bits, random_words
 
@@ -138,6 +139,7 @@ def _advance_samples(rng: np.random.Generator) -> Any:
     flops=no_flops,
     samples=_advance_samples,
     ulp=0,
+    onnx=DRAWS,
 )
 def random_advance(state: TensorLike) -> Tensor:
     """Return the state of the next draw."""
@@ -169,6 +171,7 @@ def word_of(dtype: Any) -> Any:
     samples=_float_samples,
     traits=("random",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_uniform(state: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw from [0, 1): multiples of 2**-p, for a dtype of p bits of precision."""
@@ -239,6 +242,7 @@ def _between_samples(rng: np.random.Generator) -> Any:
     samples=_between_samples,
     traits=("pointwise",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_between(unit: TensorLike, low: TensorLike, high: TensorLike) -> Tensor:
     """Map draws from [0, 1) to [low, high); the gradient flows to the ends."""
@@ -295,6 +299,7 @@ def _normal_lower(state: Any, *, shape: Shape, dtype: Any) -> Any:
     samples=_float_samples,
     traits=("random",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_normal(state: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw standard normal numbers by inverting their distribution function."""
@@ -323,6 +328,7 @@ def _scaled_vjp(F: Any, g: Any, y: Any, unit: Any, mean: Any, std: Any) -> Any:
     samples=_between_samples,
     traits=("pointwise",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_scaled(unit: TensorLike, mean: TensorLike, std: TensorLike) -> Tensor:
     """Map standard draws to a mean and standard deviation; the gradient flows to both."""
@@ -355,6 +361,7 @@ def _truncated_samples(rng: np.random.Generator) -> Any:
     samples=_truncated_samples,
     traits=("random",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_truncated(state: TensorLike, low: float, high: float, shape: Shape, dtype: Any) -> Tensor:
     """Draw standard normal numbers from [low, high]."""
@@ -390,6 +397,7 @@ def _bernoulli_samples(rng: np.random.Generator) -> Any:
     samples=_bernoulli_samples,
     traits=("random",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_bernoulli(state: TensorLike, p: TensorLike, shape: Shape) -> Tensor:
     """Draw True with probability `p`."""
@@ -444,6 +452,7 @@ def _integers_samples(rng: np.random.Generator) -> Any:
     samples=_integers_samples,
     traits=("random",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_integers(state: TensorLike, low: int, high: int, shape: Shape, dtype: Any) -> Tensor:
     """Draw integers from `low` up to but without `high`."""
@@ -487,6 +496,7 @@ def _permutation_samples(rng: np.random.Generator) -> Any:
     samples=_permutation_samples,
     traits=("random",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_permutation(state: TensorLike, n: Any) -> Tensor:
     """Draw an order of 0 to n - 1, by sorting 64 random bits each."""
@@ -534,6 +544,7 @@ def _categorical_samples(rng: np.random.Generator) -> Any:
     samples=_categorical_samples,
     traits=("random",),
     ulp=0,
+    onnx=DRAWS,
 )
 def random_categorical(state: TensorLike, logits: TensorLike, shape: Shape) -> Tensor:
     """Draw classes with probabilities ``softmax(logits)``."""

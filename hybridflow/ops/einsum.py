@@ -184,6 +184,7 @@ def _samples(rng: np.random.Generator) -> Any:
     samples=_samples,
     traits=("low_precision",),
     ulp=16,
+    onnx=lambda o, *xs, subscripts: o.Einsum(*xs, equation=subscripts),
 )
 def einsum(*operands: Any, subscripts: str | None = None) -> Tensor:
     """Multiply tensors and sum over the axes that the result does not name.

@@ -42,6 +42,7 @@ from hybridflow.ops.common import (
     unbroadcast,
 )
 from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.onnx import on_floats
 
 # -- casts --------------------------------------------------------------------------------------------------------
 
@@ -97,6 +98,17 @@ def _astype_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3), "float7"), error=TypeError, text="is not a hybridflow dtype")
 
 
+def _astype_onnx(o: Any, x: Any, *, dtype: Any) -> Any:
+    """Cast; ONNX leaves open what a float that the integers do not reach becomes."""
+    if dtype.kind not in "iu" or not is_floating(x.dtype):
+        return o.cast(x, dtype)
+    info = np.iinfo(dtype)
+    low, high = x.dtype.type(info.min - 1), x.dtype.type(info.max + 1)
+    below, above = o.LessOrEqual(x, low), o.GreaterOrEqual(x, high)
+    cast = o.cast(o.Where(o.Or(o.Or(below, above), o.IsNaN(x)), 0, x), dtype)
+    return o.Where(above, info.max, o.Where(below, info.min, cast))
+
+
 @op(
     kernel=_astype_kernel,
     lower=_astype_lower,
@@ -106,6 +118,7 @@ def _astype_samples(rng: np.random.Generator) -> Any:
     samples=_astype_samples,
     traits=("pointwise", "layout", "conversion"),
     method="astype",
+    onnx=_astype_onnx,
 )
 def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | None = None) -> Tensor:
     """Convert to another dtype; the gradient is converted back.
@@ -150,6 +163,7 @@ def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | Non
     traits=("pointwise", "commutative", "unit_minus_zero"),
     method="__add__ __radd__",
     ulp=0.5,
+    onnx="Add",
 )
 def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Add elementwise.
@@ -181,6 +195,7 @@ def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     samples=lambda rng: [*unary_samples()(rng), Sample((np.array([0.0, -0.0, np.nan], np.float32),), gradient=False)],
     traits=("pointwise", "idempotent", "plus_zero", "inner"),
     ulp=0,
+    onnx=lambda o, x: o.Where(o.Equal(x, 0), 0, x),
 )
 def plus_zero(x: TensorLike, /) -> Tensor:
     """Add 0.0 to every element: -0.0 becomes 0.0, and the rest stays.
@@ -211,6 +226,7 @@ def plus_zero(x: TensorLike, /) -> Tensor:
     traits=("pointwise", "unit_zero"),
     method="__sub__ __rsub__",
     ulp=0.5,
+    onnx="Sub",
 )
 def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Subtract elementwise.
@@ -244,6 +260,7 @@ def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise", "commutative", "unit_one", "product"),
     method="__mul__ __rmul__",
     ulp=0.5,
+    onnx="Mul",
 )
 def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Multiply elementwise.
@@ -276,6 +293,7 @@ def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise", "involution"),
     method="__neg__",
     ulp=0,
+    onnx=lambda o, x: o.Neg(x) if x.dtype.kind != "u" else 0 - x,
 )
 def negative(x: TensorLike, /) -> Tensor:
     """Change the sign of every element; unsigned and smallest integers wrap.
@@ -374,6 +392,7 @@ def _abs_samples(rng: np.random.Generator) -> Any:
     traits=("pointwise", "idempotent"),
     method="__abs__ abs",
     ulp=1,
+    onnx="Abs",
 )
 def abs(x: TensorLike, /) -> Tensor:
     """Compute the absolute value of every element.
@@ -414,6 +433,7 @@ def _sign_samples(rng: np.random.Generator) -> Any:
     traits=("pointwise", "idempotent"),
     method="sign",
     ulp=0,
+    onnx="Sign",
 )
 def sign(x: TensorLike, /) -> Tensor:
     """Return -1, 0 or 1 by the sign of every element; of -0.0 it is 0.0, and NaN stays NaN.
@@ -473,6 +493,7 @@ def _rounding(round_floats: Any) -> Any:
     traits=("pointwise", "idempotent"),
     method="floor",
     ulp=0,
+    onnx=on_floats("Floor"),
 )
 def floor(x: TensorLike, /) -> Tensor:
     """Round every element down.
@@ -504,6 +525,7 @@ def floor(x: TensorLike, /) -> Tensor:
     traits=("pointwise", "idempotent"),
     method="ceil",
     ulp=0,
+    onnx=on_floats("Ceil"),
 )
 def ceil(x: TensorLike, /) -> Tensor:
     """Round every element up.
@@ -547,6 +569,7 @@ def _round_samples(rng: np.random.Generator) -> Any:
     traits=("pointwise", "idempotent"),
     method="round",
     ulp=0,
+    onnx=on_floats("Round"),
 )
 def round(x: TensorLike, /) -> Tensor:
     """Round every element to the nearest whole number, halves to the even one; of complex numbers each part.
@@ -580,6 +603,7 @@ def round(x: TensorLike, /) -> Tensor:
     samples=unary_samples(),
     traits=("pointwise", "layout", "identity"),
     ulp=0,
+    onnx="Identity",
 )
 def stop_gradient(x: TensorLike, /) -> Tensor:
     """Return a tensor through which no gradient passes.

@@ -43,6 +43,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.complex_parts import conj
 from hybridflow.ops.index_keys import part_of
+from hybridflow.ops.onnx import COMPLEX
 from hybridflow.ops.shape import concat
 
 Axes = tuple[int, ...]
@@ -113,6 +114,7 @@ def _bad_samples(rng: np.random.Generator) -> Any:
     samples=_complex_samples,
     traits=("full_precision",),
     ulp=16,
+    onnx=COMPLEX,
 )
 def fftn(
     x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
@@ -151,6 +153,7 @@ def fftn(
     samples=_complex_samples,
     traits=("full_precision",),
     ulp=16,
+    onnx=COMPLEX,
 )
 def ifftn(
     x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
@@ -220,6 +223,7 @@ def _rfftn_samples(rng: np.random.Generator) -> Any:
     samples=_rfftn_samples,
     traits=("full_precision",),
     ulp=16,
+    onnx=COMPLEX,
 )
 def rfftn(
     x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
@@ -296,6 +300,7 @@ def _irfftn_samples(rng: np.random.Generator) -> Any:
     samples=_irfftn_samples,
     traits=("full_precision",),
     ulp=16,
+    onnx=COMPLEX,
 )
 def irfftn(
     x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32, kind_of
+from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32, is_floating, kind_of
 from hybridflow.core.op import Bad, Each, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.common import (
     REAL,
@@ -25,6 +25,7 @@ from hybridflow.ops.common import (
     unary_samples,
     unbroadcast,
 )
+from hybridflow.ops.onnx import BITS
 
 _SPECIAL = np.array([0.0, -0.0, 1.5, -1.5, np.inf, -np.inf, np.nan, 1e-30], np.float32)
 _NO_COMPLEX = Bad((np.array([1j], np.complex64),), error=TypeError, text="does not take complex64")
@@ -56,6 +57,7 @@ def _trunc_samples(rng: np.random.Generator) -> Any:
     traits=("pointwise", "idempotent"),
     method="trunc",
     ulp=0,
+    onnx=lambda o, x: o.Where(o.Less(x, 0), o.Ceil(x), o.Floor(x)) if is_floating(x.dtype) else x,
 )
 def trunc(x: TensorLike, /) -> Tensor:
     """Round every element towards zero.
@@ -95,6 +97,7 @@ def _signbit_samples(rng: np.random.Generator) -> Any:
     samples=_signbit_samples,
     traits=("pointwise",),
     ulp=0,
+    onnx=BITS,
 )
 def signbit(x: TensorLike, /) -> Tensor:
     """Say of every element whether its sign bit is set, which tells -0.0 from 0.0.
@@ -139,6 +142,7 @@ def _sign_samples(rng: np.random.Generator) -> Any:
     samples=_sign_samples,
     traits=("pointwise",),
     ulp=0,
+    onnx=BITS,
 )
 def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Give every element the sign of another; no gradient passes to the second operand.
@@ -171,6 +175,7 @@ def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     samples=lambda rng: [s if isinstance(s, Bad) else Sample(s.args, gradient=False) for s in _sign_samples(rng)],
     traits=("pointwise",),
     ulp=0,
+    onnx=BITS,
 )
 def nextafter(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Take the next floating-point number after every element, towards another; no gradient passes.
@@ -222,6 +227,14 @@ def _hypot_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 2), np.array([1j], np.complex64)), error=TypeError, text="does not take complex64")
 
 
+def _hypot_onnx(o: Any, a: Any, b: Any) -> Any:
+    a, b = o.Abs(a), o.Abs(b)
+    large, small = o.Max(a, b), o.Min(a, b)
+    ratio = small / o.Where(o.Equal(large, 0), 1, large)
+    found = large * o.Sqrt(ratio * ratio + 1)
+    return o.Where(o.Or(o.IsInf(a), o.IsInf(b)), np.inf, found)
+
+
 @op(
     kernel=np.hypot,
     lower=broadcasting(_hypot_lower),
@@ -235,6 +248,7 @@ def _hypot_samples(rng: np.random.Generator) -> Any:
     samples=_hypot_samples,
     traits=("pointwise", "commutative", "full_precision"),
     ulp=4,
+    onnx=_hypot_onnx,
 )
 def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compute ``sqrt(x1 ** 2 + x2 ** 2)`` elementwise without overflow; an infinity wins over NaN.

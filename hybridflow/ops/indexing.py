@@ -31,6 +31,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.index_checks import checked_indices, explained, gathered_shape, index_key, lowered_key
 from hybridflow.ops.index_keys import StaticIndex, check_position, numpy_index, parse_key, static_shape
+from hybridflow.ops.onnx import from_front, index_rows, positions, scatter_rows, scattered, sliced, zeros
 from hybridflow.ops.shape import reshape
 from hybridflow.ops.sizes import Axes, normalize_shape
 
@@ -98,6 +99,16 @@ def _is_basic(key: Any) -> bool:
     return True
 
 
+def _getitem_onnx(o: Any, x: Any, *, index: StaticIndex) -> Any:
+    entries = [item for item in index if item is not None]
+    y = sliced(o, x, entries, x.shape)
+    numbers = [axis for axis, item in enumerate(entries) if type(item) is not tuple]
+    y = o.Squeeze(y, o.ints(numbers)) if numbers else y
+    kept = [item for item in index if item is None or type(item) is tuple]
+    new = [axis for axis, item in enumerate(kept) if item is None]
+    return o.Unsqueeze(y, o.ints(new)) if new else y
+
+
 @op(
     kernel=lambda x, index: x[numpy_index(index)],
     lower=_getitem_lower,
@@ -108,6 +119,7 @@ def _is_basic(key: Any) -> bool:
     traits=("layout", "inner"),
     method="__getitem__",
     ulp=0,
+    onnx=_getitem_onnx,
 )
 def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None) -> Tensor:
     """Index a tensor, as ``x[key]`` does.
@@ -191,6 +203,10 @@ def _slice_scatter_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3),), {"shape": (4,), "index": ((0, 2, 1),)}, error=ShapeError, text="shape (3,) for")
 
 
+def _slice_scatter_onnx(o: Any, x: Any, *, shape: Shape, index: StaticIndex) -> Any:
+    return scattered(o, zeros(o, shape, x.dtype), positions(o, shape, numpy_index(index)), x, shape)
+
+
 @op(
     kernel=_slice_scatter_kernel,
     lower=_slice_scatter_lower,
@@ -200,6 +216,7 @@ def _slice_scatter_samples(rng: np.random.Generator) -> Any:
     samples=_slice_scatter_samples,
     traits=("layout", "inner"),
     ulp=0,
+    onnx=_slice_scatter_onnx,
 )
 def slice_scatter(x: TensorLike, /, *, shape: Shape, index: StaticIndex) -> Tensor:
     """Put elements where a static index takes them from, and zeros elsewhere: the adjoint of `getitem`.
@@ -261,6 +278,14 @@ def _gather_samples(rng: np.random.Generator) -> Any:
     yield Bad((x, np.array([0.5])), {"axes": (0,)}, error=TypeError, text="does not take float64, only int, uint")
 
 
+def _gather_onnx(o: Any, x: Any, *indices: Any, axes: Axes) -> Any:
+    if len(axes) == 1:
+        return o.Gather(x, o.cast(indices[0], np.int64), axis=axes[0])
+    rows = index_rows(o, indices, [x.shape[axis] for axis in axes])
+    rest = [axis for axis in range(x.ndim) if axis not in axes]
+    return from_front(o, o.GatherND(o.Transpose(x, perm=[*axes, *rest]), rows), indices, axes, len(rest))
+
+
 @op(
     kernel=_gather_kernel,
     lower=lambda x, *indices, axes: jnp.asarray(x).at[lowered_key(indices, axes)].get(mode="clip"),
@@ -271,6 +296,7 @@ def _gather_samples(rng: np.random.Generator) -> Any:
     samples=_gather_samples,
     traits=("layout", "inner"),
     ulp=0,
+    onnx=_gather_onnx,
 )
 def gather(x: TensorLike, /, *indices: TensorLike, axes: Axes) -> Tensor:
     """Select elements by integer tensors, as ``x[i, j]`` does.
@@ -334,6 +360,10 @@ def _index_add_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 4), index), {"axes": (0,), "shape": (2,)}, error=IndexRangeError, text="index 2 is out")
 
 
+def _index_add_onnx(o: Any, x: Any, *indices: Any, axes: Axes, shape: Shape) -> Any:
+    return scatter_rows(o, zeros(o, shape, x.dtype), x, indices, axes, shape, "add")
+
+
 @op(
     kernel=_index_add_kernel,
     lower=_index_add_lower,
@@ -343,6 +373,7 @@ def _index_add_samples(rng: np.random.Generator) -> Any:
     flops=input_elements,
     samples=_index_add_samples,
     traits=("inner",),
+    onnx=_index_add_onnx,
 )
 def index_add(x: TensorLike, /, *indices: TensorLike, axes: Axes, shape: Shape) -> Tensor:
     """Add values up where integer tensors point, in a tensor of zeros: the adjoint of `gather`.

@@ -174,6 +174,7 @@ def _samples(rng: np.random.Generator) -> Any:
     traits=("matrix_product", "low_precision"),
     method="__matmul__ __rmatmul__ matmul",
     ulp=16,
+    onnx=lambda o, a, b: o.MatMul(a, b),
 )
 def matmul(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Multiply matrices.

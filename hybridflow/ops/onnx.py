@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.dims import Dim
-from hybridflow.core.dtypes import bool_, float32, int64, is_floating
+from hybridflow.core.dtypes import float32, int64, is_floating
 from hybridflow.core.op import No
 
 DRAWS = No("ONNX's random operators draw other numbers than its counter gives")
@@ -45,13 +45,33 @@ def reduction(name: str) -> Builder:
     return build
 
 
-def truth(name: str) -> Builder:
-    """Return the builder of a reduction of bools, which ONNX has of numbers only."""
+def any_true(o: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool) -> Any:
+    """Say whether any element along axes is True; of none, no."""
+    return o.Greater(o.ReduceSum(o.cast(x, np.int32), o.ints(axis), keepdims=int(keepdims)), 0) if axis else x
+
+
+def extremum(name: str) -> Builder:
+    """Return the builder of a reduction to the largest or smallest element, among which NaN is kept."""
 
     def build(o: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool) -> Any:
-        if not axis:
-            return x
-        return o.cast(o.emit(name, o.cast(x, np.int32), o.ints(axis), keepdims=int(keepdims)), bool_)
+        found = reduction(name)(o, x, axis=axis, keepdims=keepdims)
+        if not axis or not is_floating(x.dtype):
+            return found
+        return o.Where(any_true(o, o.IsNaN(x), axis=axis, keepdims=keepdims), np.nan, found)
+
+    return build
+
+
+def position(name: str) -> Builder:
+    """Return the builder of the position of the largest or smallest element, which a NaN is; the first of equals."""
+
+    def build(o: Any, x: Any, *, axis: int) -> Any:
+        found = o.emit(name, x, axis=axis, keepdims=0)
+        if not is_floating(x.dtype):
+            return found
+        nan = o.IsNaN(x)
+        first = o.ArgMax(o.cast(nan, np.int32), axis=axis, keepdims=0)
+        return o.Where(any_true(o, nan, axis=(axis,), keepdims=False), first, found)
 
     return build
 
@@ -70,22 +90,17 @@ def mean(o: Any, x: Any, axis: tuple[int, ...]) -> Any:
     return o.ReduceMean(x, o.ints(axis), keepdims=1) if axis else x
 
 
-def expm1(o: Any, x: Any) -> Any:
+def exp_m1(o: Any, x: Any) -> Any:
     """Compute ``exp(x) - 1`` precisely near 0, where its error and that of the logarithm cancel."""
     u = o.Exp(x)
     exact = (u - 1) * x / o.Log(u)
     return o.Where(o.Equal(u, 1), x, o.Where(o.Or(o.Equal(u - 1, -1), o.IsInf(u)), u - 1, exact))
 
 
-def log1p(o: Any, x: Any) -> Any:
+def log_1p(o: Any, x: Any) -> Any:
     """Compute ``log(1 + x)`` precisely near 0, likewise."""
     u = x + 1
     return o.Where(o.Or(o.Equal(u, 1), o.IsInf(u)), x, o.Log(u) * x / (u - 1))
-
-
-def softplus(o: Any, x: Any) -> Any:
-    """Compute ``log(1 + exp(x))`` without overflow."""
-    return o.Relu(x) + log1p(o, o.Exp(-o.Abs(x)))
 
 
 def exactly(name: str, build: Builder, **attributes: str) -> Builder:

@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from jax import lax
 
+from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int32
 from hybridflow.core.errors import ArgumentError, ShapeError, TraceError, message
@@ -172,6 +173,19 @@ def _roll_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3), (1, 2)), {"axis": 0}, error=ShapeError, text="2 shifts for 1 axes")
 
 
+def _roll_onnx(o: Any, x: Any, *, shift: tuple[Any, ...], axis: tuple[int, ...]) -> Any:
+    sizes = x.shape
+    for by, place in zip(shift, axis, strict=True):
+        size = sizes[place]
+        if type(size) is Dim or type(by) is Dim:
+            o.no("rolling along an axis of open size has none")
+        by %= max(size, 1)
+        if by:
+            tail = o.Slice(x, o.ints([size - by]), o.ints([size]), o.ints([place]))
+            x = o.Concat(tail, o.Slice(x, o.ints([0]), o.ints([size - by]), o.ints([place])), axis=place)
+    return x
+
+
 @op(
     kernel=lambda x, shift, axis: np.roll(x, shift, axis),
     lower=_roll_lower,
@@ -181,6 +195,7 @@ def _roll_samples(rng: np.random.Generator) -> Any:
     samples=_roll_samples,
     traits=("layout",),
     ulp=0,
+    onnx=_roll_onnx,
 )
 def roll(x: TensorLike, /, shift: int | tuple[int, ...], *, axis: Axis = None) -> Tensor:
     """Move elements along axes; those that leave at one end come in at the other.

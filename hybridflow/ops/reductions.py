@@ -32,6 +32,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.host_rows import extremum, spread
 from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.onnx import any_true, extremum, reduction
 from hybridflow.ops.sizes import (
     Axes,
     Axis,
@@ -134,6 +135,7 @@ def _sum_samples(rng: np.random.Generator) -> Any:
     samples=_sum_samples,
     traits=("full_precision",),
     method="sum",
+    onnx=reduction("ReduceSum"),
 )
 def sum(x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """Add up the elements along axes, as precisely as pairwise summation does.
@@ -205,6 +207,7 @@ def _mean_samples(rng: np.random.Generator) -> Any:
     samples=_mean_samples,
     traits=("full_precision",),
     method="mean",
+    onnx=reduction("ReduceMean"),
 )
 def mean(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Average the elements along axes.
@@ -278,6 +281,7 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
     samples=_extremum_samples,
     method="max",
     ulp=0,
+    onnx=extremum("ReduceMax"),
 )
 def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Find the largest element along axes.
@@ -315,6 +319,7 @@ def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tenso
     samples=_extremum_samples,
     method="min",
     ulp=0,
+    onnx=extremum("ReduceMin"),
 )
 def min(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Find the smallest element along axes.
@@ -376,6 +381,7 @@ def _prod_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     method="prod",
     ulp=16,
+    onnx=reduction("ReduceProd"),
 )
 def prod(x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """Multiply the elements along axes.
@@ -428,6 +434,7 @@ def _truth_samples(rng: np.random.Generator) -> Any:
     samples=_truth_samples,
     method="all",
     ulp=0,
+    onnx=lambda o, x, **attrs: o.Not(any_true(o, o.Not(x), **attrs)),
 )
 def all(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Say whether all elements along axes are true.
@@ -461,6 +468,7 @@ def all(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tenso
     samples=_truth_samples,
     method="any",
     ulp=0,
+    onnx=any_true,
 )
 def any(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Say whether any element along axes is true.

@@ -91,6 +91,7 @@ def _reshape_samples(rng: np.random.Generator) -> Any:
     samples=_reshape_samples,
     traits=("layout", "conversion", "reshape"),
     ulp=0,
+    onnx=lambda o, x, *, shape: o.reshape(x, shape),
 )
 def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     """Give the elements another shape, in row-major order.
@@ -159,6 +160,7 @@ def _permute_samples(rng: np.random.Generator) -> Any:
     traits=("layout", "permute"),
     method="permute_dims",
     ulp=0,
+    onnx=lambda o, x, *, axes: o.Transpose(x, perm=axes) if axes else x,
 )
 def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
     """Reorder the axes.
@@ -229,6 +231,7 @@ def _broadcast_samples(rng: np.random.Generator) -> Any:
     traits=("layout", "conversion"),
     method="broadcast_to",
     ulp=0,
+    onnx=lambda o, x, *, shape: o.Expand(x, o.ints(shape)) if shape else x,
 )
 def broadcast_to(x: TensorLike, /, shape: Any) -> Tensor:
     """Repeat a tensor along new axes and axes of size 1 until it has a shape.
@@ -280,6 +283,7 @@ def _expand_samples(rng: np.random.Generator) -> Any:
     traits=("layout", "conversion"),
     method="expand_dims",
     ulp=0,
+    onnx=lambda o, x, *, axis: o.Unsqueeze(x, o.ints(axis)) if axis else x,
 )
 def expand_dims(x: TensorLike, /, axis: int | tuple[int, ...] = 0) -> Tensor:
     """Insert axes of size 1.
@@ -337,6 +341,7 @@ def _squeeze_samples(rng: np.random.Generator) -> Any:
     traits=("layout", "conversion"),
     method="squeeze",
     ulp=0,
+    onnx=lambda o, x, *, axis: o.Squeeze(x, o.ints(axis)) if axis else x,
 )
 def squeeze(x: TensorLike, /, axis: int | tuple[int, ...]) -> Tensor:
     """Remove axes of size 1.
@@ -466,6 +471,7 @@ def _concat_samples(rng: np.random.Generator) -> Any:
     samples=_concat_samples,
     traits=("layout",),
     ulp=0,
+    onnx=lambda o, *xs, axis: o.Concat(*xs, axis=axis),
 )
 def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0) -> Tensor:
     """Join tensors along an axis that they all have.
@@ -528,6 +534,7 @@ def _stack_samples(rng: np.random.Generator) -> Any:
     samples=_stack_samples,
     traits=("layout",),
     ulp=0,
+    onnx=lambda o, *xs, axis: o.Concat(*[o.Unsqueeze(x, o.ints([axis])) for x in xs], axis=axis),
 )
 def stack(arrays: Sequence[TensorLike], /, axis: int = 0) -> Tensor:
     """Join tensors along a new axis.

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 from hybridflow.core.dims import Dim, evaluate
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import int32, kind_of
+from hybridflow.core.dtypes import int32, is_floating, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.along_axis import take_along_axis
@@ -113,6 +113,19 @@ def _order_samples(rng: np.random.Generator) -> Any:
     yield Bad((np.array([1j], np.complex64),), error=DTypeError, text="does not take complex64")
 
 
+def _onnx_order(o: Any, x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
+    """Return elements and positions in order; of NaN, which TopK does not order, first or last."""
+    size = o.size(x.shape[axis])
+    if not is_floating(x.dtype):
+        return o.TopK(x, size, axis=axis, largest=int(descending), outputs=2)
+    nan = o.IsNaN(x)
+    _, order = o.TopK(o.Where(nan, 0, x), size, axis=axis, largest=int(descending), outputs=2)
+    flags = o.cast(o.GatherElements(nan, order, axis=axis), np.float32)
+    _, again = o.TopK(flags, size, axis=axis, largest=int(descending), outputs=2)
+    order = o.GatherElements(order, again, axis=axis)
+    return o.GatherElements(x, order, axis=axis), order
+
+
 @op(
     kernel=_sort_kernel,
     lower=_sort_lower,
@@ -122,6 +135,7 @@ def _order_samples(rng: np.random.Generator) -> Any:
     flops=_sort_flops,
     samples=_order_samples,
     ulp=0,
+    onnx=lambda o, x, *, axis, descending: _onnx_order(o, x, axis, descending)[0],
 )
 def sort(x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """Sort the elements along an axis; each gets the gradient of the place to which it goes.
@@ -167,6 +181,7 @@ def _argsort_infer(x: TensorSpec, *, axis: int, descending: bool) -> TensorSpec:
     samples=_order_samples,
     method="argsort",
     ulp=0,
+    onnx=lambda o, x, *, axis, descending: _onnx_order(o, x, axis, descending)[1],
 )
 def argsort(x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """Find the positions from which `sort` takes the elements.
@@ -330,6 +345,16 @@ def _search_samples(rng: np.random.Generator) -> Any:
 _searchsorted: Callable[..., Any] = np.searchsorted
 
 
+def _search_onnx(o: Any, row: Any, x: Any, *, side: str) -> Any:
+    """Count the elements of the row that come before."""
+    each = o.Unsqueeze(x, o.ints([-1]))
+    before = o.Less(row, each) if side == "left" else o.LessOrEqual(row, each)
+    if is_floating(x.dtype):
+        nan = o.IsNaN(each)
+        before = o.Or(before, o.And(nan, o.Not(o.IsNaN(row))) if side == "left" else nan)
+    return o.ReduceSum(o.cast(before, np.int32), o.ints([-1]), keepdims=0)
+
+
 @op(
     kernel=lambda x1, x2, side: _searchsorted(x1, x2, side=side).astype(int32),
     lower=_search_lower,
@@ -338,6 +363,7 @@ _searchsorted: Callable[..., Any] = np.searchsorted
     flops=lambda outputs, x1, x2, *, side: x2.size,
     samples=_search_samples,
     ulp=0,
+    onnx=_search_onnx,
 )
 def searchsorted(
     x1: TensorLike, x2: TensorLike, /, *, side: Literal["left", "right"] = "left", sorter: TensorLike | None = None

@@ -29,6 +29,7 @@ from hybridflow.ops.common import (
     require_kind,
 )
 from hybridflow.ops.host_rows import extremum
+from hybridflow.ops.onnx import counted, mean, position
 from hybridflow.ops.shape import expand_dims, reshape
 from hybridflow.ops.sizes import Axes, Axis, accumulator, as_asked, count_along, reduced_shape, restore_axes, size_value
 from hybridflow.ops.summation import add_up
@@ -109,6 +110,12 @@ def _var_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 0, 3),), {"axis": 0}, gradient=False)
 
 
+def _var_onnx(o: Any, x: Any, *, axis: Axes, correction: float, keepdims: bool) -> Any:
+    away = x - mean(o, x, axis)
+    total = o.ReduceSumSquare(away, o.ints(axis), keepdims=int(keepdims)) if axis else away * away
+    return total / counted(o, x, axis, correction=correction)
+
+
 @op(
     kernel=_var_kernel,
     lower=_var_lower,
@@ -120,6 +127,7 @@ def _var_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     method="var",
     ulp=16,
+    onnx=_var_onnx,
 )
 def var(x: TensorLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """Compute the variance along axes: the mean squared distance from the mean.
@@ -181,6 +189,7 @@ def _std_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     method="std",
     ulp=16,
+    onnx=lambda o, x, **attrs: o.Sqrt(_var_onnx(o, x, **attrs)),
 )
 def std(x: TensorLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """Compute the standard deviation along axes: the square root of `var`.
@@ -259,6 +268,7 @@ _POSITION = Stops("a position has no gradient")
     samples=_position_samples,
     method="argmax",
     ulp=0,
+    onnx=position("ArgMax"),
 )
 def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Find the position of the largest element: the first one of equals, and NaN counts as largest.
@@ -292,6 +302,7 @@ def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False)
     samples=_position_samples,
     method="argmin",
     ulp=0,
+    onnx=position("ArgMin"),
 )
 def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Find the position of the smallest element: the first one of equals, and NaN counts as smallest.
@@ -368,6 +379,10 @@ def _logsumexp_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 0, 3),), {"axis": 0}, gradient=False)
 
 
+def _logsumexp_onnx(o: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    return o.ReduceLogSumExp(x, o.ints(axis), keepdims=int(keepdims)) if axis else x
+
+
 @op(
     kernel=_logsumexp_kernel,
     lower=_logsumexp_lower,
@@ -379,6 +394,7 @@ def _logsumexp_samples(rng: np.random.Generator) -> Any:
     traits=("log_sum", "full_precision"),
     method="logsumexp",
     ulp=8,
+    onnx=_logsumexp_onnx,
 )
 def logsumexp(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Compute ``log(sum(exp(x)))`` along axes without overflow.
@@ -450,6 +466,7 @@ def _cumulative_sum_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     method="cumulative_sum",
     ulp=16,
+    onnx=lambda o, x, *, axis, reverse: o.CumSum(x, o.value(np.int64(axis)), reverse=int(reverse)),
 )
 def cumulative_sum(
     x: TensorLike,

@@ -24,6 +24,7 @@ from hybridflow.ops.common import (
     unbroadcast,
 )
 from hybridflow.ops.complex_values import with_special_values
+from hybridflow.ops.onnx import exp_m1, log_1p
 
 # -- exponentials and logarithms ----------------------------------------------------------------------------------
 
@@ -38,6 +39,7 @@ from hybridflow.ops.complex_values import with_special_values
     samples=unary_samples(),
     traits=("pointwise", "full_precision"),
     method="exp",
+    onnx="Exp",
 )
 def exp(x: TensorLike, /) -> Tensor:
     """Compute e to the power of every element.
@@ -66,6 +68,7 @@ def exp(x: TensorLike, /) -> Tensor:
     samples=unary_samples(positives),
     traits=("pointwise", "full_precision"),
     method="log",
+    onnx="Log",
 )
 def log(x: TensorLike, /) -> Tensor:
     """Compute the natural logarithm of every element: -inf at 0, NaN below.
@@ -139,6 +142,7 @@ def _expm1_samples(rng: np.random.Generator) -> Any:
     samples=_expm1_samples,
     traits=("pointwise", "full_precision"),
     method="expm1",
+    onnx=exp_m1,
 )
 def expm1(x: TensorLike, /) -> Tensor:
     """Compute ``exp(x) - 1`` of every element, precisely near 0.
@@ -192,6 +196,7 @@ def _lower_log1p(x: Any) -> Any:
     samples=_log1p_samples,
     traits=("pointwise", "full_precision"),
     method="log1p",
+    onnx=log_1p,
 )
 def log1p(x: TensorLike, /) -> Tensor:
     """Compute ``log(1 + x)`` of every element, precisely near 0.
@@ -236,6 +241,7 @@ def _scaled_log(scale: float) -> Any:
     samples=unary_samples(positives),
     traits=("pointwise", "full_precision"),
     method="log2",
+    onnx=lambda o, x: o.Log(x) * (1 / _LOG_2),
 )
 def log2(x: TensorLike, /) -> Tensor:
     """Compute the logarithm to base 2 of every element: -inf at 0, NaN below.
@@ -264,6 +270,7 @@ def log2(x: TensorLike, /) -> Tensor:
     samples=unary_samples(positives),
     traits=("pointwise", "full_precision"),
     method="log10",
+    onnx=lambda o, x: o.Log(x) * (1 / _LOG_10),
 )
 def log10(x: TensorLike, /) -> Tensor:
     """Compute the logarithm to base 10 of every element: -inf at 0, NaN below.
@@ -300,6 +307,12 @@ def _logaddexp_samples(rng: np.random.Generator) -> Any:
     yield Sample((left, right), gradient=False)
 
 
+def _logaddexp_onnx(o: Any, a: Any, b: Any) -> Any:
+    a, b = o.cast(a, np.float64), o.cast(b, np.float64)  # the two terms may cancel
+    away = a - b
+    return o.Where(o.IsNaN(away), a + b, o.Max(a, b) + log_1p(o, o.Exp(-o.Abs(away))))
+
+
 @op(
     kernel=np.logaddexp,
     lower=broadcasting(_logaddexp_lower),
@@ -313,6 +326,7 @@ def _logaddexp_samples(rng: np.random.Generator) -> Any:
     samples=_logaddexp_samples,
     traits=("pointwise", "commutative", "full_precision"),
     ulp=8,
+    onnx=_logaddexp_onnx,
 )
 def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compute ``log(exp(x1) + exp(x2))`` elementwise without overflow.
@@ -349,6 +363,7 @@ def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     traits=("pointwise",),
     method="sqrt",
     ulp=1,
+    onnx="Sqrt",
 )
 def sqrt(x: TensorLike, /) -> Tensor:
     """Compute the square root of every element: NaN below 0.
@@ -377,6 +392,7 @@ def sqrt(x: TensorLike, /) -> Tensor:
     samples=unary_samples(positives),
     traits=("pointwise", "full_precision"),
     method="rsqrt",
+    onnx=lambda o, x: o.Reciprocal(o.Sqrt(x)),
 )
 def rsqrt(x: TensorLike, /) -> Tensor:
     """Compute one over the square root of every element: an infinity at 0, NaN below.
@@ -410,6 +426,7 @@ _SLOPE = 2.0 / math.sqrt(math.pi)
     samples=unary_samples(),
     traits=("pointwise",),
     method="erf",
+    onnx="Erf",
 )
 def erf(x: TensorLike, /) -> Tensor:
     """Compute the error function of every element.

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype
-from hybridflow.core.op import Each, Saves, op, public_names
+from hybridflow.core.op import Each, No, Saves, op, public_names
 from hybridflow.ops.common import (
     FLOATING,
     Tensor,
@@ -78,6 +78,7 @@ def _atan_lower(x: Any) -> Any:
     samples=unary_samples(),
     traits=("pointwise",),
     method="sin",
+    onnx="Sin",
 )
 def sin(x: TensorLike, /) -> Tensor:
     """Compute the sine of every element, an angle in radians.
@@ -106,6 +107,7 @@ def sin(x: TensorLike, /) -> Tensor:
     samples=unary_samples(),
     traits=("pointwise",),
     method="cos",
+    onnx="Cos",
 )
 def cos(x: TensorLike, /) -> Tensor:
     """Compute the cosine of every element, an angle in radians.
@@ -134,6 +136,7 @@ def cos(x: TensorLike, /) -> Tensor:
     samples=unary_samples(_inside),
     traits=("pointwise", "full_precision"),
     method="tan",
+    onnx="Tan",
 )
 def tan(x: TensorLike, /) -> Tensor:
     """Compute the tangent of every element, an angle in radians.
@@ -162,6 +165,7 @@ def tan(x: TensorLike, /) -> Tensor:
     samples=unary_samples(_inside),
     traits=("pointwise", "full_precision"),
     method="asin",
+    onnx="Asin",
 )
 def asin(x: TensorLike, /) -> Tensor:
     """Compute the angle in radians whose sine is each element; NaN outside [-1, 1].
@@ -190,6 +194,7 @@ def asin(x: TensorLike, /) -> Tensor:
     samples=unary_samples(_inside),
     traits=("pointwise", "full_precision"),
     method="acos",
+    onnx="Acos",
 )
 def acos(x: TensorLike, /) -> Tensor:
     """Compute the angle in radians whose cosine is each element; NaN outside [-1, 1].
@@ -218,6 +223,7 @@ def acos(x: TensorLike, /) -> Tensor:
     samples=unary_samples(),
     traits=("pointwise",),
     method="atan",
+    onnx="Atan",
 )
 def atan(x: TensorLike, /) -> Tensor:
     """Compute the angle in radians whose tangent is each element.
@@ -246,6 +252,7 @@ def atan(x: TensorLike, /) -> Tensor:
     samples=unary_samples(),
     traits=("pointwise", "full_precision"),
     method="sinh",
+    onnx="Sinh",
 )
 def sinh(x: TensorLike, /) -> Tensor:
     """Compute the hyperbolic sine of every element.
@@ -274,6 +281,7 @@ def sinh(x: TensorLike, /) -> Tensor:
     samples=unary_samples(),
     traits=("pointwise", "full_precision"),
     method="cosh",
+    onnx="Cosh",
 )
 def cosh(x: TensorLike, /) -> Tensor:
     """Compute the hyperbolic cosine of every element.
@@ -324,6 +332,7 @@ def _tanh_lower(x: Any) -> Any:
     samples=unary_samples(),
     traits=("pointwise",),
     method="tanh",
+    onnx="Tanh",
 )
 def tanh(x: TensorLike, /) -> Tensor:
     """Compute the hyperbolic tangent elementwise.
@@ -352,6 +361,7 @@ def tanh(x: TensorLike, /) -> Tensor:
     samples=unary_samples(),
     traits=("pointwise",),
     method="asinh",
+    onnx="Asinh",
 )
 def asinh(x: TensorLike, /) -> Tensor:
     """Compute the inverse hyperbolic sine of every element.
@@ -380,6 +390,7 @@ def asinh(x: TensorLike, /) -> Tensor:
     samples=unary_samples(_above_one),
     traits=("pointwise", "full_precision"),
     method="acosh",
+    onnx="Acosh",
 )
 def acosh(x: TensorLike, /) -> Tensor:
     """Compute the inverse hyperbolic cosine of every element; NaN below 1.
@@ -413,6 +424,7 @@ def _atanh_lower(x: Any) -> Any:
     samples=unary_samples(_inside),
     traits=("pointwise", "full_precision"),
     method="atanh",
+    onnx="Atanh",
 )
 def atanh(x: TensorLike, /) -> Tensor:
     """Compute the inverse hyperbolic tangent of every element; NaN outside [-1, 1].
@@ -443,6 +455,7 @@ def atanh(x: TensorLike, /) -> Tensor:
     flops=elements,
     samples=binary_samples(positives),
     traits=("pointwise",),
+    onnx=No("ONNX has no arc tangent of two numbers"),
 )
 def atan2(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compute the angle in radians of the point ``(x2, x1)`` elementwise, in its quadrant.

@@ -11,7 +11,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32
 from hybridflow.core.errors import ArgumentError, DTypeError, IndexRangeError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, Stops, op
+from hybridflow.core.op import Bad, No, Sample, Saves, Stops, op
 from hybridflow.core.operators import add_method
 from hybridflow.ops.choice import maximum, minimum
 from hybridflow.ops.common import (
@@ -41,6 +41,7 @@ from hybridflow.ops.index_checks import (
 )
 from hybridflow.ops.index_keys import StaticIndex, numpy_index, parse_key, static_shape
 from hybridflow.ops.indexing import getitem
+from hybridflow.ops.onnx import positions, scatter_rows, scattered
 from hybridflow.ops.shape import broadcast_to
 from hybridflow.ops.sizes import Axes
 
@@ -104,6 +105,7 @@ def _slice_set_samples(rng: np.random.Generator) -> Any:
     samples=_slice_set_samples,
     traits=("layout", "inner"),
     ulp=0,
+    onnx=lambda o, x, value, *, index: scattered(o, x, positions(o, x.shape, numpy_index(index)), value, x.shape),
 )
 def slice_set(x: TensorLike, value: TensorLike, /, *, index: StaticIndex) -> Tensor:
     """Replace the elements that a static index selects.
@@ -172,6 +174,7 @@ def _winners_samples(rng: np.random.Generator) -> Any:
     samples=_winners_samples,
     ulp=0,
     traits=("inner",),
+    onnx=No("it serves updates, which ONNX has as one operator"),
 )
 def index_winners(*indices: TensorLike, sizes: Shape) -> Tensor:
     """Say of every position in integer tensors whether no later one names the same element.
@@ -327,6 +330,7 @@ def _update_samples(rng: np.random.Generator) -> Any:
     flops=input_elements,
     samples=_update_samples,
     traits=("inner",),
+    onnx=lambda o, x, value, *indices, axes, how: scatter_rows(o, x, value, indices, axes, x.shape, how),
 )
 def index_update(x: TensorLike, value: TensorLike, /, *indices: TensorLike, axes: Axes, how: str) -> Tensor:
     """Update the elements that integer tensors select, as ``x.at[i, j].set(v)`` does.

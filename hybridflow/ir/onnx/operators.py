@@ -101,7 +101,7 @@ class Operators:
         schema = _schema(operator)
         formals = _formals(schema.inputs, len(inputs))
         values = [
-            x if x is None or isinstance(x, Value) else self.value(x, _like(formal, formals, inputs, dtype))
+            x if x is None or isinstance(x, Value) else self.value(x, _like(operator, formal, formals, inputs, dtype))
             for x, formal in zip(inputs, formals, strict=True)
         ]
         back: dict[str, tuple[DType, DType]] = {}
@@ -117,7 +117,7 @@ class Operators:
         results: list[Value] = []
         names = self._writer.add(operator, ["" if v is None else v.name for v in values], outputs, attributes)
         for name, formal in zip(names, _formals(schema.outputs, outputs), strict=True):
-            found = _fixed(formal.type_str) or dtypes.get(formal.type_str) or as_dtype(dtype)
+            found = _fixed(operator, formal.type_str) or dtypes.get(formal.type_str) or as_dtype(dtype)
             result = Value(self, name, found, None)
             narrow = back.get(formal.type_str)
             results.append(result if narrow is None else self.cast(result, narrow[0]))
@@ -240,11 +240,11 @@ def _accepted(operator: str, formal: Any, dtype: DType) -> DType:
     raise NoCounterpartError(f"its {operator} takes no {dtype}")
 
 
-def _like(formal: Any, formals: Sequence[Any], inputs: Sequence[Any], dtype: Any) -> DType:
+def _like(operator: str, formal: Any, formals: Sequence[Any], inputs: Sequence[Any], dtype: Any) -> DType:
     """Return the dtype of a number among an operator's inputs: the operator's, or that of the inputs of its type."""
     alike = [x.dtype for x, other in zip(inputs, formals, strict=True)
              if isinstance(x, Value) and other.type_str == formal.type_str]  # fmt: skip
-    return _fixed(formal.type_str) or (alike[0] if alike else as_dtype(dtype or float32))
+    return _fixed(operator, formal.type_str) or (alike[0] if alike else as_dtype(dtype or float32))
 
 
 def _formals(formals: Sequence[Any], count: int) -> list[Any]:
@@ -253,7 +253,9 @@ def _formals(formals: Sequence[Any], count: int) -> list[Any]:
 
 
 @lru_cache(None)
-def _fixed(text: str) -> DType | None:
-    """Return the dtype that a schema names itself, if it names one."""
+def _fixed(operator: str, type_text: str) -> DType | None:
+    """Return the dtype of a parameter that can have but one."""
+    allowed = _allowed(operator, type_text)
+    (text,) = allowed if len(allowed) == 1 else ("",)
     names = {"tensor(float)": "float32", "tensor(double)": "float64"}
     return as_dtype(names.get(text, text[7:-1])) if text.startswith("tensor(") else None

@@ -15,6 +15,7 @@ from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
 from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
 from hybridflow.ops.jax_rule import rule_from_lowering
 from hybridflow.ops.linalg.common import cubes, factorable, gaussian, nan_of, require_square, row, transposed, turned
+from hybridflow.ops.onnx import DECOMPOSITION
 
 _COMPLEX_OF = {float32: complex64, float64: complex128}
 _DIRECTION = np.array([np.cos(1), np.sin(1)])
@@ -96,6 +97,7 @@ def _samples(rng: np.random.Generator) -> Any:
     samples=_samples,
     traits=("full_precision",),
     ulp=128,
+    onnx=DECOMPOSITION,
 )
 def eig(x: TensorLike, /) -> EigResult:
     """Compute eigenvalues and eigenvectors of square matrices.
@@ -144,6 +146,7 @@ def _eigvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     samples=_samples,
     traits=("full_precision",),
     ulp=128,
+    onnx=DECOMPOSITION,
 )
 def eigvals(x: TensorLike, /) -> Tensor:
     """Compute eigenvalues of square matrices.

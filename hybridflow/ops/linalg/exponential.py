@@ -14,6 +14,7 @@ from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
 from hybridflow.ops.common import Tensor, TensorLike
 from hybridflow.ops.linalg.common import cubes, factorable, gaussian, lower_solve, nan_of, square_infer, transposed
+from hybridflow.ops.onnx import DECOMPOSITION
 
 _SQUARINGS = 16
 _LARGEST = 5.371920351148152
@@ -101,6 +102,7 @@ def _samples(rng: np.random.Generator) -> Any:
     samples=_samples,
     traits=("full_precision",),
     ulp=128,
+    onnx=DECOMPOSITION,
 )
 def expm(x: TensorLike, /) -> Tensor:
     """Compute exponentials of matrices, by scaling, a Padé approximation and squaring.

@@ -100,6 +100,13 @@ def _norm_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 2),), {"ord": "fro"}, error=ArgumentError, text="ord='fro' is not a number")
 
 
+def _norm_onnx(o: Any, x: Any, *, axis: Axes, keepdims: bool, order: float) -> Any:
+    if order == 2:
+        return o.ReduceL2(x, o.ints(axis), keepdims=int(keepdims)) if axis else o.Abs(x)
+    powers = o.Pow(o.Abs(x), order)
+    return o.Pow(o.ReduceSum(powers, o.ints(axis), keepdims=int(keepdims)) if axis else powers, 1 / order)
+
+
 @op(
     kernel=lambda x, axis, keepdims, order: _norm_with(np, x, axis, keepdims, order),
     lower=lambda x, axis, keepdims, order: _norm_with(jnp, x, axis, keepdims, order),
@@ -110,6 +117,7 @@ def _norm_samples(rng: np.random.Generator) -> Any:
     samples=_norm_samples,
     traits=("full_precision",),
     ulp=16,
+    onnx=_norm_onnx,
 )
 def vector_norm(
     x: TensorLike,

@@ -49,6 +49,7 @@ from hybridflow.ops.linalg.common import (
     turned,
     well_conditioned,
 )
+from hybridflow.ops.onnx import DECOMPOSITION
 
 _ONE_IMPLEMENTATION = No("the vectors of repeated values depend on the implementation, so both modes use XLA's")
 
@@ -108,6 +109,7 @@ def _eigh_samples(rng: np.random.Generator) -> Any:
     samples=_eigh_samples,
     traits=("full_precision",),
     ulp=64,
+    onnx=DECOMPOSITION,
 )
 def eigh(x: TensorLike, /) -> EighResult:
     """Compute eigenvalues and eigenvectors of Hermitian matrices.
@@ -173,6 +175,7 @@ def _eigvalsh_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     samples=_eigh_samples,
     traits=("full_precision",),
     ulp=32,
+    onnx=DECOMPOSITION,
 )
 def eigvalsh(x: TensorLike, /) -> Tensor:
     """Compute the eigenvalues of Hermitian matrices.
@@ -290,6 +293,7 @@ def _svd_samples(rng: np.random.Generator) -> Any:
     samples=_svd_samples,
     traits=("full_precision",),
     ulp=64,
+    onnx=DECOMPOSITION,
 )
 def svd(x: TensorLike, /, *, full_matrices: bool = True) -> SVDResult:
     """Compute singular value decompositions.
@@ -364,6 +368,7 @@ def _svdvals_samples(rng: np.random.Generator) -> Any:
     samples=_svdvals_samples,
     traits=("full_precision",),
     ulp=32,
+    onnx=DECOMPOSITION,
 )
 def svdvals(x: TensorLike, /) -> Tensor:
     """Compute singular values.
@@ -475,6 +480,7 @@ _MODES = ("reduced", "complete")
     samples=_qr_samples,
     traits=("full_precision",),
     ulp=64,
+    onnx=DECOMPOSITION,
 )
 def qr(x: TensorLike, /, *, mode: str = "reduced") -> QRResult:
     """Factor matrices into one with orthonormal columns and an upper triangular one.
@@ -577,6 +583,7 @@ def _pinv_samples(rng: np.random.Generator) -> Any:
     samples=_pinv_samples,
     traits=("full_precision",),
     ulp=64,
+    onnx=DECOMPOSITION,
 )
 def pinv(x: TensorLike, /, *, rtol: TensorLike = None) -> Tensor:
     """Compute pseudo-inverses (Moore and Penrose).

@@ -30,6 +30,7 @@ from hybridflow.ops.linalg.common import (
     well_conditioned,
     with_axes,
 )
+from hybridflow.ops.onnx import DECOMPOSITION
 
 # -- solving ------------------------------------------------------------------------------------------------------
 
@@ -81,6 +82,7 @@ def _solve_samples(rng: np.random.Generator) -> Any:
     samples=_solve_samples,
     traits=("full_precision",),
     ulp=64,
+    onnx=DECOMPOSITION,
 )
 def solve(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Solve systems of equations ``x1 x = x2``.
@@ -145,6 +147,7 @@ def _inv_samples(rng: np.random.Generator) -> Any:
     samples=_inv_samples,
     traits=("full_precision",),
     ulp=64,
+    onnx=DECOMPOSITION,
 )
 def inv(x: TensorLike, /) -> Tensor:
     """Invert matrices.
@@ -220,6 +223,7 @@ def _adjugate_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     samples=_inv_samples,
     traits=("full_precision",),
     ulp=256,
+    onnx=DECOMPOSITION,
 )
 def adjugate(x: TensorLike, /) -> Tensor:
     """Compute the transposed matrix of cofactors: ``det(x) inv(x)``, which singular matrices have too.
@@ -285,6 +289,7 @@ def _det_samples(rng: np.random.Generator) -> Any:
     samples=_det_samples,
     traits=("full_precision",),
     ulp=64,
+    onnx="Det",
 )
 def det(x: TensorLike, /) -> Tensor:
     """Compute determinants.
@@ -372,6 +377,7 @@ def _slogdet_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     samples=_det_samples,
     traits=("full_precision",),
     ulp=64,
+    onnx=DECOMPOSITION,
 )
 def slogdet(x: TensorLike, /) -> SlogdetResult:
     """Compute determinants as sign and logarithm, which neither overflow nor underflow.

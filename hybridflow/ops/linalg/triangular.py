@@ -33,6 +33,7 @@ from hybridflow.ops.linalg.common import (
     transposed,
     well_conditioned,
 )
+from hybridflow.ops.onnx import DECOMPOSITION
 
 
 def _triangular_lower(a: Any, b: Any, *, lower: bool, transpose: bool, unit_diagonal: bool) -> Any:
@@ -84,6 +85,7 @@ def _triangular_samples(rng: np.random.Generator) -> Any:
     samples=_triangular_samples,
     traits=("full_precision",),
     ulp=32,
+    onnx=DECOMPOSITION,
 )
 def solve_triangular(
     x1: TensorLike,
@@ -188,6 +190,7 @@ def _cholesky_samples(rng: np.random.Generator) -> Any:
     samples=_cholesky_samples,
     traits=("full_precision",),
     ulp=32,
+    onnx=DECOMPOSITION,
 )
 def cholesky(x: TensorLike, /, *, upper: bool = False) -> Tensor:
     """Factor Hermitian positive definite matrices: ``x = L L^H``.

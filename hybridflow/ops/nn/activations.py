@@ -23,6 +23,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.host_rows import in_blocks
 from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow, lower_wide, narrow, wide
+from hybridflow.ops.onnx import exactly, exp_m1
 
 
 def _away_from_zero(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> Any:
@@ -44,6 +45,7 @@ def _away_from_zero(rng: np.random.Generator, *shape: int, dtype: Any = np.float
     samples=unary_samples(_away_from_zero),
     traits=("pointwise", "idempotent"),
     ulp=0,
+    onnx="Relu",
 )
 def relu(x: TensorLike, /) -> Tensor:
     """Compute the larger of the element and 0; its slope at 0 is 0.
@@ -91,6 +93,7 @@ def _leaky_vjp(F: Any, g: Any, y: Any, x: Any, *, slope: float) -> Any:
     samples=unary_samples(_away_from_zero),
     traits=("pointwise",),
     ulp=1,
+    onnx=exactly("LeakyRelu", lambda o, x, *, slope: o.Where(o.Less(x, 0), x * slope, x), alpha="slope"),
 )
 def leaky_relu(x: TensorLike, /, slope: float = 0.01) -> Tensor:
     """Compute ``x`` where it is positive and ``slope * x`` elsewhere; its slope at 0 is that from the left.
@@ -137,6 +140,7 @@ def _elu_vjp(F: Any, g: Any, y: Any, x: Any, *, alpha: float) -> Any:
     flops=elements,
     samples=unary_samples(_away_from_zero),
     traits=("pointwise",),
+    onnx=lambda o, x, *, alpha: o.Where(o.Less(x, 0), exp_m1(o, x) * alpha, x),
 )
 def elu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
     """Compute ``x`` where it is positive and ``alpha * (exp(x) - 1)`` elsewhere.
@@ -187,6 +191,7 @@ def _hard_swish_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     flops=elements,
     samples=unary_samples(),
     traits=("pointwise",),
+    onnx=lambda o, x: x * o.Clip(x * (1 / 6) + 0.5, 0, 1),
 )
 def hard_swish(x: TensorLike, /) -> Tensor:
     """Compute ``x * clip(x + 3, 0, 6) / 6``; its slope at -3 is 0, and at 3 it is 1.
@@ -236,6 +241,7 @@ def _sigmoid_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     flops=elements,
     samples=unary_samples(),
     traits=("pointwise",),
+    onnx="Sigmoid",
 )
 def sigmoid(x: TensorLike, /) -> Tensor:
     """Compute ``1 / (1 + exp(-x))``.
@@ -275,6 +281,7 @@ def _silu_lower(x: Any) -> Any:
     flops=elements,
     samples=unary_samples(),
     traits=("pointwise",),
+    onnx=lambda o, x: x * o.Sigmoid(x),
 )
 def silu(x: TensorLike, /) -> Tensor:
     """Compute ``x * sigmoid(x)``, also known as swish.
@@ -307,6 +314,7 @@ def _softsign_lower(x: Any) -> Any:
     flops=elements,
     samples=unary_samples(),
     traits=("pointwise",),
+    onnx="Softsign",
 )
 def softsign(x: TensorLike, /) -> Tensor:
     """Compute ``x / (1 + |x|)``.
@@ -340,6 +348,7 @@ def _softplus_lower(x: Any) -> Any:
     flops=elements,
     samples=unary_samples(),
     traits=("pointwise", "full_precision"),
+    onnx="Softplus",
 )
 def softplus(x: TensorLike, /) -> Tensor:
     """Compute ``log(1 + exp(x))`` without overflow.
@@ -390,6 +399,7 @@ def _gelu_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     samples=unary_samples(),
     traits=("pointwise",),
     ulp=8,
+    onnx="Gelu",
 )
 def gelu(x: TensorLike, /, approximate: bool = False) -> Tensor:
     """Compute ``x * P(X <= x)`` for a standard normal X.
@@ -482,6 +492,7 @@ def _gelu_tanh_host(g: Any, y: Any, x: Any) -> Any:
     samples=unary_samples(),
     traits=("pointwise",),
     ulp=8,
+    onnx=lambda o, x: x * o.Sigmoid(x * (x * x * (_TANH_CUBIC * _TANH_SCALE) + _TANH_SCALE)),
 )
 def _gelu_tanh(x: TensorLike, /) -> Tensor:
     """Compute the tanh approximation of gelu."""

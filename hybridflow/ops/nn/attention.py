@@ -30,6 +30,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.matmul import matmul
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
+from hybridflow.ops.onnx import GRADIENT, in_range
 from hybridflow.ops.shape import broadcast_to
 from hybridflow.ops.summation import add_up
 
@@ -303,6 +304,7 @@ def _probabilities_samples(rng: np.random.Generator) -> Any:
     samples=_probabilities_samples,
     traits=("inner",),
     ulp=64,
+    onnx=GRADIENT,
 )
 def attention_probabilities(
     query: TensorLike,
@@ -350,6 +352,23 @@ def _samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3, 4, 3), k, v), error=ShapeError, text="size 3 against 2")
 
 
+def _onnx(
+    o: Any, query: Any, key: Any, value: Any, *mask: Any, is_causal: bool, scale: float, has_mask: bool
+) -> Any:
+    ndim = query.ndim
+    turned = o.Transpose(key, perm=[*range(ndim - 2), ndim - 1, ndim - 2])
+    scores = o.MatMul(query * scale, turned)
+    if has_mask:
+        scores = o.Where(mask[0], scores, -np.inf) if mask[0].dtype == bool_ else scores + mask[0]
+    if is_causal:
+        rows, columns = in_range(o, 0, query.shape[-2]), in_range(o, 0, key.shape[-2])
+        scores = o.Where(o.GreaterOrEqual(o.Unsqueeze(rows, o.ints([1])), columns), scores, -np.inf)
+    p = o.Softmax(scores, axis=-1)
+    if has_mask:  # a row without anything to look at
+        p = o.Where(o.Equal(o.ReduceMax(scores, o.ints([-1]), keepdims=1), -np.inf), 0, p)
+    return o.MatMul(p, value)
+
+
 @op(
     kernel=_kernel,
     lower=_lower,
@@ -360,6 +379,7 @@ def _samples(rng: np.random.Generator) -> Any:
     samples=_samples,
     traits=("low_precision",),
     ulp=64,
+    onnx=_onnx,
 )
 def scaled_dot_product_attention(
     query: TensorLike,

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import float32
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
@@ -22,6 +24,7 @@ from hybridflow.ops.common import (
     require_kind,
 )
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
+from hybridflow.ops.onnx import mean
 from hybridflow.ops.reductions import mean as mean_of
 from hybridflow.ops.statistics import var
 from hybridflow.ops.summation import add_up
@@ -145,6 +148,22 @@ def _samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng), *statistics(1)), error=ShapeError, text="must have shape (), not (1,)")
 
 
+def _batch_norm_onnx(
+    o: Any, x: Any, center: Any, variance: Any, *parameters: Any, epsilon: float, channels_last: bool,
+    has_scale: bool, has_shift: bool,
+) -> Any:  # fmt: skip
+    channels = x.shape[_channel(x.ndim, channels_last)]
+    if x.dtype == float32 and not channels_last and type(channels) is not Dim:
+        scale = parameters[0] if has_scale else o.value(np.ones(channels, x.dtype))
+        shift = parameters[-1] if has_shift else o.value(np.zeros(channels, x.dtype))
+        return o.BatchNormalization(x, scale, shift, center, variance, epsilon=epsilon)
+    shape = _aligned(x.shape, _channel(x.ndim, channels_last))
+    factor = o.Reciprocal(o.Sqrt(variance + epsilon))
+    factor = factor * parameters[0] if has_scale else factor
+    y = (x - o.reshape(center, shape)) * o.reshape(factor, shape)
+    return y + o.reshape(parameters[-1], shape) if has_shift else y
+
+
 @op(
     kernel=_kernel,
     lower=_lower,
@@ -155,6 +174,7 @@ def _samples(rng: np.random.Generator) -> Any:
     samples=_samples,
     traits=("full_precision",),
     ulp=16,
+    onnx=_batch_norm_onnx,
 )
 def batch_norm(
     x: TensorLike,
@@ -387,6 +407,17 @@ def _group_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 4), 2), error=ShapeError, text="needs axes of batch and channels")
 
 
+def _group_norm_onnx(
+    o: Any, x: Any, *parameters: Any, groups: int, epsilon: float, has_scale: bool, has_shift: bool
+) -> Any:
+    shape = _aligned(x.shape, 1)
+    rows = o.reshape(x, _in_groups(x.shape, groups))
+    away = rows - mean(o, rows, (2,))
+    y = o.reshape(away / o.Sqrt(mean(o, away * away, (2,)) + epsilon), x.shape)
+    y = y * o.reshape(parameters[0], shape) if has_scale else y
+    return y + o.reshape(parameters[-1], shape) if has_shift else y
+
+
 @op(
     kernel=_group_kernel,
     lower=_group_lower,
@@ -397,6 +428,7 @@ def _group_samples(rng: np.random.Generator) -> Any:
     samples=_group_samples,
     traits=("full_precision",),
     ulp=64,
+    onnx=_group_norm_onnx,
 )
 def group_norm(
     x: TensorLike,

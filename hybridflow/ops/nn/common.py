@@ -87,6 +87,7 @@ def _keep_samples(rng: np.random.Generator) -> Any:
     samples=_keep_samples,
     traits=("pointwise",),
     ulp=0,
+    onnx=lambda o, x, mask: o.Where(mask, x, 0),
 )
 def keep_where(x: TensorLike, mask: TensorLike) -> Tensor:
     """Keep elements where a mask of the same shape is True, and put 0 elsewhere (gradient rules use it)."""

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
@@ -26,6 +27,7 @@ from hybridflow.ops.matmul import accumulate_in
 from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow
 from hybridflow.ops.nn.host_convolution import convolve, input_gradient, kernel_gradient
 from hybridflow.ops.nn.windows import Sizes, output_sizes, paddings, per_axis, reach, spatial_axes
+from hybridflow.ops.onnx import GRADIENT, channels_to, kernel_first
 
 # The three operations are one trilinear form of input, kernel and output, so each gradient is one of the others.
 
@@ -151,6 +153,16 @@ def _samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3, 4), normals(rng, 3, 4)), error=ShapeError, text="the input has 2 dimensions")
 
 
+def _conv_onnx(
+    o: Any, x: Any, kernel: Any, *, stride: Sizes, padding: Any, dilation: Sizes, groups: int, channels_last: bool
+) -> Any:
+    pads = [*[low for low, _ in padding], *[high for _, high in padding]]
+    places = {"strides": stride, "pads": pads, "dilations": dilation, "group": groups}
+    if not channels_last:
+        return o.Conv(x, kernel, **places)
+    return channels_to(o, o.Conv(channels_to(o, x, 1, x.ndim), kernel_first(o, kernel), **places), -1, x.ndim)
+
+
 @op(
     kernel=convolve,
     lower=_lower,
@@ -161,6 +173,7 @@ def _samples(rng: np.random.Generator) -> Any:
     samples=_samples,
     traits=("low_precision",),
     ulp=64,
+    onnx=_conv_onnx,
 )
 def conv(
     x: TensorLike,
@@ -270,6 +283,25 @@ def _of_shape(name: str) -> Any:
     return infer
 
 
+def _transposed_onnx(
+    o: Any, g: Any, kernel: Any, *, shape: Sizes, stride: Sizes, padding: Any, dilation: Sizes, groups: int,
+    channels_last: bool,
+) -> Any:  # fmt: skip
+    """Write the operation that `conv_transpose` is as ConvTranspose."""
+    axes = spatial_axes("conv", g.ndim, channels_last)
+    window = [kernel.shape[axis] for axis in _window_axes(g.ndim, channels_last)]
+    if any(type(size) is Dim for size in (*[g.shape[i] for i in axes], *[shape[i] for i in axes], *window)):
+        o.no("a transposed convolution of open spatial size has none")
+    low, high = [one for one, _ in padding], [one for _, one in padding]
+    steps = zip(axes, stride, reach(window, dilation), strict=True)
+    reached = [(g.shape[axis] - 1) * step + wide for axis, step, wide in steps]
+    more = [shape[axis] - (size - a - b) for axis, size, a, b in zip(axes, reached, low, high, strict=True)]
+    places = {"strides": stride, "pads": [*low, *high], "dilations": dilation, "group": groups, "output_padding": more}
+    if not channels_last:
+        return o.ConvTranspose(g, kernel, **places)
+    return channels_to(o, o.ConvTranspose(channels_to(o, g, 1, g.ndim), kernel_first(o, kernel), **places), -1, g.ndim)
+
+
 @op(
     kernel=input_gradient,
     lower=_input_gradient_lower,
@@ -280,6 +312,7 @@ def _of_shape(name: str) -> Any:
     samples=_input_gradient_samples,
     traits=("low_precision",),
     ulp=64,
+    onnx=_transposed_onnx,
 )
 def conv_input_gradient(g: TensorLike, kernel: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
     """Return the gradient of `conv` for its input of the given shape, from the gradient `g` of its result."""
@@ -295,6 +328,7 @@ def conv_input_gradient(g: TensorLike, kernel: TensorLike, *, shape: Sizes, **at
     flops=MultiplyAdds(lambda y, x, g, *, shape, **attrs: _macs(g, x, y, **attrs)),
     samples=_kernel_gradient_samples,
     ulp=64,
+    onnx=GRADIENT,
 )
 def conv_kernel_gradient(x: TensorLike, g: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
     """Return the gradient of `conv` for its kernel of the given shape, from the gradient `g` of its result."""

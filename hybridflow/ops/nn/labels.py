@@ -28,6 +28,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.comparison import greater_equal, less, logical_and
 from hybridflow.ops.creation import full
+from hybridflow.ops.onnx import in_range
 from hybridflow.ops.reductions import all as all_of
 from hybridflow.ops.sizes import normalize_shape
 
@@ -116,6 +117,11 @@ def _one_hot_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3), 5, np.dtype(np.float32)), error=DTypeError, text="does not take float32")
 
 
+def _one_hot_onnx(o: Any, x: Any, *, classes: Any, dtype: Any) -> Any:
+    each = o.Unsqueeze(o.cast(x, np.int64), o.ints([-1]))
+    return o.cast(o.Equal(each, in_range(o, 0, classes)), dtype)
+
+
 @op(
     name="one_hot",
     kernel=_one_hot_kernel,
@@ -125,6 +131,7 @@ def _one_hot_samples(rng: np.random.Generator) -> Any:
     flops=no_flops,
     samples=_one_hot_samples,
     ulp=0,
+    onnx=_one_hot_onnx,
 )
 def one_hot_rows(ids: TensorLike, classes: Any, dtype: Any) -> Tensor:
     """Return one row per label, 1 in its column; without a check, so a label that is no class gives zeros."""

@@ -33,6 +33,7 @@ from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lo
 from hybridflow.ops.nn.labels import check_labels, one_hot
 from hybridflow.ops.nn.softmax import lower_spread
 from hybridflow.ops.summation import add_up
+from hybridflow.ops.onnx import log_1p
 
 # -- softmax cross-entropy ----------------------------------------------------------------------------------------
 
@@ -136,6 +137,12 @@ def _integer_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng), integers(rng, 0, 4)), error=ShapeError, text="last axis of classes")
 
 
+def _integer_onnx(o: Any, logits: Any, labels: Any) -> Any:
+    places = o.Unsqueeze(o.cast(labels, np.int64), o.ints([-1]))
+    picked = o.GatherElements(o.LogSoftmax(logits, axis=-1), places, axis=logits.ndim - 1)
+    return -o.Squeeze(picked, o.ints([-1]))
+
+
 @op(
     name="softmax_cross_entropy_integer",
     kernel=_integer_kernel,
@@ -147,6 +154,7 @@ def _integer_samples(rng: np.random.Generator) -> Any:
     samples=_integer_samples,
     traits=("log_sum", "full_precision"),
     ulp=64,
+    onnx=_integer_onnx,
 )
 def _with_integers(logits: TensorLike, labels: TensorLike) -> Tensor:
     scores = as_tensor(logits)
@@ -205,6 +213,11 @@ def _dense_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng), normals(rng)), error=ShapeError, text="last axis of classes")
 
 
+def _dense_onnx(o: Any, logits: Any, labels: Any) -> Any:
+    terms = o.Where(o.Equal(labels, 0), 0, labels * o.LogSoftmax(logits, axis=-1))
+    return -o.ReduceSum(terms, o.ints([-1]), keepdims=0)
+
+
 @op(
     kernel=_dense_kernel,
     lower=_dense_lower,
@@ -215,6 +228,7 @@ def _dense_samples(rng: np.random.Generator) -> Any:
     samples=_dense_samples,
     traits=("log_sum", "full_precision"),
     ulp=64,
+    onnx=_dense_onnx,
 )
 def softmax_cross_entropy(logits: TensorLike, labels: TensorLike, *, label_smoothing: float = 0.0) -> Tensor:
     """Return minus the log-probability of the labels under ``softmax(logits)``, one loss per example.
@@ -298,6 +312,7 @@ def _sigmoid_loss_vjp(F: Any, g: Any, y: Any, logits: Any, labels: Any) -> Any:
     samples=binary_samples(),
     traits=("pointwise", "full_precision"),
     ulp=16,
+    onnx=lambda o, x, z: o.Relu(x) - x * z + log_1p(o, o.Exp(-o.Abs(x))),
 )
 def sigmoid_cross_entropy(logits: TensorLike, labels: TensorLike) -> Tensor:
     """Return ``-labels * log(p) - (1 - labels) * log(1 - p)`` for ``p = sigmoid(logits)``, elementwise.
@@ -336,6 +351,11 @@ def _mse_vjp(F: Any, g: Any, y: Any, prediction: Any, target: Any) -> Any:
     return lambda: unbroadcast(F, slope, prediction), lambda: unbroadcast(F, -slope, target)
 
 
+def _mse_onnx(o: Any, prediction: Any, target: Any) -> Any:
+    away = prediction - target
+    return away * away
+
+
 @op(
     kernel=_mse_kernel,
     lower=broadcasting(_mse_lower),
@@ -345,6 +365,7 @@ def _mse_vjp(F: Any, g: Any, y: Any, prediction: Any, target: Any) -> Any:
     flops=lambda y, prediction, target: 2 * y.size,
     samples=binary_samples(),
     traits=("pointwise", "commutative", "full_precision"),
+    onnx=_mse_onnx,
 )
 def mse(prediction: TensorLike, target: TensorLike) -> Tensor:
     """Return the squared error, elementwise; take its mean with `hf.mean`.
@@ -387,6 +408,12 @@ def _huber_vjp(F: Any, g: Any, y: Any, prediction: Any, target: Any, *, delta: f
     return lambda: unbroadcast(F, slope, prediction), lambda: unbroadcast(F, -slope, target)
 
 
+def _huber_onnx(o: Any, prediction: Any, target: Any, *, delta: float) -> Any:
+    away = o.Abs(prediction - target)
+    near = o.Min(away, delta)
+    return near * (away - near * 0.5)
+
+
 @op(
     kernel=_huber_kernel,
     lower=broadcasting(_huber_lower),
@@ -397,6 +424,7 @@ def _huber_vjp(F: Any, g: Any, y: Any, prediction: Any, target: Any, *, delta: f
     samples=binary_samples(),
     traits=("pointwise", "commutative", "full_precision"),
     ulp=8,
+    onnx=_huber_onnx,
 )
 def huber(prediction: TensorLike, target: TensorLike, delta: float = 1.0) -> Tensor:
     """Return half the squared error up to `delta` and grow linearly beyond, elementwise.

@@ -25,6 +25,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.nn.activations import sigmoid, silu, softplus
 from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow, lower_wide
+from hybridflow.ops.onnx import exp_m1
 
 # -- piecewise linear ---------------------------------------------------------------------------------------------
 
@@ -50,6 +51,7 @@ def _relu6_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     samples=unary_samples(_off_kinks),
     traits=("pointwise", "idempotent"),
     ulp=0,
+    onnx=lambda o, x: o.Clip(x, 0, 6),
 )
 def relu6(x: TensorLike, /) -> Tensor:
     """Compute ``clip(x, 0, 6)``; its slope at both ends is 0.
@@ -96,6 +98,7 @@ def _hard_sigmoid_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     flops=elements,
     samples=unary_samples(_off_kinks),
     traits=("pointwise",),
+    onnx=lambda o, x: o.Clip(x + 3, 0, 6) * (1 / 6),
 )
 def hard_sigmoid(x: TensorLike, /) -> Tensor:
     """Compute ``clip(x + 3, 0, 6) / 6``; its slope at both ends is 0.
@@ -165,6 +168,7 @@ def _celu_vjp(F: Any, g: Any, y: Any, x: Any, *, alpha: float) -> Any:
     flops=elements,
     samples=unary_samples(_off_kinks),
     traits=("pointwise",),
+    onnx=lambda o, x, *, alpha: o.Where(o.Less(x, 0), exp_m1(o, x / alpha) * alpha, x),
 )
 def celu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
     """Compute ``x`` where it is positive and ``alpha * (exp(x / alpha) - 1)`` elsewhere.
@@ -220,6 +224,7 @@ def _selu_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     flops=elements,
     samples=unary_samples(_off_kinks),
     traits=("pointwise",),
+    onnx=lambda o, x: o.Where(o.Less(x, 0), exp_m1(o, x) * (_SELU_ALPHA * _SELU_SCALE), x * _SELU_SCALE),
 )
 def selu(x: TensorLike, /) -> Tensor:
     """Compute a multiple of `elu` that keeps mean 0 and variance 1 from layer to layer.
@@ -270,6 +275,7 @@ def _mish_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     samples=unary_samples(),
     traits=("pointwise",),
     ulp=8,
+    onnx=lambda o, x: x * o.Tanh(o.Softplus(x)),
 )
 def mish(x: TensorLike, /) -> Tensor:
     """Compute ``x * tanh(softplus(x))``.

@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import float32
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.op import Bad, Sample, Saves, on_host, op, public_names
 from hybridflow.ops.common import (
@@ -30,6 +31,7 @@ from hybridflow.ops.nn.common import (
     narrow,
     wide,
 )
+from hybridflow.ops.onnx import mean
 from hybridflow.ops.sizes import count_along, reduced_shape
 from hybridflow.ops.summation import add_up
 
@@ -229,6 +231,17 @@ def _layer_norm_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 3, 4), None, normals(rng, 4)))
 
 
+def _layer_norm_onnx(
+    o: Any, x: Any, *parameters: Any, axis: tuple[int, ...], epsilon: float, has_scale: bool, has_shift: bool
+) -> Any:
+    if x.dtype == float32 and axis == tuple(range(x.ndim - len(axis), x.ndim)) and axis and has_scale:
+        return o.LayerNormalization(x, *parameters, axis=axis[0], epsilon=epsilon)
+    away = x - mean(o, x, axis)
+    y = away / o.Sqrt(mean(o, away * away, axis) + epsilon)
+    y = y * o.reshape(parameters[0], _aligned(x.shape, axis)) if has_scale else y
+    return y + o.reshape(parameters[-1], _aligned(x.shape, axis)) if has_shift else y
+
+
 @op(
     kernel=_layer_norm_kernel,
     lower=_layer_norm_lower,
@@ -239,6 +252,7 @@ def _layer_norm_samples(rng: np.random.Generator) -> Any:
     samples=_layer_norm_samples,
     traits=("full_precision",),
     ulp=64,
+    onnx=_layer_norm_onnx,
 )
 def layer_norm(
     x: TensorLike,
@@ -328,6 +342,11 @@ def _rms_norm_vjp(F: Any, g: Any, y: Any, x: Any, *scale: Any, axis: tuple[int, 
     return of_x, lambda: narrow(F, F.sum(g * normed, axis=others, keepdims=False), dtype)
 
 
+def _rms_norm_onnx(o: Any, x: Any, *scale: Any, axis: tuple[int, ...], epsilon: float) -> Any:
+    y = x / o.Sqrt(mean(o, x * x, axis) + epsilon)
+    return y * o.reshape(scale[0], _aligned(x.shape, axis)) if scale else y
+
+
 @op(
     kernel=_rms_norm_kernel,
     lower=_rms_norm_lower,
@@ -338,6 +357,7 @@ def _rms_norm_vjp(F: Any, g: Any, y: Any, x: Any, *scale: Any, axis: tuple[int, 
     samples=lambda rng: _parameter_samples(rng, "rms_norm", 1),
     traits=("full_precision",),
     ulp=64,
+    onnx=_rms_norm_onnx,
 )
 def rms_norm(x: TensorLike, scale: TensorLike | None = None, *, axis: Any = -1, epsilon: float = 1e-6) -> Tensor:
     """Divide by the root of the mean square over axes, then scale.
@@ -410,6 +430,11 @@ def _l2_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3, 4),), {"axis": 2}, error=ShapeError, text="axis 2 is out of range")
 
 
+def _l2_onnx(o: Any, x: Any, *, axis: tuple[int, ...], epsilon: float) -> Any:
+    norm = o.ReduceL2(x, o.ints(axis), keepdims=1) if axis else o.Abs(x)
+    return x / o.Max(norm, epsilon)
+
+
 @op(
     kernel=_l2_kernel,
     lower=_l2_lower,
@@ -420,6 +445,7 @@ def _l2_samples(rng: np.random.Generator) -> Any:
     samples=_l2_samples,
     traits=("full_precision",),
     ulp=16,
+    onnx=_l2_onnx,
 )
 def l2_normalize(x: TensorLike, axis: Any = -1, *, epsilon: float = 1e-12) -> Tensor:
     """Divide by the Euclidean norm over axes.

@@ -39,6 +39,7 @@ from hybridflow.ops.nn.windows import (
     spatial_axes,
     window_slice,
 )
+from hybridflow.ops.onnx import GRADIENT, channels_to
 
 # A window's elements are numbered row by row. Windows are reduced one axis after the other, last axis first: that
 # takes the sum instead of the product of the window's sizes, and still finds the first maximum.
@@ -192,6 +193,18 @@ def _pool_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 4, 4), 2), error=ShapeError, text="the input has 2 dimensions")
 
 
+def _pool_onnx(name: str) -> Any:
+    """Return the builder of a pooling, whose operator wants channels first."""
+
+    def build(o: Any, x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Any:
+        pads = [*[low for low, _ in padding], *[high for _, high in padding]]
+        first = channels_to(o, x, 1, x.ndim) if channels_last else x
+        y = o.emit(name, first, kernel_shape=window, strides=stride, pads=pads)
+        return channels_to(o, y, -1, x.ndim) if channels_last else y
+
+    return build
+
+
 @op(
     kernel=_max_kernel,
     lower=_max_lower,
@@ -201,6 +214,7 @@ def _pool_samples(rng: np.random.Generator) -> Any:
     flops=lambda y, x, *, window, **attrs: (y[0] if isinstance(y, tuple) else y).size * int(np.prod(window)),
     samples=_pool_samples,
     ulp=0,
+    onnx=_pool_onnx("MaxPool"),
 )
 def max_pool(
     x: TensorLike, window: Any, stride: Any = None, *, padding: Any = "valid", channels_last: bool = False
@@ -308,6 +322,7 @@ def _max_gradient_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(1,)),
     flops=lambda y, g, place, **attrs: y.size,
     samples=_max_gradient_samples,
+    onnx=GRADIENT,
 )
 def max_pool_gradient(g: TensorLike, place: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
     """Put every window's gradient at the place where its maximum was."""
@@ -355,6 +370,7 @@ def _pick_vjp(F: Any, g: Any, y: Any, x: Any, place: Any, **attrs: Any) -> Any:
     flops=lambda y, x, place, **attrs: y.size,
     samples=_pick_samples,
     ulp=0,
+    onnx=GRADIENT,
 )
 def max_pool_pick(x: TensorLike, place: TensorLike, **attrs: Any) -> Tensor:
     """Take from every window the element of a given number."""
@@ -415,6 +431,7 @@ def _avg_infer(x: TensorSpec, *, window: Sizes, stride: Sizes, padding: Any, cha
     flops=lambda y, x, *, window, **attrs: y.size * int(np.prod(window)),
     samples=_pool_samples,
     ulp=16,
+    onnx=_pool_onnx("AveragePool"),
 )
 def avg_pool(
     x: TensorLike,
@@ -503,6 +520,7 @@ def _avg_gradient_samples(rng: np.random.Generator) -> Any:
     flops=lambda y, g, *, window, **attrs: g.size * int(np.prod(window)),
     samples=_avg_gradient_samples,
     ulp=16,
+    onnx=GRADIENT,
 )
 def avg_pool_gradient(g: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
     """Spread every window's gradient evenly over its elements."""

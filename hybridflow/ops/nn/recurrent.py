@@ -156,6 +156,12 @@ def _samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3, 8), normals(rng)), error=ShapeError, text="gates must have the state's shape")
 
 
+def _onnx(o: Any, gates: Any, c: Any) -> Any:
+    i, f, cell, out = o.Split(gates, axis=-1, num_outputs=4, outputs=4)
+    new = o.Sigmoid(f) * c + o.Sigmoid(i) * o.Tanh(cell)
+    return o.Sigmoid(out) * o.Tanh(new), new
+
+
 @op(
     kernel=_kernel,
     lower=_lower,
@@ -166,6 +172,7 @@ def _samples(rng: np.random.Generator) -> Any:
     samples=_samples,
     traits=("full_precision", "inner"),
     ulp=16,
+    onnx=_onnx,
 )
 def lstm_update(gates: TensorLike, c: TensorLike, /) -> tuple[Tensor, Tensor]:
     """Return the new hidden and cell state from the gates' inputs ``(..., 4 * width)`` and the cell state."""

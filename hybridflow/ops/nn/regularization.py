@@ -46,6 +46,7 @@ def _scaled_lower(x: Any, mask: Any, *, scale: float) -> Any:
     samples=_scaled_samples,
     traits=("pointwise",),
     ulp=0.5,
+    onnx=lambda o, x, mask, *, scale: o.Where(mask, x * scale, 0),
 )
 def scaled_where(x: TensorLike, mask: TensorLike, scale: float) -> Tensor:
     """Scale the elements where a mask of the same shape is True, and put 0 elsewhere."""

@@ -125,6 +125,15 @@ def _softmax_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -> An
     return (narrow(F, _softmax_gradient(F, wide(F, g), wide(F, y), axis), x.dtype),)
 
 
+def _softmax_onnx(o: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
+    if len(axis) == 1:
+        return o.Softmax(x, axis=axis[0])
+    if not axis:
+        return o.Exp(x - x)
+    y = o.Exp(x - o.ReduceMax(x, o.ints(axis), keepdims=1))
+    return y / o.ReduceSum(y, o.ints(axis), keepdims=1)
+
+
 @op(
     kernel=_softmax_kernel,
     lower=_softmax_lower,
@@ -135,6 +144,7 @@ def _softmax_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -> An
     samples=_samples,
     traits=("full_precision",),
     ulp=64,
+    onnx=_softmax_onnx,
 )
 def softmax(x: TensorLike, /, axis: Any = -1) -> Tensor:
     """Divide the exponentials along an axis by their sum.
@@ -181,6 +191,12 @@ def _log_softmax_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -
     return (narrow(F, g - F.exp(y) * F.sum(g, axis=axis, keepdims=True), x.dtype),)
 
 
+def _log_softmax_onnx(o: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
+    if len(axis) == 1:
+        return o.LogSoftmax(x, axis=axis[0])
+    return x - o.ReduceLogSumExp(x, o.ints(axis), keepdims=1) if axis else x - x
+
+
 @op(
     kernel=_log_softmax_kernel,
     lower=_log_softmax_lower,
@@ -191,6 +207,7 @@ def _log_softmax_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...]) -
     samples=_samples,
     traits=("log_sum", "full_precision"),
     ulp=64,
+    onnx=_log_softmax_onnx,
 )
 def log_softmax(x: TensorLike, /, axis: Any = -1) -> Tensor:
     """Compute the logarithm of `softmax` without overflow or loss of small probabilities.
