@@ -250,5 +250,6 @@ CHECKPOINTED = register(
         saves=Saves(x="all"),
         samples=No("made by @hf.checkpoint; tested with it"),
         traits=frozenset({"tensor_rule"}),
+        onnx=No("it is on no graph"),
     )
 )

@@ -179,5 +179,6 @@ CHECKPOINT = register(
         samples=_TESTED,
         traits=frozenset({"nested"}),
         public=run_checkpoint,
+        onnx=lambda o, *xs, graph, **_: o.inline(graph, xs),  # pyright: ignore[reportUnknownLambdaType]
     )
 )

@@ -30,6 +30,7 @@ NAMED = register(
         lambda F, g, y, x, *, name: (g,),  # pyright: ignore[reportUnknownLambdaType]
         samples=No("made by hf.checkpoint_name; tested with it"),
         traits=frozenset({"identity", "layout", "named"}),
+        onnx=lambda o, x, *, name: x,  # pyright: ignore[reportUnknownLambdaType]
     )
 )
 

@@ -203,6 +203,7 @@ EAGER = register(
         _eager_vjp,
         samples=No("made by @hf.custom_gradient; tested with it"),
         traits=frozenset({"tensor_rule"}),
+        onnx=No("it is on no graph"),
     )
 )
 
@@ -259,6 +260,7 @@ TRACED = register(
         saves=Saves(x="all"),
         samples=No("made by @hf.custom_gradient; tested with it"),
         traits=frozenset({"nested", "own_rule"}),
+        onnx=lambda o, *xs, outputs, **_: xs[-outputs:],  # pyright: ignore[reportUnknownLambdaType]
     )
 )
 

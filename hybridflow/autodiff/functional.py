@@ -31,6 +31,7 @@ IDENTITY = register(
         lambda F, g, y, x: (g,),  # pyright: ignore[reportUnknownLambdaType]
         samples=No("made by transformations; tested with them"),
         traits=frozenset({"identity", "layout"}),
+        onnx="Identity",
     )
 )
 

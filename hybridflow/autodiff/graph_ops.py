@@ -90,5 +90,6 @@ CALL = register(
         samples=No("made by compiled functions; tested with them"),
         traits=frozenset({"nested"}),
         public=call,
+        onnx=lambda o, *xs, graph: o.inline(graph, xs),  # pyright: ignore[reportUnknownLambdaType]
     )
 )

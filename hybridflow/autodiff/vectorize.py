@@ -110,6 +110,7 @@ VMAP = register(
         samples=No("made by hf.vmap and jacobians; tested with them"),
         traits=frozenset({"nested"}),
         public=vmap_graph,
+        onnx=No("ONNX maps no graph over an axis"),
     )
 )
 

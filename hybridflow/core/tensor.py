@@ -56,8 +56,9 @@ def no_value(*specs: Any, **attrs: Any) -> Any:
 
 
 WATCHED = register(
-    Op("watched", No("a watched tensor"), no_value, no_value, No("a source"), traits=frozenset({"source"}))
-)
+    Op("watched", No("a watched tensor"), no_value, no_value, No("a source"), traits=frozenset({"source"}),
+       onnx=No("it is on no graph"))
+)  # fmt: skip
 
 
 class Tensor(TensorMethods):

@@ -33,8 +33,9 @@ from hybridflow.core.tensor import (
 )
 
 VARIABLE = register(
-    Op("variable", No("a Variable's value"), no_value, no_value, No("a source"), traits=frozenset({"source"}))
-)
+    Op("variable", No("a Variable's value"), no_value, no_value, No("a source"), traits=frozenset({"source"}),
+       onnx=No("it is on no graph"))
+)  # fmt: skip
 _unnamed = itertools.count()
 
 WRITES = threading.RLock()

@@ -60,6 +60,7 @@ READ = register(
         lambda x: x,  # pyright: ignore[reportUnknownLambdaType]
         lambda F, g, y, x: (g,),  # pyright: ignore[reportUnknownLambdaType]
         traits=frozenset({"identity", "layout"}),
+        onnx="Identity",
     )
 )
 ASSIGN = register(
@@ -70,6 +71,7 @@ ASSIGN = register(
         lambda x: x,  # pyright: ignore[reportUnknownLambdaType]
         Stops("no gradient flows through an assignment"),
         traits=frozenset({"identity", "layout"}),
+        onnx="Identity",
     )
 )
 REREAD = register(
@@ -80,6 +82,7 @@ REREAD = register(
         lambda value, variable: value,  # pyright: ignore[reportUnknownLambdaType]
         lambda F, g, y, value, variable: (None, g),  # pyright: ignore[reportUnknownLambdaType]
         traits=frozenset({"layout"}),
+        onnx=lambda o, value, variable: value,  # pyright: ignore[reportUnknownLambdaType]
     )
 )
 """``(assigned value, Variable)`` to the value: reading a Variable counts for its gradient after an assignment too."""

@@ -30,6 +30,7 @@ BREAK = register(
         samples=No("made by passes; tested with them"),
         traits=frozenset({"identity", "layout", "reads_never"}),
         ulp=0,
+        onnx=lambda o, x: x,  # pyright: ignore[reportUnknownLambdaType]
     )
 )
 """A value that XLA computes once, however many fusions read it."""
@@ -50,6 +51,7 @@ TIED = register(
         samples=No("made by passes; tested with them"),
         traits=frozenset({"layout", "reads_never"}),
         ulp=0,
+        onnx=lambda o, x, then: x,  # pyright: ignore[reportUnknownLambdaType]
     )
 )
 """``(x, then)`` to x, for XLA only there once `then` is computed: what is computed of it is not what was before."""
@@ -98,6 +100,7 @@ OUTLINED = register(
         flops=Bodies(_outlined_bodies),
         samples=No("made by passes; tested with them"),
         traits=frozenset({"nested", "reads_never"}),
+        onnx=lambda o, *xs, graph: o.inline(graph, xs),  # pyright: ignore[reportUnknownLambdaType]
     )
 )
 """A graph that XLA compiles once and calls wherever it stands, and into which it fuses nothing."""

@@ -53,11 +53,13 @@ def _constant_infer(*, value: Constant) -> TensorSpec:
 
 
 INPUT = register(
-    Op("input", No("given at the call"), _no_value, _no_value, No("a source"), traits=frozenset({"source"}))
-)
+    Op("input", No("given at the call"), _no_value, _no_value, No("a source"), traits=frozenset({"source"}),
+       onnx=No("a model declares its inputs"))
+)  # fmt: skip
 CONSTANT = register(
-    Op("constant", _constant_lower, _constant_lower, _constant_infer, No("a constant"), traits=frozenset({"source"}))
-)
+    Op("constant", _constant_lower, _constant_lower, _constant_infer, No("a constant"), traits=frozenset({"source"}),
+       onnx=lambda o, *, value: o.value(value.array))
+)  # fmt: skip
 
 
 _GRADIENTS: list[Callable[[Graph, Any, Any, Any], Any]] = []

@@ -121,7 +121,7 @@ def _print_infer(*specs: TensorSpec, message: _Message) -> tuple[TensorSpec, ...
 
 PRINT = register(
     Op("print", _EAGER, _print_lower, _print_infer, Stops("printing gives nothing"), samples=_TESTED,
-       traits=frozenset({"effect"}))
+       traits=frozenset({"effect"}), onnx=No("ONNX prints nothing"))
 )  # fmt: skip
 
 
@@ -275,7 +275,7 @@ def _callback_infer(*specs: TensorSpec, callback: _Callback, shapes: Any, dtypes
 CALLBACK = register(
     Op("pure_callback", _EAGER, _callback_lower, _callback_infer,
        No("Python code has no derivative; use hf.custom_gradient around hf.pure_callback to give it one"),
-       samples=_TESTED, traits=frozenset({"effect"}))
+       samples=_TESTED, traits=frozenset({"effect"}), onnx=No("ONNX calls no Python code"))
 )  # fmt: skip
 
 

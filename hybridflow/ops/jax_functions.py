@@ -165,6 +165,7 @@ def _record(name: str, *traits: str) -> Op:
             traits=frozenset({"foreign", *traits}),
             ulp=64,
             public=jax_function,
+            onnx=No("JAX runs it"),
         )
     )
 

@@ -59,7 +59,8 @@ def _vjp(F: Any, g: Any, y: Any, *values: Any, **attrs: Any) -> Any:
 
 
 JAX_VJP = register(
-    Op("jax_vjp", No("jax computes it"), _lower, _infer, _vjp, saves=Saves(x="all"), traits=frozenset())
+    Op("jax_vjp", No("jax computes it"), _lower, _infer, _vjp, saves=Saves(x="all"), traits=frozenset(),
+       onnx=No("jax computes it"))
 )
 
 

@@ -17,6 +17,7 @@ from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe
 from hybridflow.core.variable import Variable
 from hybridflow.ops.complex_parts import imag, real
 from hybridflow.testing import graphs as graphs
+from hybridflow.testing import onnx as onnx
 from hybridflow.testing import symbolic as symbolic
 from hybridflow.testing.calls import capture
 from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of

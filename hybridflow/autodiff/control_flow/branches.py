@@ -324,9 +324,16 @@ def _vjp(F: Any, g: Any, y: Any, pred: Any, *xs: Any, true: Graph, false: Graph)
     return [None, *[next(found) if has else None for has in present]]
 
 
+def _onnx(o: Any, pred: Any, *xs: Any, true: Graph, false: Graph) -> Any:
+    branches = [o.body(graph.name, (), lambda graph=graph: o.inline(graph, xs)) for graph in (true, false)]
+    dtypes = [spec.dtype for spec in true.output_specs]
+    return o.emit("If", pred, outputs=len(dtypes), dtypes=dtypes, then_branch=branches[0], else_branch=branches[1])
+
+
 COND = register(
     Op(
         "cond", No("Python chooses in eager mode"), _lower, _infer, _vjp, flops=Bodies(_bodies),
         saves=Saves(x="all", hidden=_hidden, expose=_exposed), samples=TESTED, traits=frozenset({"nested"}),
+        onnx=_onnx,
     )
 )  # fmt: skip

@@ -289,9 +289,36 @@ def _vjp(
     return backward_scan(body, carry, 0, xs, y[1:], gs[1:], (bound, True), y[0])
 
 
+def _onnx(o: Any, *xs: Any, cond: Graph, body: Graph, carry: int, bound: int | None) -> Any:
+    if len(body.outputs) > carry:
+        o.no("ONNX's Loop does not fill up the rows of the steps that there are not")
+    state, constants = xs[:carry], xs[carry:]
+    specs = [("step", _COUNT), ("go", _FLAG), *[(f"state_{i}", s) for i, s in enumerate(body.input_specs[:carry])]]
+    if bound is not None:
+        specs.append(("count", _COUNT))
+
+    def step(number: Any, go: Any, *values: Any) -> list[Any]:
+        del number, go
+        new = o.inline(body, [*values[:carry], *constants])
+        again = o.inline(cond, [*new, *constants])
+        return [*again, *new, *[count + 1 for count in values[carry:]]]
+
+    graph = o.body(body.name, specs, step)
+    first = o.inline(cond, xs)
+    counted = () if bound is None else (o.value(np.int64(0)),)
+    dtypes = [spec.dtype for _, spec in specs[2:]]
+    limit = None if bound is None else o.value(np.int64(bound))
+    found = o.emit("Loop", limit, *first, *state, *counted, outputs=len(dtypes), dtypes=dtypes, body=graph)
+    found = found if isinstance(found, tuple) else (found,)
+    return found if bound is None else (found[-1], *found[:-1])
+
+
+_COUNT, _FLAG = make_spec((), np.dtype(np.int64)), make_spec((), np.dtype(np.bool_))
+
 WHILE = register(
     Op(
         "while", No("Python loops in eager mode"), _lower, _infer, _vjp, flops=Bodies(_bodies),
         saves=Saves(x="all", y=True, hidden=_hidden, expose=_exposed), samples=TESTED, traits=frozenset({"nested"}),
+        onnx=_onnx,
     )
 )  # fmt: skip

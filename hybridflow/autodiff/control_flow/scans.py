@@ -380,9 +380,37 @@ def backward_scan(
     return result
 
 
+def _onnx(
+    o: Any, *xs: Any, body: Graph, carry: int, sequences: int, length: Any, reverse: bool, counted: bool = False
+) -> Any:
+    if counted:
+        o.no("ONNX's Scan does not fill up the rows of the steps that there are not")
+    constants, rows = xs[carry + sequences :], len(body.outputs) - carry
+    specs = [(f"{'state' if i < carry else 'row'}_{i}", s) for i, s in enumerate(body.input_specs[: carry + sequences])]
+    dtypes = [spec.dtype for spec in body.output_specs]
+    if sequences:
+        graph = o.body(body.name, specs, lambda *values: o.inline(body, [*values, *constants]))
+        return o.emit(
+            "Scan", *xs[: carry + sequences], outputs=len(dtypes), dtypes=dtypes, num_scan_inputs=sequences, body=graph,
+            scan_input_directions=[int(reverse)] * sequences, scan_output_directions=[int(reverse)] * rows or None,
+        )  # fmt: skip
+    if reverse and rows:
+        o.no("ONNX's Loop has no rows in reverse order")
+    count, flag = make_spec((), np.dtype(np.int64)), make_spec((), np.dtype(np.bool_))
+
+    def step(number: Any, go: Any, *state: Any) -> list[Any]:
+        del number
+        return [go, *o.inline(body, [*state, *constants])]
+
+    graph = o.body(body.name, [("step", count), ("go", flag), *specs], step)
+    limit = o.reshape(o.size(length), ())
+    return o.emit("Loop", limit, np.asarray(True), *xs[:carry], outputs=len(dtypes), dtypes=dtypes, body=graph)
+
+
 SCAN = register(
     Op(
         "scan", No("Python loops in eager mode"), _lower, _infer, _vjp, flops=Bodies(_bodies),
         saves=Saves(x="all", hidden=_hidden, expose=_exposed), samples=TESTED, traits=frozenset({"nested"}),
+        onnx=_onnx,
     )
 )  # fmt: skip

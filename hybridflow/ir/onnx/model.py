@@ -72,16 +72,19 @@ class Writer:
         for position, node in enumerate(self.graph.inputs):
             environment[node, 0] = self._input(node, position)
         self._nodes(self.graph, environment)
-        outputs = [self._output(environment.get(edge), edge, i) for i, edge in enumerate(self.graph.outputs)]
         if self.missing:
             raise ExportError(_missing_text(self.graph, self.missing))
+        outputs = self._outputs([environment[edge] for edge in self.graph.outputs])
         made = self.helper.make_graph(
             [*self.prelude, *self.levels[0].nodes], self.graph.name, self.inputs, outputs, self.initializers
         )
-        return self.helper.make_model(
+        model = self.helper.make_model(
             made, producer_name="hybridflow", ir_version=_IR_VERSION,
             opset_imports=[self.helper.make_opsetid("", OPSET)],
         )  # fmt: skip
+        if self.graph.dims.guards:
+            model.metadata_props.add(key="sizes", value="; ".join(map(str, self.graph.dims.guards)))
+        return model
 
     def _input(self, node: Node, position: int) -> Value:
         name = self.unique(str(node.attrs.get("name") or f"input_{position}"))
@@ -92,14 +95,24 @@ class Writer:
             self.inputs.append(self.info(name, spec))
         return Value(self.operators, name, spec.dtype, spec.shape)
 
-    def _output(self, value: Value | None, edge: Edge, index: int) -> Any:
-        names = self.output_names
-        text = names[index] if index < len(names) else "output" if len(self.graph.outputs) == 1 else f"output_{index}"
-        name = self.unique(text)
-        if value is not None:
-            self.label = name
-            self.levels[-1].nodes.append(self.helper.make_node("Identity", [value.name], [name], name=name))
-        return self.info(name, edge[0].spec(edge[1]))
+    def _outputs(self, values: Sequence[Value]) -> list[Any]:
+        """Give the results their names, and declare them; what is an input or another result is copied."""
+        nodes = self.levels[0].nodes
+        made = {name for proto in nodes for name in proto.output}
+        renamed: dict[str, str] = {}
+        names: list[str] = []
+        for index, value in enumerate(values):
+            known, alone = self.output_names, len(values) == 1
+            names.append(self.unique(known[index] if index < len(known) else "output" if alone else f"output_{index}"))
+            if value.name in made and value.name not in renamed:
+                renamed[value.name] = names[-1]
+        for proto in nodes:
+            _rename(proto, renamed)
+        for name, value in zip(names, values, strict=True):
+            if renamed.get(value.name) != name:
+                source = renamed.get(value.name, value.name)
+                nodes.append(self.helper.make_node("Identity", [source], [name], name=name))
+        return [self.info(name, _spec_of(value)) for name, value in zip(names, values, strict=True)]
 
     def info(self, name: str, spec: TensorSpec) -> Any:
         """Return the declaration of a value, symbolic sizes by name."""
@@ -183,16 +196,14 @@ class Writer:
     def _named(self, node: Node, found: list[Value], nodes: list[Any], first: int) -> list[Value]:
         """Give results the node's name and spec, and the operators that compute them what is known of the node."""
         made = nodes[first:]
-        producers = {name: (proto, index) for proto in made for index, name in enumerate(proto.output)}
+        names = {name for proto in made for name in proto.output}
         results: list[Value] = []
         for index, (value, spec) in enumerate(zip(found, node.specs, strict=True)):
             name = value.name
-            if name in producers and name.startswith(f"{self.label}/"):
-                proto, position = producers[name]
+            if name in names and name.startswith(f"{self.label}/"):
                 name = self.label if len(found) == 1 else self.unique(f"{self.label}:{index}")
-                proto.output[position] = name
                 for other in made:
-                    _replace(other, value.name, name)
+                    _rename(other, {value.name: name})
             results.append(Value(self.operators, name, spec.dtype, spec.shape))
         if len(made) == 1:
             made[0].name = self.label
@@ -263,9 +274,9 @@ class Writer:
             outputs: list[Any] = []
             for value in results:
                 (out,) = self.add("Identity", [value.name], 1, {})
-                spec = TensorSpec(value.shape, value.dtype) if value.shape is not None else None
+                known = value.shape is not None
                 outputs.append(
-                    self.info(out, spec) if spec is not None
+                    self.info(out, _spec_of(value)) if known
                     else self.helper.make_tensor_value_info(out, element_type(value.dtype), None)
                 )  # fmt: skip
             infos = [self.info(text, spec) for text, spec in inputs]
@@ -274,15 +285,21 @@ class Writer:
             self.levels.pop()
 
 
-def _replace(proto: Any, old: str, new: str) -> None:
-    """Rename an input of an operator, and of those in the graphs that it carries."""
-    for index, name in enumerate(proto.input):
-        if name == old:
-            proto.input[index] = new
+def _rename(proto: Any, names: Mapping[str, str]) -> None:
+    """Rename what an operator, and those in the graphs that it carries, read and make."""
+    for fields in (proto.input, proto.output):
+        for index, name in enumerate(fields):
+            if name in names:
+                fields[index] = names[name]
     for attribute in proto.attribute:
         if attribute.HasField("g"):
             for other in attribute.g.node:
-                _replace(other, old, new)
+                _rename(other, names)
+
+
+def _spec_of(value: Value) -> TensorSpec:
+    """Return the spec of a value that a node made."""
+    return TensorSpec(value.shape, value.dtype)
 
 
 def _tensor(array: np.ndarray[Any, Any], name: str) -> Any:

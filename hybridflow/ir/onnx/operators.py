@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from hybridflow.core.dims import Dim
-from hybridflow.core.dtypes import DType, as_dtype, bool_, float32, int32, int64
+from hybridflow.core.dims import Dim, SizeFloat
+from hybridflow.core.dtypes import DType, as_dtype, bool_, float32, float64, int32, int64
 from hybridflow.core.onnx import OPSET, element_type, onnx_module, type_text
 
 if TYPE_CHECKING:
@@ -87,38 +89,38 @@ class Operators:
         return partial(self.emit, name)
 
     def emit(
-        self, operator: str, *inputs: Any, outputs: int = 1, dtype: Any = None, **attributes: Any
+        self, name: str, *inputs: Any, outputs: int = 1, dtypes: Sequence[Any] = (), **attributes: Any
     ) -> Any:
         """Add an operator and return its result, or a tuple of its results.
 
         Args:
-            operator: its name.
+            name: its name.
             *inputs: its inputs.
             outputs: how many results are wanted.
-            dtype: the dtype of results whose schema does not tell it.
+            dtypes: the results' dtypes, if the operator's schema does not tell them.
             **attributes: its attributes.
         """
-        schema = _schema(operator)
+        schema = _schema(name)
         formals = _formals(schema.inputs, len(inputs))
         values = [
-            x if x is None or isinstance(x, Value) else self.value(x, _like(operator, formal, formals, inputs, dtype))
+            x if x is None or isinstance(x, Value) else self.value(x, _like(name, formal, formals, inputs))
             for x, formal in zip(inputs, formals, strict=True)
         ]
         back: dict[str, tuple[DType, DType]] = {}
-        dtypes: dict[str, DType] = {}
+        known: dict[str, DType] = {}
         for position, (value, formal) in enumerate(zip(values, formals, strict=True)):
             if value is None:
                 continue
-            wide = _accepted(operator, formal, value.dtype)
+            wide = _accepted(name, formal, value.dtype)
             if wide != value.dtype:
                 back[formal.type_str] = value.dtype, wide
                 values[position] = self.cast(value, wide)
-            dtypes[formal.type_str] = wide
+            known[formal.type_str] = wide
         results: list[Value] = []
-        names = self._writer.add(operator, ["" if v is None else v.name for v in values], outputs, attributes)
-        for name, formal in zip(names, _formals(schema.outputs, outputs), strict=True):
-            found = _fixed(operator, formal.type_str) or dtypes.get(formal.type_str) or as_dtype(dtype)
-            result = Value(self, name, found, None)
+        names = self._writer.add(name, ["" if v is None else v.name for v in values], outputs, attributes)
+        for index, (made, formal) in enumerate(zip(names, _formals(schema.outputs, outputs), strict=True)):
+            found = dtypes[index] if dtypes else _fixed(name, formal.type_str) or known[formal.type_str]
+            result = Value(self, made, found, None)
             narrow = back.get(formal.type_str)
             results.append(result if narrow is None else self.cast(result, narrow[0]))
         return results[0] if outputs == 1 else tuple(results)
@@ -126,22 +128,26 @@ class Operators:
     # -- constants ----------------------------------------------------------------------------------------------
 
     def value(self, x: Any, dtype: Any = None) -> Value:
-        """Return a value as it is, and a number or array as a constant (of a dtype)."""
+        """Return a value as it is, and a number or array as a constant (of a dtype); open sizes are computed."""
         if isinstance(x, Value):
             return x
+        if is_open(x):
+            return self.cast(self.reshape(self.size(x), ()), dtype)
+        if type(x) is SizeFloat:
+            return self.cast(self._size_float(x), dtype)
         array = np.asarray(x) if dtype is None or isinstance(x, np.ndarray) else np.asarray(x, as_dtype(dtype))
         return Value(self, self._writer.constant(array), as_dtype(array.dtype), array.shape)
 
     def ints(self, sizes: Iterable[Any]) -> Value:
         """Return integers as a 1-d tensor of int64; symbolic sizes are read from the inputs."""
         sizes = tuple(sizes)
-        if not any(isinstance_dim(size) for size in sizes):
+        if not any(is_open(size) for size in sizes):
             return self.value(np.array(sizes, np.int64))
         return self.Concat(*[self.size(size) for size in sizes], axis=0)
 
     def size(self, size: Any) -> Value:
         """Return a size, which may be symbolic, as a tensor of shape (1,) and int64."""
-        if not isinstance_dim(size):
+        if not is_open(size):
             return self.value(np.array([size], np.int64))
         total: Any = None
         for monomial, factor in size.terms.items():
@@ -152,6 +158,12 @@ class Operators:
             term = self.value(np.array([factor], np.int64)) if term is None else term if factor == 1 else term * factor
             total = term if total is None else total + term
         return total
+
+    def _size_float(self, x: SizeFloat) -> Value:
+        name = _OF_SIZES.get(x.function)
+        if name is None:
+            self.no(f"{getattr(x.function, '__name__', x.function)} of open sizes has none")
+        return self.emit(name, *[self.value(one, float64) for one in x.operands])
 
     def _atom(self, atom: Any) -> Value:
         if isinstance(atom, str):
@@ -165,13 +177,13 @@ class Operators:
     def cast(self, x: Value, dtype: Any) -> Value:
         """Convert to a dtype, if it is another one."""
         dtype = as_dtype(dtype)
-        return x if x.dtype == dtype else self.Cast(x, to=element_type(dtype), dtype=dtype)
+        return x if x.dtype == dtype else self.Cast(x, to=element_type(dtype), dtypes=[dtype])
 
     def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
         """Give the elements another shape; one symbolic size among plain ones is left to the operator."""
-        open_sizes = [isinstance_dim(size) for size in shape]
-        if sum(open_sizes) == 1 and all(is_open or size > 0 for is_open, size in zip(open_sizes, shape, strict=True)):
-            shape = [-1 if is_open else size for is_open, size in zip(open_sizes, shape, strict=True)]
+        open_sizes = [is_open(size) for size in shape]
+        if sum(open_sizes) == 1 and all(opened or size > 0 for opened, size in zip(open_sizes, shape, strict=True)):
+            shape = [-1 if opened else size for opened, size in zip(open_sizes, shape, strict=True)]
         return self.Reshape(x, self.ints(shape), allowzero=int(not all(open_sizes) and 0 in list(map(_plain, shape))))
 
     def bools(self, x: Value) -> Value:
@@ -201,13 +213,20 @@ class Operators:
         raise NoCounterpartError(why)
 
 
-def isinstance_dim(size: Any) -> bool:
+_OF_SIZES: dict[Any, str] = {
+    operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.truediv: "Div", operator.pow: "Pow",
+    operator.neg: "Neg", operator.abs: "Abs", math.sqrt: "Sqrt",
+}  # fmt: skip
+"""What Python computes of sizes, in ONNX's operators."""
+
+
+def is_open(size: Any) -> bool:
     """Whether a size is symbolic (to `isinstance` it is an int)."""
     return type(size) is Dim
 
 
 def _plain(size: Any) -> Any:
-    return -1 if isinstance_dim(size) else size
+    return -1 if is_open(size) else size
 
 
 # -- schemas ------------------------------------------------------------------------------------------------------
@@ -240,11 +259,11 @@ def _accepted(operator: str, formal: Any, dtype: DType) -> DType:
     raise NoCounterpartError(f"its {operator} takes no {dtype}")
 
 
-def _like(operator: str, formal: Any, formals: Sequence[Any], inputs: Sequence[Any], dtype: Any) -> DType:
+def _like(operator: str, formal: Any, formals: Sequence[Any], inputs: Sequence[Any]) -> DType:
     """Return the dtype of a number among an operator's inputs: the operator's, or that of the inputs of its type."""
     alike = [x.dtype for x, other in zip(inputs, formals, strict=True)
              if isinstance(x, Value) and other.type_str == formal.type_str]  # fmt: skip
-    return _fixed(operator, formal.type_str) or (alike[0] if alike else as_dtype(dtype or float32))
+    return _fixed(operator, formal.type_str) or (alike[0] if alike else float32)
 
 
 def _formals(formals: Sequence[Any], count: int) -> list[Any]:

@@ -399,7 +399,7 @@ def _gelu_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     samples=unary_samples(),
     traits=("pointwise",),
     ulp=8,
-    onnx="Gelu",
+    onnx=exactly("Gelu", lambda o, x: x * 0.5 * (1 + o.Erf(x * _SQRT_HALF))),
 )
 def gelu(x: TensorLike, /, approximate: bool = False) -> Tensor:
     """Compute ``x * P(X <= x)`` for a standard normal X.

@@ -67,6 +67,7 @@ NUMBER = register(
         Stops("a Python number has no gradient"),
         samples=No("made of Python numbers that tensors decide; tested in tests/test_staged_numbers.py"),
         traits=frozenset({"pointwise", "layout"}),
+        onnx="Identity",
     )
 )
 
