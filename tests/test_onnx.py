@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,16 @@ import onnx
 import pytest
 
 import hybridflow as hf
-from hybridflow.core.op import REGISTRY, No, Op, Sample
+from hybridflow.core.errors import ExportError, MissingPackageError
+from hybridflow.core.op import REGISTRY, No, Op
 from hybridflow.ir import onnx as export
-from hybridflow.testing.calls import capture
-from hybridflow.testing.checks import samples_of
 from hybridflow.testing.edge_cases import EDGE_CASES, EdgeCase
-from hybridflow.testing.onnx import run_exported, run_model
+from hybridflow.testing.onnx import run_model
 
 
 def leaves(result: Any) -> list[np.ndarray[Any, Any]]:
-    return [np.asarray(y.numpy()) for y in jax.tree_util.tree_leaves(result, is_leaf=lambda y: isinstance(y, hf.Tensor))]
+    tensors = jax.tree_util.tree_leaves(result, is_leaf=lambda y: isinstance(y, hf.Tensor))
+    return [np.asarray(y.numpy()) for y in tensors]
 
 
 def exported(fn: Any, *args: Any) -> Any:
@@ -157,12 +156,12 @@ def test_a_training_step_of_plain_operations_is_a_model_too():
 
 
 def test_branches_and_loops_read_what_is_around_them():
-    w = weights(3)
+    w, xs = weights(3), numbers(40, 3)
 
     def fn(x: Any, go: Any) -> Any:
         y = hf.cond(go, lambda v: (v + w, hf.sum(v)), lambda v: (v * x, hf.max(v)), x * 2)
         (z,) = hf.while_loop(lambda v: hf.sum(v) < 50, lambda v: (v * 2 + 1,), (hf.abs(y[0]),))
-        last, rows = hf.scan(lambda c, v: (c * 0.5 + v, c * y[1]), z, hf.asarray(numbers(4, 3)), reverse=True)
+        last, rows = hf.scan(lambda c, v: (c * 0.5 + v, c * y[1]), z, hf.asarray(xs))
         (bounded,) = hf.while_loop(lambda v: hf.sum(v) < 50, lambda v: (v + x * x,), (hf.abs(y[0]),), max_iterations=3)
         return last, rows, bounded
 
@@ -172,8 +171,28 @@ def test_branches_and_loops_read_what_is_around_them():
         assert {"If", "Loop", "Scan"} <= set(operators(model))
 
 
-def test_a_scan_over_no_rows_counts_its_steps():
-    compare(lambda x: hf.scan(lambda c, _: (c * 2, c + 1), x, None, length=4), numbers(2))
+def test_the_gradient_of_a_scan_goes_the_other_way():
+    xs = numbers(5, 3)
+
+    @hf.compile
+    def fn(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            last, rows = hf.scan(lambda c, v: (hf.tanh(c * v), c * 2), x, hf.asarray(xs))
+            loss = hf.sum(last) + hf.sum(rows * rows)
+        return tape.gradient(loss, x)
+
+    x = hf.asarray(numbers(3))
+    model = exported(fn, x)
+    assert operators(model).count("Scan") == 2
+    np.testing.assert_allclose(run_model(model, arrays(x))[0], fn(x).numpy(), rtol=1e-5)
+
+
+def test_a_loop_whose_steps_are_known_counts_them():
+    def fn(x: Any) -> Any:
+        return hf.while_loop(lambda i, v: i < 40, lambda i, v: (i + 1, v * 1.1 + 1), (hf.asarray(0), x))[1]
+
+    assert "Loop" in operators(compare(fn, numbers(2)))
 
 
 def test_open_sizes_stay_open():
@@ -181,7 +200,8 @@ def test_open_sizes_stay_open():
     def fn(x: Any) -> Any:
         n = x.shape[0]
         y = hf.concat([hf.reshape(x, (n * 2, -1)), hf.zeros((n, 3))])
-        return y[1 : 2 * n], x[::-1], hf.arange(n) * 2, hf.sum(x) / n, hf.var(x, axis=0), x[: n // 2] * (1 / n), hf.eye(n)
+        half = x[: n // 2] * (1 / n)
+        return y[1 : 2 * n], x[::-1], hf.arange(n) * 2, hf.sum(x) / n, hf.var(x, axis=0), half, hf.eye(n)
 
     for size in (4, 7):
         fn(hf.asarray(numbers(size, 6)))
@@ -204,7 +224,7 @@ def test_a_size_that_must_be_known_is_an_error():
         fn(hf.asarray(numbers(size)))
     graph = fn.graph(hf.asarray(numbers(7)))
     guards = list(graph.dims.guards)
-    with pytest.raises(hf.errors.ExportError) as raised:
+    with pytest.raises(ExportError) as raised:
         export.model_of(graph)
     assert "roll at" in str(raised.value)
     assert "rolling along an axis of open size" in str(raised.value)
@@ -246,15 +266,13 @@ def test_variables_are_constants_or_inputs():
     assert run_model(model, arrays(*[values.get(name, c) for name in names]))[0].tolist() == [13.0, 24.0]
 
 
-def test_a_graph_made_by_hand_has_its_captures_as_inputs():
+def test_a_graph_made_by_hand_is_a_model_too():
     with hf.Graph("square") as graph:
         x = hf.placeholder((2,), name="x")
         y = x * x
-    del y
-    assert str(graph)
-    traced = hf.compile(lambda x: x).graph(hf.asarray([1.0]))
-    (found,) = run_model(export.model_of(traced), [np.asarray([5.0], np.float32)])
-    assert found.tolist() == [5.0]
+    assert hf.Session(graph).run(y, feed={x: [1.0, 3.0]}).tolist() == [1.0, 9.0]
+    with pytest.raises(ExportError, match="square: the graph has no results"):
+        export.model_of(graph)
 
 
 def test_large_constants_lie_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -278,13 +296,14 @@ def test_all_that_has_no_counterpart_is_named_and_nothing_is_written(tmp_path: P
         z = hf.fft.fft(x)
         return hf.cond(hf.sum(x) > 0, lambda: hf.linalg.inv(y), lambda: hf.sin(y)), hf.real(z)
 
-    with pytest.raises(hf.errors.ExportError) as raised:
+    with pytest.raises(ExportError) as raised:
         fn.graph(hf.asarray(np.eye(2, dtype=np.float32))).to_onnx(tmp_path / "m.onnx")
     text = str(raised.value)
     assert "kinds of operations have no counterpart in ONNX" in text
     assert text.count("inv at ") == 2
-    for line in ("test_onnx.py:", "ONNX has no decompositions of matrices", "ONNX's operators take no complex numbers"):
-        assert line in text
+    assert "test_onnx.py:" in text
+    assert "ONNX has no decompositions of matrices" in text
+    assert "ONNX's operators take no complex numbers" in text
     assert not list(tmp_path.iterdir())
 
 
@@ -293,9 +312,8 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
         raise ImportError(name)
 
     graph = hf.compile(lambda x: x + 1).graph(hf.asarray([1.0]))
-    monkeypatch.setattr(importlib, "import_module", missing)
     monkeypatch.setattr("hybridflow.core.onnx.import_module", missing)
-    with pytest.raises(hf.errors.MissingPackageError, match=r"hybridflow\[onnx\]"):
+    with pytest.raises(MissingPackageError, match=r"hybridflow\[onnx\]"):
         graph.to_onnx(tmp_path / "m.onnx")
 
 
@@ -304,36 +322,25 @@ def test_every_operation_says_what_it_is_in_onnx():
     assert [name for name, op in REGISTRY.items() if op.onnx is default] == []
 
 
-UNMAPPED = {"power": "powers of integers"}
-"""Operations of which some real samples have no counterpart."""
-
-
-def test_every_real_sample_of_a_mapped_operation_is_mapped():
-    missing: set[str] = set()
-    for op in REGISTRY.values():
-        if isinstance(op.samples, No) or isinstance(op.onnx, No) or op.has("dynamic_shape"):
-            continue
-        for sample in list(samples_of(op, 0))[:3]:
-            if isinstance(sample, Sample):
-                calls = [call for call in capture(op, sample) if call.is_real]
-                missing |= {op.name for call in calls if run_exported(call, call.with_residuals()[0]) is None}
-    assert missing <= UNMAPPED.keys()
-
-
 # -- edge cases -----------------------------------------------------------------------------------------------------
 
 OPEN = {
     "signed zeros": "which zero of two ONNX gives is open",
     "subnormal numbers": "runtimes may take them for 0",
+    "long sums are as good as pairwise ones": "the order of a sum is the runtime's",
+    "along any axis": "the order of a sum is the runtime's",
 }
-CASES = [case for case in EDGE_CASES if case.topic not in OPEN and not isinstance(case.expected, type)]
+CASES = [
+    case for case in EDGE_CASES
+    if case.topic not in OPEN and not isinstance(case.expected, type) and case.rule not in OPEN
+]  # fmt: skip
 
 
 def _by_onnx(case: EdgeCase) -> list[np.ndarray[Any, Any]] | None:
     code = eval(f"lambda {', '.join('xy'[: len(case.operands)])}: {case.call}", {"hf": hf})
     try:
-        model = exported(hf.compile(code), *map(hf.asarray, case.operands))
-    except hf.errors.ExportError:
+        model = exported(hf.compile(code, autograph=False), *map(hf.asarray, case.operands))
+    except ExportError:
         return None
     return run_model(model, list(case.operands))
 

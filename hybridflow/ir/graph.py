@@ -203,7 +203,8 @@ class Graph:
                 model; otherwise their present values are part of it.
 
         Raises:
-            ExportError: naming every operation that ONNX has none for, with its line; nothing is written then.
+            ExportError: naming every operation that ONNX has none for, with its line, or a graph without results;
+                nothing is written then.
             MissingPackageError: without the `onnx` package.
         """
         from hybridflow.ir.onnx import to_onnx

@@ -28,6 +28,7 @@ from hybridflow.ops.common import (
     promote,
 )
 from hybridflow.ops.index_keys import normalize_slice, part_of
+from hybridflow.ops.onnx import backwards
 from hybridflow.ops.sizes import normalize_shape
 
 # -- cutting ------------------------------------------------------------------------------------------------------
@@ -122,12 +123,6 @@ def _flip_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 2),), {"axis": 1}, error=ShapeError, text="axis 1 is out of range for 1 dimensions")
 
 
-def _flip_onnx(o: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
-    count = len(axis)
-    backwards = o.ints([np.iinfo(np.int64).min + 1] * count), o.ints(axis), o.ints([-1] * count)
-    return o.Slice(x, o.ints([-1] * count), *backwards) if axis else x
-
-
 @op(
     kernel=lambda x, axis: np.flip(x, axis),
     lower=lambda x, axis: lax.rev(x, axis),
@@ -138,7 +133,7 @@ def _flip_onnx(o: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
     traits=("layout",),
     method="flip",
     ulp=0,
-    onnx=_flip_onnx,
+    onnx=lambda o, x, *, axis: backwards(o, x, axis),
 )
 def flip(x: TensorLike, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
     """Reverse the order of the elements along axes.

@@ -149,6 +149,13 @@ def _whole(item: tuple[Any, Any, Any], size: Any) -> bool:
     return plain and taken == size
 
 
+def backwards(o: Any, x: Any, axis: Sequence[int] = (0,)) -> Any:
+    """Turn the order along axes."""
+    count = len(axis)
+    end = np.iinfo(np.int64).min + 1
+    return o.Slice(x, o.ints([-1] * count), o.ints([end] * count), o.ints(axis), o.ints([-1] * count)) if axis else x
+
+
 def positions(o: Any, shape: Sequence[Any], index: Any) -> Any:
     """Return the row-major positions of the elements that a NumPy index takes, in a constant row."""
     if any(type(size) is Dim for size in shape):

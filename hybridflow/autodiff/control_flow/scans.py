@@ -38,6 +38,7 @@ from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.invariants import rearranged, unchanged
+from hybridflow.ops.onnx import backwards
 
 
 def scan(fn: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:
@@ -385,26 +386,35 @@ def _onnx(
 ) -> Any:
     if counted:
         o.no("ONNX's Scan does not fill up the rows of the steps that there are not")
-    constants, rows = xs[carry + sequences :], len(body.outputs) - carry
+    state, rows, constants = xs[:carry], list(xs[carry : carry + sequences]), xs[carry + sequences :]
     specs = [(f"{'state' if i < carry else 'row'}_{i}", s) for i, s in enumerate(body.input_specs[: carry + sequences])]
     dtypes = [spec.dtype for spec in body.output_specs]
     if sequences:
         graph = o.body(body.name, specs, lambda *values: o.inline(body, [*values, *constants]))
-        return o.emit(
-            "Scan", *xs[: carry + sequences], outputs=len(dtypes), dtypes=dtypes, num_scan_inputs=sequences, body=graph,
-            scan_input_directions=[int(reverse)] * sequences, scan_output_directions=[int(reverse)] * rows or None,
-        )  # fmt: skip
-    if reverse and rows:
-        o.no("ONNX's Loop has no rows in reverse order")
+        rows = [backwards(o, row) for row in rows] if reverse else rows
+        found = o.emit(
+            "Scan", *state, *rows, outputs=len(dtypes), dtypes=dtypes, num_scan_inputs=sequences, body=graph
+        )
+    else:
+        found = _onnx_steps(o, state, constants, body, specs, length)
+    found = found if isinstance(found, tuple) else (found,)
+    return (*found[:carry], *[backwards(o, row) if reverse else row for row in found[carry:]])
+
+
+def _onnx_steps(
+    o: Any, state: Sequence[Any], constants: Sequence[Any], body: Graph, specs: list[Any], length: Any
+) -> Any:
+    """Write a scan of no sequences, which Scan does not take."""
     count, flag = make_spec((), np.dtype(np.int64)), make_spec((), np.dtype(np.bool_))
 
-    def step(number: Any, go: Any, *state: Any) -> list[Any]:
+    def step(number: Any, go: Any, *values: Any) -> list[Any]:
         del number
-        return [go, *o.inline(body, [*state, *constants])]
+        return [go, *o.inline(body, [*values, *constants])]
 
     graph = o.body(body.name, [("step", count), ("go", flag), *specs], step)
     limit = o.reshape(o.size(length), ())
-    return o.emit("Loop", limit, np.asarray(True), *xs[:carry], outputs=len(dtypes), dtypes=dtypes, body=graph)
+    dtypes = [spec.dtype for spec in body.output_specs]
+    return o.emit("Loop", limit, np.asarray(True), *state, outputs=len(dtypes), dtypes=dtypes, body=graph)
 
 
 SCAN = register(

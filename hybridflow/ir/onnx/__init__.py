@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.backend.files import write_bytes
+from hybridflow.core.errors import ExportError, message
 from hybridflow.core.node import Node
 from hybridflow.core.onnx import onnx_module
 from hybridflow.core.tensor import Tensor
@@ -23,6 +24,11 @@ LARGEST = 1 << 30
 
 def model_of(graph: Graph, *, as_inputs: bool = False) -> Any:
     """Return a graph as an ONNX `ModelProto`; see `Graph.to_onnx`."""
+    if not graph.outputs:
+        raise ExportError(
+            message(f"to_onnx: {graph.name}: the graph has no results",
+                    hint="A graph made by hand computes what a session fetches; export a compiled function's.")
+        )  # fmt: skip
     values: Mapping[Node, Any] = {} if as_inputs else graph.captured
     arrays = {node: _array(value) for node, value in values.items()}
     return Writer(graph, arrays, graph.output_names).model()
