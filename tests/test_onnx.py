@@ -286,7 +286,7 @@ def test_large_constants_lie_beside_the_file(tmp_path: Path, monkeypatch: pytest
     np.testing.assert_allclose(found[0], numbers(2, 64) @ w.numpy(), rtol=1e-5, atol=1e-5)
 
 
-# -- what has no counterpart --------------------------------------------------------------------------------------------
+# -- what has no counterpart -------------------------------------------------------------------------------------
 
 
 def test_all_that_has_no_counterpart_is_named_and_nothing_is_written(tmp_path: Path):

@@ -48,6 +48,15 @@ def _int_of_sizes(x: Any, *, axes: Any) -> Any:
     return make_spec(tuple([int(x.shape[axis]) * 1 for axis in reversed(axes)]), x.dtype)
 
 
+def _onnx_without_nan(o: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
+    return o.ReduceMax(o.Where(o.IsNaN(x), -np.inf, x) if x.dtype.kind == "f" else x, o.ints(axis), keepdims=keepdims)
+
+
+def _onnx_without_cast(o: Any, x: Any, *, dtype: Any) -> Any:
+    x.dtype = dtype
+    return o.Identity(x)
+
+
 FAULTS = {
     "coefficient off by 0.1 % against differences": (
         "vjp_is_finite_difference",
@@ -153,6 +162,15 @@ FAULTS = {
         "trait matrix_product does not hold",
     ),
     "false unit_zero": ("traits_hold", broken("add", traits=frozenset({"unit_zero"})), "unit_zero does not hold"),
+    "ONNX of another axis": (
+        "onnx_is_kernel",
+        broken("softmax", onnx=lambda o, x, *, axis: o.Softmax(x, axis=0)),
+        "the ONNX model and the kernel differ",
+    ),
+    "ONNX of swapped operands": ("onnx_is_kernel", broken("subtract", onnx=lambda o, a, b: b - a), "kernel differ"),
+    "ONNX that rounds another way": ("onnx_is_kernel", broken("floor_divide", onnx="Div"), "the kernel differ"),
+    "ONNX that forgets NaN": ("onnx_is_kernel", broken("max", onnx=_onnx_without_nan), "the kernel differ"),
+    "ONNX without a cast": ("onnx_is_kernel", broken("astype", onnx=_onnx_without_cast), "ONNX model is not valid"),
     "false unit_one": ("traits_hold", broken("add", traits=frozenset({"unit_one"})), "unit_one does not hold"),
 }
 
@@ -174,7 +192,8 @@ def test_the_sound_record_passes(fault: tuple[str, str]):
 
 def test_every_check_has_a_planted_fault():
     planted = {check for check, _, _ in FAULTS.values()}
-    assert set(CALL_CHECKS) - planted == {"symbolic_trace_is_real"}  # planted below, in a public function
+    # Planted below, in a public function and in the record that it binds.
+    assert set(CALL_CHECKS) - planted == {"symbolic_trace_is_real", "onnx_keeps_open_sizes"}
 
 
 def test_a_public_function_that_fixes_sizes_is_caught():
@@ -190,6 +209,20 @@ def test_a_public_function_that_fixes_sizes_is_caught():
     (call, *_) = capture(op, Sample((np.ones((2, 3), np.float32),)))
     with pytest.raises(CheckError, match="a trace with symbolic sizes gives another output 0"):
         CALL_CHECKS["symbolic_trace_is_real"](call)
+
+
+def test_an_onnx_column_that_is_wrong_of_open_sizes_is_caught(monkeypatch: pytest.MonkeyPatch):
+    record = REGISTRY["flip"]
+    build: Any = record.onnx
+
+    def column(o: Any, x: Any, *, axis: Any) -> Any:
+        return build(o, x, axis=axis) if all(type(size) is int for size in x.shape) else o.Identity(x)
+
+    (call, *_) = capture(record, Sample((np.arange(6, dtype=np.float32).reshape(2, 3),)))
+    monkeypatch.setattr(record, "onnx", column)
+    CALL_CHECKS["onnx_is_kernel"](call)
+    with pytest.raises(CheckError, match="an ONNX model with symbolic sizes gives another output 0"):
+        CALL_CHECKS["onnx_keeps_open_sizes"](call)
 
 
 def _bad(name: str, bad: Bad) -> Op:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from hybridflow.core.dims import same_size
+from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.op import Bad, Sample, op, public_names
@@ -149,6 +149,8 @@ def _embed_samples(rng: np.random.Generator) -> Any:
 def _embed_onnx(o: Any, x: Any, *, rows: Any, columns: Any, offset: int) -> Any:
     shape = (*x.shape[:-1], rows, columns)
     row, column = _start(offset)
+    if type(x.shape[-1]) is Dim:
+        o.no("a diagonal of open size has none")
     diagonal = np.arange(x.shape[-1])
     places = positions(o, shape, (..., row + diagonal, column + diagonal))
     return scattered(o, zeros(o, shape, x.dtype), places, x, shape)

@@ -36,8 +36,9 @@ def check_op(op: Any, *, seed: int = 0) -> None:
     """Run every automatic check of an op on its own samples.
 
     The NumPy kernel and the lowering must agree, and with float64; `infer` must be right, with symbolic sizes too; the
-    gradient rule must give central differences, `jax.vjp` of the lowering and jax's second order; what the record
-    says of saved values, traits, FLOPs and methods must hold; and the bad samples must raise their errors.
+    gradient rule must give central differences, `jax.vjp` of the lowering and jax's second order; where the
+    `onnx` package is installed, its evaluator must give the kernel's result; what the record says of saved values,
+    traits, FLOPs and methods must hold; and the bad samples must raise their errors.
 
     Args:
         op: the op's public function, or its record.

@@ -12,13 +12,16 @@ from warnings import catch_warnings, simplefilter
 import jax.numpy as jnp
 import numpy as np
 
+from hybridflow.core.dims import Dim
+from hybridflow.core.dispatch import run_raw
 from hybridflow.core.errors import ExportError
 from hybridflow.core.node import make_node
 from hybridflow.core.onnx import onnx_module
 from hybridflow.core.op import No
+from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, input_node
 from hybridflow.ir.onnx import model_of
-from hybridflow.testing.calls import Array, Attrs, Call, as_tuple, difference
+from hybridflow.testing.calls import Array, Attrs, Call, as_tuple, difference, trace_sample
 from hybridflow.testing.checks import allowance, call_check, fail, rounds
 
 
@@ -49,6 +52,32 @@ def onnx_is_kernel(call: Call) -> None:
             fail(call, f"the ONNX model and the kernel differ in output {index}: {text}")
 
 
+@call_check
+def onnx_keeps_open_sizes(call: Call) -> None:
+    """A model of the sample's trace with symbolic sizes gives what that trace computes."""
+    if isinstance(call.op.onnx, No) or find_spec("onnx") is None:
+        return
+    traced = trace_sample(call.op, call.sample, symbolic=True)
+    if not any(type(size) is Dim for spec in traced.graph.input_specs for size in spec.shape):
+        return
+    try:
+        model = model_of(traced.graph)
+    except ExportError:
+        return
+    found = run_model(model, traced.arrays)
+    expected = evaluate(
+        traced.graph, traced.arrays, lambda node, xs, attrs: run_raw(node.op, [np.asarray(x) for x in xs], attrs)
+    )
+    for index, (a, y) in enumerate(zip(found, expected, strict=True)):
+        b = np.asarray(y)
+        allowed = 0.0
+        if rounds(b.dtype):  # the calls of the trace are judged one by one
+            allowed = 512 * float(jnp.finfo(b.dtype).eps) * float(np.max(np.abs(b), initial=1.0, where=np.isfinite(b)))
+        text = difference(a, b, allowed, signs=False)
+        if text is not None:
+            fail(call, f"an ONNX model with symbolic sizes gives another output {index}: {text}")
+
+
 def run_exported(call: Call, attrs: Attrs) -> tuple[Array, ...] | None:
     """Export a call and run the model; None where the column says that there is none."""
     nodes = [input_node(spec, f"x{index}") for index, spec in enumerate(call.specs)]
@@ -59,7 +88,11 @@ def run_exported(call: Call, attrs: Attrs) -> tuple[Array, ...] | None:
         model = model_of(graph)
     except ExportError:
         return None
-    return tuple(run_model(model, call.inputs))
+    invalid = onnx_module("checker").ValidationError, onnx_module("shape_inference").InferenceError
+    try:
+        return tuple(run_model(model, call.inputs))
+    except invalid as error:
+        return fail(call, f"the ONNX model is not valid: {error}")
 
 
 def run_model(model: Any, inputs: Sequence[Array]) -> list[Array]:

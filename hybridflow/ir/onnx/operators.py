@@ -100,6 +100,8 @@ class Operators:
             dtypes: the results' dtypes, if the operator's schema does not tell them.
             **attributes: its attributes.
         """
+        if any(is_open(one) for value in attributes.values() if isinstance(value, list | tuple) for one in value):
+            self.no(f"its {name} takes no sizes that are left open")
         schema = _schema(name)
         formals = _formals(schema.inputs, len(inputs))
         values = [

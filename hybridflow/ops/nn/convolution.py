@@ -289,7 +289,7 @@ def _transposed_onnx(
 ) -> Any:  # fmt: skip
     """Write the operation that `conv_transpose` is as ConvTranspose."""
     axes = spatial_axes("conv", g.ndim, channels_last)
-    window = [kernel.shape[axis] for axis in _window_axes(g.ndim, channels_last)]
+    window = tuple([kernel.shape[axis] for axis in _window_axes(g.ndim, channels_last)])
     if any(type(size) is Dim for size in (*[g.shape[i] for i in axes], *[shape[i] for i in axes], *window)):
         o.no("a transposed convolution of open spatial size has none")
     low, high = [one for one, _ in padding], [one for _, one in padding]
