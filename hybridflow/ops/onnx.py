@@ -50,7 +50,7 @@ def any_true(o: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool) -> Any:
     return o.Greater(o.ReduceSum(o.cast(x, np.int32), o.ints(axis), keepdims=int(keepdims)), 0) if axis else x
 
 
-def extremum(name: str) -> Builder:
+def kept_nan(name: str) -> Builder:
     """Return the builder of a reduction to the largest or smallest element, among which NaN is kept."""
 
     def build(o: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool) -> Any:

@@ -32,7 +32,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.host_rows import extremum, spread
 from hybridflow.ops.jax_rule import rule_from_lowering
-from hybridflow.ops.onnx import any_true, extremum, reduction
+from hybridflow.ops.onnx import any_true, kept_nan, reduction
 from hybridflow.ops.sizes import (
     Axes,
     Axis,
@@ -281,7 +281,7 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
     samples=_extremum_samples,
     method="max",
     ulp=0,
-    onnx=extremum("ReduceMax"),
+    onnx=kept_nan("ReduceMax"),
 )
 def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Find the largest element along axes.
@@ -319,7 +319,7 @@ def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tenso
     samples=_extremum_samples,
     method="min",
     ulp=0,
-    onnx=extremum("ReduceMin"),
+    onnx=kept_nan("ReduceMin"),
 )
 def min(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Find the smallest element along axes.

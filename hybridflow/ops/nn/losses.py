@@ -32,8 +32,8 @@ from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.nn.labels import check_labels, one_hot
 from hybridflow.ops.nn.softmax import lower_spread
-from hybridflow.ops.summation import add_up
 from hybridflow.ops.onnx import log_1p
+from hybridflow.ops.summation import add_up
 
 # -- softmax cross-entropy ----------------------------------------------------------------------------------------
 
