@@ -169,7 +169,7 @@ def test_integers_that_retrace():
     assert kinds(scaled, (X, 1), (X, 2), (X, 3)) == ["retrace"]
     assert kinds(scaled, (X, 1), (X, 2)) == []
     assert kinds(scaled, (X, 1.0), (X, 2.0), (X, 3.0)) == []
-    assert kinds(scaled, (X, 1), (hf.zeros((32, 32)), 2), (hf.zeros((16, 16)), 3)) == []
+    assert kinds(scaled, (X, 1), (hf.zeros((72, 72)), 2), (hf.zeros((80, 80)), 3)) == []
 
 
 def test_an_integer_argument_names_its_call():
@@ -219,8 +219,98 @@ def test_python_in_loops_and_beside_them():
 def test_functions_too_small_to_compile():
     small, large = hf.zeros(16), hf.zeros((512, 512))
     assert kinds(lambda x: x * 2 + 1, (small,)) == ["tiny"]
+    assert kinds(lambda x, y: hf.sqrt(x * x + y * y), (small, small)) == ["tiny"]
+    assert kinds(lambda x: x * 2 + 1, (small,), (hf.zeros(17),), (hf.zeros(18),)) == ["tiny"]
     assert kinds(lambda x: x * 2 + 1, (large,)) == []
     assert kinds(lambda x: hf.sum(hf.tanh(x * 2 + 1)) * x, (small,)) == []
+
+
+def layer(x, *_):
+    return hf.tanh(x @ x) * hf.sin(x) + hf.cos(x) + x
+
+
+def branching(x, rate):
+    return layer(x) if rate > 0.1 else x + layer(x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "argument", "said"),
+    [
+        (layer, lambda i: f"step {i}", "another Python value"),
+        (layer, lambda i: object(), "another Python value"),
+        (lambda x, fn: layer(fn(x)), lambda i: lambda x: x, "another Python value"),
+        (branching, lambda i: 0.1 * i, "the code needs the number"),
+        (lambda x, n: layer(x) * n["n"][0], lambda i: {"n": (i, "a")}, "n['n'][0] is a Python integer"),
+        (lambda x, xs: sum(xs, layer(x)), lambda i: [X] * i, "structure of the arguments"),
+        (lambda x, y: hf.sum(layer(y)) + layer(x), lambda i: hf.ones((i + 2, i + 2)), "4 shapes"),
+    ],
+)
+def test_what_is_traced_at_every_call(fn, argument, said):
+    compiled = hf.compile(fn, dynamic=False)
+    for i in range(4):
+        compiled(X, argument(i))
+    (found,) = compiled.explain().advice
+    assert found.kind == "retrace"
+    assert said in found.text
+    assert "4 traces" in found.text
+    assert found.line == f"{__file__}:{test_what_is_traced_at_every_call.__code__.co_firstlineno + 15}"
+    # Modes, each of them called again and again, are what traces are for.
+    modes = hf.compile(fn, dynamic=False)
+    values = [argument(i) for i in range(4)]
+    if "integer" not in said:
+        for _ in range(5):
+            for value in values:
+                modes(X, value)
+        assert modes.explain().advice == ()
+    few = hf.compile(fn, dynamic=False)
+    few(X, values[0]), few(X, values[1])
+    assert few.explain().advice == ()
+
+
+def test_open_sizes_are_no_retraces():
+    compiled = hf.compile(layer)
+    for size in range(2, 9):
+        compiled(hf.ones((size, size)))
+    assert compiled.explain().advice == ()
+
+
+def test_numpy_numbers_are_doubles():
+    assert kinds(lambda x: layer(x * np.sqrt(2.0)), (X,)) == ["float64"]
+    assert kinds(lambda x: layer(x * float(np.sqrt(2.0))), (X,)) == []
+    assert kinds(lambda x: layer(x * np.float32(2.0)), (X,)) == []
+    compiled = hf.compile(lambda x: layer(x * np.sqrt(2.0)))
+    compiled(X)
+    assert "float(...)" in compiled.explain().advice[0].hint
+
+
+def test_doubles_in_loops_and_casts_that_were_written():
+    double = np.full(64, 2.0)
+    single = double.astype(np.float32)
+
+    def scanned(array):
+        def body(carry, row):
+            return layer(carry) + hf.astype(row * array, hf.float32), None
+
+        return lambda x: hf.scan(body, x, hf.stack([x, x]))[0]
+
+    assert kinds(scanned(double), (X,)) == ["float64"]
+    assert kinds(scanned(single), (X,)) == []
+    assert kinds(lambda x: hf.sum(hf.astype(layer(x), hf.float64) * double), (X,)) == []
+    assert kinds(lambda x: hf.sum(layer(x) * double), (X,)) == ["float64"]
+
+
+def test_python_in_loops_of_python():
+    def printing(times):
+        def fn(x):
+            for _ in range(times):
+                x = layer(x)
+                hf.print(hf.sum(x))
+            return x
+
+        return fn
+
+    assert kinds(printing(4), (X,)) == ["host"]
+    assert kinds(printing(1), (X,)) == []
 
 
 def test_advice_is_printed_and_shown_in_notebooks():

@@ -257,6 +257,19 @@ def nested_graphs(node: Node) -> list[Graph]:
     return [graph for value in node.attrs.values() for graph in graphs_in(value)] if node.op.has("nested") else []
 
 
+def graphs_of(graph: Graph) -> list[Graph]:
+    """Return a graph and those nested in it, each once."""
+    found = {graph: None}
+    waiting = [graph]
+    while waiting:
+        for node in waiting.pop().nodes:
+            for inner in nested_graphs(node) if "nested" in node.op.traits else ():
+                if inner not in found:
+                    found[inner] = None
+                    waiting.append(inner)
+    return list(found)
+
+
 def plain_attrs(node: Node) -> dict[str, Any]:
     """Return the attributes of a node that hold no graphs."""
     return {name: value for name, value in node.attrs.items() if not any(True for _ in graphs_in(value))}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hybridflow.core.node import Node, Where, is_gradient, where_file_line
 from hybridflow.ir.costs import node_costs
 from hybridflow.ir.fusion import OUTLINED, TIED
-from hybridflow.ir.graph import Graph, nested_graphs
+from hybridflow.ir.graph import Graph, graphs_of
 from hybridflow.passes.recompute import Recomputed
 
 
@@ -28,7 +28,7 @@ class Outlined(NamedTuple):
 
 def outlined_in(graph: Graph) -> tuple[Outlined, ...]:
     """Return the graphs that a graph calls."""
-    calls = Counter(node.attrs["graph"] for one in _distinct(graph) for node in one.nodes if node.op is OUTLINED)
+    calls = Counter(node.attrs["graph"] for one in graphs_of(graph) for node in one.nodes if node.op is OUTLINED)
     return tuple([Outlined(_first(inner), len(inner.nodes), count) for inner, count in calls.items()])
 
 
@@ -38,7 +38,7 @@ def _first(graph: Graph) -> Where | None:
 
 def recomputed_in(graph: Graph) -> tuple[Recomputed, ...]:
     """Return what a graph computes again for its checkpoints, per line of the user's code."""
-    again = {node for one in _distinct(graph) for node in _second_runs(one)}
+    again = {node for one in graphs_of(graph) for node in _second_runs(one)}
     found: defaultdict[tuple[str, int] | None, list[tuple[Node, int]]] = defaultdict(list)
     if again:
         for one in node_costs(graph, graph.dims.hints):
@@ -60,16 +60,3 @@ def _second_runs(graph: Graph) -> list[Node]:
         if node.op is TIED or (reached and forward):
             reached[node] = None
     return [node for node in reached if node.op is not TIED]
-
-
-def _distinct(graph: Graph) -> list[Graph]:
-    """Return a graph and those nested in it, each once."""
-    found = {graph: None}
-    waiting = [graph]
-    while waiting:
-        for node in waiting.pop().nodes:
-            for inner in nested_graphs(node) if "nested" in node.op.traits else ():
-                if inner not in found:
-                    found[inner] = None
-                    waiting.append(inner)
-    return list(found)

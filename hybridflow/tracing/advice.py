@@ -12,16 +12,18 @@ from hybridflow.core.dims import evaluate
 from hybridflow.core.dtypes import complex128, float32, float64
 from hybridflow.core.node import Edge, Node, format_where
 from hybridflow.ir.costs import bodies, moves_nothing, node_costs
-from hybridflow.ir.graph import CONSTANT, INPUT, Graph
+from hybridflow.ir.graph import CONSTANT, INPUT, Graph, graphs_of
 from hybridflow.tracing.explain import Change, TraceRecord
 from hybridflow.tracing.trace import Trace
 
 HUGE = 1 << 20
 """From so many bytes on a constant in a graph is worth a word."""
-SMALL_BYTES, SMALL_FLOPS, FEW = 1 << 16, 100_000, 2
+SMALL_BYTES, SMALL_FLOPS, FEW = 1 << 16, 100_000, 4
 """Up to so many bytes moved, operations of arithmetic and nodes, a call costs more than what it computes."""
-RETRACES = 3
-"""So many traces that differ in one Python number only are worth a word."""
+RETRACES, MODES = 3, 4
+"""So many traces that differ in one Python integer only, or in one other thing, are worth a word."""
+ROUND_TRIPS = 3
+"""So many calls of Python by one line, outside of loops, are worth a word."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +46,20 @@ class Advice:
         return f"advice at {_short(self.line)}: {self.text}\n    {self.hint}"
 
 
-def advice_on(records: Sequence[TraceRecord], traces: Iterable[Trace]) -> tuple[Advice, ...]:
+def advice_on(records: Sequence[TraceRecord], traces: Iterable[Trace], reused: int = 0) -> tuple[Advice, ...]:
     """Return advice on a compiled function.
 
     Args:
         records: of all its traces.
         traces: those that are still in its cache.
+        reused: how many calls found one of several traces.
     """
-    found = dict.fromkeys(_on_retraces(records))
+    found: dict[tuple[str, str | None], Advice] = {}
     for trace in traces:
         for rule in _RULES:
-            found.update(dict.fromkeys(rule(trace.raw_graph)))
-    return tuple(found)
+            for one in rule(trace.raw_graph):
+                found.setdefault((one.kind, one.line), one)  # what other traces say of a line is the same
+    return *_on_retraces(records, reused), *found.values()
 
 
 def _short(line: str | None) -> str:
@@ -65,30 +69,77 @@ def _short(line: str | None) -> str:
 # -- traces -------------------------------------------------------------------------------------------------------
 
 
-def _on_retraces(records: Sequence[TraceRecord]) -> Iterator[Advice]:
-    """Find Python integers that give a new trace at every value."""
-    alone: Counter[str] = Counter()
+def _on_retraces(records: Sequence[TraceRecord], reused: int) -> Iterator[Advice]:
+    """Find what gives a new trace at nearly every call."""
+    counts: Counter[str] = Counter()
     last: dict[str, tuple[Change, TraceRecord]] = {}
     for record in records:
-        if len(record.changes) == 1:
-            change = record.changes[0]
-            if _is_int(change.before) and _is_int(change.after):
-                alone[change.argument] += 1
-                last[change.argument] = change, record
-    for argument, count in alone.items():
-        if count + 1 >= RETRACES:
-            change, record = last[argument]
-            read = _read_at(argument, record)
-            spent = sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms for one in records)
-            yield Advice(
-                "retrace",
-                f"{argument} is a Python integer, and {count + 1} values of it made {count + 1} traces "
-                f"(the last one {change.before} -> {change.after}); tracing and compiling took {spent / 1e3:.2g} s",
-                f"Pass {argument} as a tensor, hf.asarray({argument}), where no shape depends on it."
-                if read is None
-                else f"Keep {argument} in a hf.Variable, or pass it as a tensor, where no shape depends on it.",
-                read or record.call_site,
-            )
+        kinds = {_kind(change) for change in record.changes}
+        if len(kinds) > 1:
+            continue  # none of them alone is the reason
+        for change in record.changes:
+            name = "" if _kind(change) == "structure" else change.argument
+            counts[name] += name not in last or last[name][1] is not record
+            last[name] = change, record
+    for name, count in counts.items():
+        change, record = last[name]
+        kind, traces = _kind(change), count + 1
+        if kind == "type" or traces < RETRACES or (kind != "integer" and (traces < MODES or reused >= traces)):
+            continue
+        read = _read_at(change.argument, record)
+        said, hint = _WORDS[kind]
+        if kind == "integer" and read is not None:
+            hint = "Keep {0} in a hf.Variable, or pass it as a tensor, where no shape depends on it."
+        spent = sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms for one in records)
+        yield Advice(
+            "retrace",
+            f"{said.format(change.argument, traces)} made {traces} traces (the last one {change.before} -> "
+            f"{change.after}); tracing and compiling took {spent / 1e3:.2g} s",
+            hint.format(change.argument),
+            read or record.call_site,
+        )
+
+
+_WORDS = {
+    "integer": (
+        "{0} is a Python integer, and {1} values of it",
+        "Pass {0} as a tensor, hf.asarray({0}), where no shape depends on it.",
+    ),
+    "float": (
+        "the code needs the number that {0} is, and {1} values of it",
+        "Pass it as a tensor, hf.asarray({0}), and let conditions be on tensors.",
+    ),
+    "shape": (
+        "{0} came in {1} shapes, which",
+        "Let sizes be open: dynamic='auto', or an input_signature with None; or pad to a few sizes.",
+    ),
+    "structure": (
+        "the structure of the arguments was another one {1} times, at {0} among others, which",
+        "Stack what there are many of into one tensor, or pad to a few lengths.",
+    ),
+    "value": (
+        "{0} was another Python value {1} times, which",
+        "Make it once outside and pass the same object; what is made at every call is new to the cache.",
+    ),
+}
+"""What is said of each kind of change, and the next step: ``{0}`` is what changed, ``{1}`` how many traces it made."""
+_SPEC = re.compile(r"([a-z]+\d*)\[([^\]]*)\]")
+
+
+def _kind(change: Change) -> str:
+    """Return of which kind a change is."""
+    before, after = change.before, change.after
+    if "absent" in (before, after) or change.argument == "structure":
+        return "structure"
+    if _is_int(before) and _is_int(after):
+        return "integer"
+    specs = _SPEC.match(before), _SPEC.match(after)
+    if specs[0] is not None and specs[1] is not None:
+        one, other = specs[0], specs[1]
+        return "shape" if (one[1], one[2].count(",")) == (other[1], other[2].count(",")) else "type"
+    if specs != (None, None) or before.startswith("Variable") or after.startswith("Variable"):
+        return "type"
+    return "float" if before.startswith("float ") and after.startswith("float ") else "value"
 
 
 def _is_int(text: str) -> bool:
@@ -108,25 +159,38 @@ def _read_at(name: str, record: TraceRecord) -> str | None:
 
 
 def _on_float64(graph: Graph) -> Iterator[Advice]:
-    """Find where float64 from outside makes what was float32 float64 too."""
+    """Find where float64 makes what was float32 float64 too, without being asked to."""
+    for one in graphs_of(graph):
+        found = next(_on_float64_in(one), None)
+        if found is not None:
+            yield found  # what follows follows from it
+            return
+
+
+def _on_float64_in(graph: Graph) -> Iterator[Advice]:
     wide = (float64, complex128)
-    sources = [node for node in _sources(graph) if node.spec().dtype in wide and node.spec().shape]
-    for source in sources:
+    for source in [node for node in _sources(graph) if node.spec().dtype in wide]:
         reached = _reached(graph, source)
         for node in graph.nodes:
-            widened = [edge for edge in node.inputs if edge is not None and _is_widened(edge)]
+            widened = [edge for edge in node.inputs if edge is not None and _is_widened(edge, node)]
             if widened and any(edge is not None and edge[0] in reached for edge in node.inputs):
-                name = source.attrs.get("name") if source.op is INPUT else "an array"
+                name = source.attrs.get("name") if source.op is INPUT else _constant_name(source)
                 narrow = widened[0][0].inputs[0]
                 assert narrow is not None
                 yield Advice(
                     "float64",
                     f"{name} is {source.spec()} and meets {narrow[0].spec(narrow[1])}: {node.op.name} and what follows "
                     f"are computed in float64, with twice the memory and half the speed or less",
-                    "Make it float32 if that is not meant: hf.asarray(..., dtype=hf.float32).",
+                    "Make it float32 if that is not meant: hf.asarray(..., dtype=hf.float32)."
+                    if source.spec().shape
+                    else "Make it a Python number, float(...), which takes the tensor's dtype, if that is not meant.",
                     node.location,
                 )
                 return
+
+
+def _constant_name(source: Node) -> str:
+    return "an array" if source.spec().shape else "a NumPy number"
 
 
 def _sources(graph: Graph) -> Iterator[Node]:
@@ -134,8 +198,11 @@ def _sources(graph: Graph) -> Iterator[Node]:
     yield from [node for node in graph.nodes if node.op is CONSTANT]
 
 
-def _is_widened(edge: Edge) -> bool:
+def _is_widened(edge: Edge, reader: Node) -> bool:
+    """Whether an operation's input was float32, and only that operation made it float64."""
     node = edge[0]
+    if node.where is None or reader.where is None or node.where[:2] != reader.where[:2]:
+        return False  # somebody wrote that cast
     before = node.inputs[0] if node.op.name == "astype" and node.inputs else None
     return before is not None and node.spec().dtype == float64 and before[0].spec(before[1]).dtype == float32
 
@@ -162,22 +229,34 @@ def _on_constants(graph: Graph) -> Iterator[Advice]:
 
 
 def _on_host_calls(graph: Graph) -> Iterator[Advice]:
-    """Find calls of Python in the bodies of loops."""
+    """Find calls of Python in the bodies of loops, and those that a loop of Python repeats."""
     for node in graph.nodes:
         for body in bodies(node, graph.dims.hints) or ():
             if body.alternative:
                 yield from _on_host_calls(body.graph)
             elif body.times is None or evaluate(body.times, graph.dims.hints) > 1:
                 for inner in body.graph.walk():
-                    if "effect" in inner.op.traits and "random" not in inner.op.traits:
+                    if _calls_python(inner):
                         often = "each step" if body.times is None else f"each of {body.times} steps"
                         yield Advice(
                             "host",
                             f"{inner.op.name} leaves the program for Python in {often} of the loop at "
                             f"{_short(format_where(node.where))}, and the loop waits for it",
-                            "Collect the values in the loop and handle them after it.",
+                            _COLLECT,
                             inner.location,
                         )
+    repeated = Counter((node.op.name, node.location) for node in graph.nodes if _calls_python(node))
+    for (name, line), times in repeated.items():
+        if times >= ROUND_TRIPS:
+            text = f"{name} leaves the program for Python {times} times in a call, and what follows waits for it"
+            yield Advice("host", text, _COLLECT, line)
+
+
+_COLLECT = "Collect the values in the loop and handle them after it."
+
+
+def _calls_python(node: Node) -> bool:
+    return "effect" in node.op.traits and "random" not in node.op.traits
 
 
 def _on_tiny(graph: Graph) -> Iterator[Advice]:

@@ -455,7 +455,7 @@ class CompiledFunction(Generic[P, R]):
 
     def explain(self) -> Explanation:
         """Return what was traced, why and at what cost: a printable sequence of records."""
-        return Explanation(self._name, self._records, advice_on(self._records, self._traces))
+        return Explanation(self._name, self._records, advice_on(self._records, self._traces, self._hits))
 
     def graph(self, *args: P.args, **kwargs: P.kwargs) -> Graph:
         """Return the graph, after the passes, that a call with these arguments runs (tracing it if needed)."""
