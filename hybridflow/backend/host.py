@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextvars
+import ctypes
+import platform
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -69,3 +74,44 @@ def run_quietly(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if "cannot enter context" not in str(error):
             raise
     return quiet_runner()(kernel, *args, **kwargs)
+
+
+_FLUSHES = 0x8040
+"""Of the control word of x86-64's vector unit: subnormal results become zero, subnormal operands count as zero."""
+
+
+class _FloatingPoint(ctypes.Structure):
+    """The C library's `fenv_t` on x86-64: seven words of the old unit, and the control word of the vector unit."""
+
+    _fields_ = (("old_unit", ctypes.c_uint32 * 7), ("control", ctypes.c_uint32))
+
+
+@cache
+def _environment_functions() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """Return the C library's functions to get and set a thread's floating-point environment, where they are known."""
+    if sys.platform != "linux" or platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc":
+        return None
+    library = ctypes.CDLL("libm.so.6")
+    return library.fegetenv, library.fesetenv
+
+
+def can_flush_subnormals() -> bool:
+    """Whether `subnormals_flushed` works on this machine."""
+    return _environment_functions() is not None
+
+
+@contextmanager
+def subnormals_flushed() -> Generator[None, None, None]:
+    """Compute with subnormal numbers as zero in this thread, as XLA's threads do, inside a ``with`` block."""
+    functions = _environment_functions()
+    assert functions is not None, "ask can_flush_subnormals first"
+    get, put = functions
+    before, inside = _FloatingPoint(), _FloatingPoint()
+    get(ctypes.byref(before))
+    get(ctypes.byref(inside))
+    inside.control |= _FLUSHES
+    put(ctypes.byref(inside))
+    try:
+        yield
+    finally:
+        put(ctypes.byref(before))

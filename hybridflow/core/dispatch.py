@@ -23,6 +23,8 @@ from hybridflow.core.node import FOREVER, Edge, Node, next_sequence, user_place
 from hybridflow.core.op import No, Op, Stops
 from hybridflow.core.tensor import Tensor, describe, host_array, leak_text, make_tensor
 
+ANY_DTYPE = frozenset({"layout", "random"})
+"""Traits of ops whose kernels are good at low precision too: they move elements, or leave their numbers to XLA."""
 _new = object.__new__
 _ndarray = np.ndarray
 _NO_ATTRS: dict[str, Any] = {}
@@ -195,7 +197,7 @@ def execute(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple[
             good = good and type(value) is _ndarray
         number = value.dtype.num
         dtypes = dtypes << 10 | number
-        if good and number in LOW_PRECISION and "layout" not in op.traits:
+        if good and number in LOW_PRECISION and ANY_DTYPE.isdisjoint(op.traits):
             good = False
     if not good or not (values or default_is_host()):
         return _run_lowered(op, inputs, values, attrs), values, "xla"

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hybridflow.backend.host import subnormals_flushed
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, int32, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, No, Sample, Saves, Stops, op
+from hybridflow.core.op import Bad, Sample, Saves, Stops, op
+from hybridflow.ops.blocks import drawn, each_for_itself, mapped, parts, rows_of
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -36,12 +38,13 @@ from hybridflow.ops.draws import (
     working_dtype,
 )
 from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.linalg import lapack
+from hybridflow.ops.linalg.common import hermitian_part
 from hybridflow.ops.onnx import DRAWS
+from hybridflow.ops.ordered import count_not_above, halved_sum, scanned_sum
 from hybridflow.ops.rejection import binomial_draw, log_gamma_draw, poisson_draw, unfolded
 from hybridflow.ops.sizes import Shape
 from hybridflow.ops.threefry import random_bits
-
-_NO_KERNEL = No("a draw runs as XLA runs it, so that its bits are the compiled ones")
 
 
 def _infer(name: str, ends: int = 0) -> Callable[..., TensorSpec]:
@@ -123,7 +126,7 @@ def _standard_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=each_for_itself(_standard_lower),
     lower=_standard_lower,
     infer=_infer("random"),
     vjp=Stops("a draw does not depend on its generator's state in a differentiable way"),
@@ -157,7 +160,7 @@ def _two_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=each_for_itself(_lognormal_lower),
     lower=_lognormal_lower,
     infer=_infer("lognormal"),
     vjp=rule_from_lowering("random_lognormal"),
@@ -188,7 +191,7 @@ def _gamma_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=each_for_itself(_gamma_lower),
     lower=_gamma_lower,
     infer=_infer("gamma"),
     vjp=rule_from_lowering("random_gamma"),
@@ -216,15 +219,47 @@ def _dirichlet_lower(state: Any, concentration: Any, *, shape: Shape, dtype: Any
     alpha = broadcast_lowered(lax.convert_element_type(concentration, working), full)
     # By logarithms, since draws of a small concentration underflow.
     logs = log_gamma_draw(state, alpha)
-    weights = lax.abs(lax.exp(logs - lax.stop_gradient(jnp.max(logs, axis=-1, keepdims=True))))
-    return lax.convert_element_type(weights / jnp.sum(weights, axis=-1, keepdims=True), dtype)
+    weights = _exponentials(logs - lax.stop_gradient(jnp.max(logs, axis=-1, keepdims=True)))
+    return lax.convert_element_type(_shares(jnp, weights), dtype)
 
 
-def _dirichlet_infer(state: TensorSpec, concentration: TensorSpec, *, shape: Shape, dtype: Any) -> TensorSpec:
+def _shares(xp: Any, weights: Any) -> Any:
+    """Return weights over their sum, by its inverse, as XLA would; shares that XLA would flush to 0 are."""
+    shares = weights * (1 / halved_sum(xp, weights))[..., None]
+    return xp.where(shares < np.finfo(np.dtype(weights.dtype)).tiny, np.zeros((), weights.dtype), shares)
+
+
+def _log_gamma(state: Any, alpha: Any, *, shape: Shape, working: Any) -> Any:
+    return log_gamma_draw(state, broadcast_lowered(lax.convert_element_type(alpha, working), shape))
+
+
+def _exponentials(x: Any) -> Any:
+    return lax.abs(lax.exp(x))
+
+
+def _dirichlet_kernel(state: Any, concentration: Any, *, shape: Shape, dtype: Any) -> Any:
+    _require_some(concentration)
+    classes = concentration.shape[-1]
+    rows = rows_of(concentration, shape)
+    result = np.empty(rows.shape, dtype)
+    for part in parts(len(rows), classes):
+        alpha = rows[part]
+        first, working = part.start * classes, working_dtype(dtype)
+        logs = drawn(_log_gamma, state, alpha, shape=alpha.shape, first=first, working=working)
+        weights = mapped(_exponentials, logs - np.max(logs, axis=-1, keepdims=True))
+        result[part] = _shares(np, weights)
+    return result.reshape(*shape, classes)
+
+
+def _require_some(concentration: Any) -> None:
     if not concentration.shape or concentration.shape[-1] == 0:
         raise ShapeError(
             message("dirichlet: concentrations need a last axis of at least one class", got=str(concentration))
         )
+
+
+def _dirichlet_infer(state: TensorSpec, concentration: TensorSpec, *, shape: Shape, dtype: Any) -> TensorSpec:
+    _require_some(concentration)
     return _infer("dirichlet", 1)(state, concentration, shape=shape, dtype=dtype)
 
 
@@ -236,7 +271,7 @@ def _dirichlet_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=_dirichlet_kernel,
     lower=_dirichlet_lower,
     infer=_dirichlet_infer,
     vjp=rule_from_lowering("random_dirichlet"),
@@ -256,11 +291,23 @@ def _beta_lower(state: Any, a: Any, b: Any, *, shape: Shape, dtype: Any) -> Any:
     working = working_dtype(dtype)
     first, second = (broadcast_lowered(lax.convert_element_type(one, working), shape) for one in (a, b))
     logs = log_gamma_draw(state, jnp.stack([first, second]))
-    return lax.convert_element_type(lax.logistic(logs[0] - logs[1]), dtype)
+    return _share(logs[0] - logs[1], dtype=dtype)
+
+
+def _share(logit: Any, *, dtype: Any) -> Any:
+    return lax.convert_element_type(lax.logistic(logit), dtype)
+
+
+def _beta_kernel(state: Any, a: Any, b: Any, *, shape: Shape, dtype: Any) -> Any:
+    count, working = math.prod(shape), working_dtype(dtype)
+    logs = [
+        drawn(_log_gamma, state, one, shape=shape, first=first, working=working) for one, first in ((a, 0), (b, count))
+    ]
+    return mapped(_share, logs[0] - logs[1], dtype=dtype)
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=_beta_kernel,
     lower=_beta_lower,
     infer=_infer("beta"),
     vjp=rule_from_lowering("random_beta"),
@@ -279,21 +326,44 @@ def random_beta(state: TensorLike, a: TensorLike, b: TensorLike, shape: Shape, d
 def _multivariate_lower(state: Any, mean: Any, covariance: Any, *, shape: Shape, dtype: Any) -> Any:
     working = working_dtype(dtype)
     size = mean.shape[-1]
-    z = inverse_normal(symmetric(random_bits(state, (*shape, size), word_of(dtype)), working))
-    root = jnp.linalg.cholesky(lax.convert_element_type(covariance, working))
-    spread = jnp.sum(root * z[..., None, :], axis=-1)
+    z = _normals(state, shape=(*shape, size), working=working)
+    root = lax.linalg.cholesky(hermitian_part(lax.convert_element_type(covariance, working)), symmetrize_input=False)
+    z = z[..., None, :]
+    spread = halved_sum(jnp, uncontracted(root * z, z))
     return lax.convert_element_type(lax.convert_element_type(mean, working) + spread, dtype)
 
 
-def _multivariate_infer(
-    state: TensorSpec, mean: TensorSpec, covariance: TensorSpec, *, shape: Shape, dtype: Any
-) -> TensorSpec:
+@subnormals_flushed()
+def _multivariate_kernel(state: Any, mean: Any, covariance: Any, *, shape: Shape, dtype: Any) -> Any:
+    size, working = _size_of(mean, covariance), working_dtype(dtype)
+    result = np.empty((math.prod(shape), size), dtype)
+    roots = rows_of(lapack.cholesky(hermitian_part(covariance.astype(working))), shape, 2)
+    means = rows_of(mean.astype(working), shape)
+    for part in parts(len(result), size * size):
+        first, full = part.start * size, means[part].shape
+        z = drawn(_normals, state, shape=full, first=first, working=working)
+        result[part] = means[part] + halved_sum(np, roots[part] * z[..., None, :])
+    return result.reshape(*shape, size)
+
+
+def _normals(state: Any, *, shape: Shape, working: Any) -> Any:
+    return inverse_normal(symmetric(random_bits(state, shape, word_of(working)), working))
+
+
+def _size_of(mean: Any, covariance: Any) -> int:
     sizes = (*mean.shape[-1:], *covariance.shape[-2:])
     if len(sizes) != 3 or any(size != sizes[0] for size in sizes):
         raise ShapeError(
             message("multivariate_normal: the covariance must be square, of the size of the mean",
                     got=f"multivariate_normal({mean}, {covariance})")
         )  # fmt: skip
+    return sizes[0]
+
+
+def _multivariate_infer(
+    state: TensorSpec, mean: TensorSpec, covariance: TensorSpec, *, shape: Shape, dtype: Any
+) -> TensorSpec:
+    _size_of(mean, covariance)
     flat = make_spec(covariance.shape[:-1], covariance.dtype)
     return _infer("multivariate_normal", 1)(state, mean, flat, shape=shape, dtype=dtype)
 
@@ -306,7 +376,7 @@ def _multivariate_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=lapack.or_lowering(_multivariate_kernel),
     lower=_multivariate_lower,
     infer=_multivariate_infer,
     vjp=rule_from_lowering("random_multivariate_normal"),
@@ -340,7 +410,7 @@ def _count_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=each_for_itself(_poisson_lower),
     lower=_poisson_lower,
     infer=_infer("poisson"),
     vjp=Stops("a count has no gradient"),
@@ -371,7 +441,7 @@ def _binomial_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=each_for_itself(_binomial_lower),
     lower=_binomial_lower,
     infer=_infer("binomial"),
     vjp=Stops("a count has no gradient"),
@@ -398,7 +468,7 @@ def _geometric_lower(state: Any, p: Any, *, shape: Shape, dtype: Any) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=each_for_itself(_geometric_lower),
     lower=_geometric_lower,
     infer=_infer("geometric"),
     vjp=Stops("a count has no gradient"),
@@ -420,20 +490,49 @@ def random_geometric(state: TensorLike, p: TensorLike, shape: Shape, dtype: Any)
 def _choice_lower(state: Any, weights: Any, *, shape: Shape, replace: bool) -> Any:
     working = working_dtype(weights.dtype)
     weights = unfolded(state, lax.convert_element_type(weights, working))
-    size = weights.shape[0]
     if replace:
-        unit = open_unit(random_bits(state, shape, word_of(working)), working)
-        summed = jnp.cumsum(weights)
-        point = lax.min(unit * summed[-1], lax.nextafter(summed[-1], jnp.zeros((), working)))
-        return jnp.searchsorted(summed, point, side="right").astype(int32)
-    # The largest of log-weights plus Gumbel noise, in order, are distributed as draws one by one.
-    noise = _gumbel(random_bits(state, (size,), word_of(working)), working)
-    order = jnp.argsort(noise + lax.log(weights), descending=True, stable=True)
+        return _places(jnp, _units(state, shape=shape, working=working), lax.associative_scan(lax.add, weights))
+    order = jnp.argsort(_keys(state, weights, shape=weights.shape), stable=True)
     return order[: math.prod(shape)].reshape(shape).astype(int32)
+
+
+def _choice_kernel(state: Any, weights: Any, *, shape: Shape, replace: bool) -> Any:
+    _require_choice(weights, shape, replace)
+    working = working_dtype(weights.dtype)
+    weights = weights.astype(working, copy=False)
+    weights = np.where(np.abs(weights) < np.finfo(working).tiny, working.type(0), weights)  # XLA flushes those
+    if replace:
+        return _places(np, drawn(_units, state, shape=shape, working=working), scanned_sum(weights))
+    order = np.argsort(drawn(_keys, state, weights, shape=weights.shape), kind="stable")
+    return order[: math.prod(shape)].reshape(shape).astype(int32)
+
+
+def _units(state: Any, *, shape: Shape, working: Any) -> Any:
+    return open_unit(random_bits(state, shape, word_of(working)), working)
+
+
+def _places(xp: Any, unit: Any, summed: Any) -> Any:
+    """Return which summed weight is the first above a part of the last one."""
+    last = summed[-1]
+    return count_not_above(xp, summed, xp.minimum(unit * last, xp.nextafter(last, xp.zeros_like(last))))
+
+
+def _keys(state: Any, weights: Any, *, shape: Shape) -> Any:
+    """Return numbers that ascend in the order in which elements are drawn one by one.
+
+    That order is the descending one of the log-weights plus Gumbel noise.
+    """
+    noise = _gumbel(random_bits(state, shape, word_of(weights.dtype)), weights.dtype)
+    return lax.neg(noise + lax.log(weights))
 
 
 def _choice_infer(state: TensorSpec, weights: TensorSpec, *, shape: Shape, replace: bool) -> TensorSpec:
     require_state("choice", state)
+    _require_choice(weights, shape, replace)
+    return make_spec(tuple(shape), int32)
+
+
+def _require_choice(weights: Any, shape: Shape, replace: bool) -> None:
     if len(weights.shape) != 1 or weights.shape[0] == 0:
         raise ShapeError(
             message("choice: weights need one axis of at least one element", got=f"choice({weights})")
@@ -443,7 +542,6 @@ def _choice_infer(state: TensorSpec, weights: TensorSpec, *, shape: Shape, repla
             message(f"choice: {math.prod(shape)} of {weights.shape[0]} elements without replacement",
                     hint="Draw fewer, or with replace=True.")
         )  # fmt: skip
-    return make_spec(tuple(shape), int32)
 
 
 def _choice_samples(rng: np.random.Generator) -> Any:
@@ -455,7 +553,7 @@ def _choice_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=_choice_kernel,
     lower=_choice_lower,
     infer=_choice_infer,
     vjp=Stops("an index has no gradient"),

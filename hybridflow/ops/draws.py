@@ -1,7 +1,7 @@
 """The operations behind `hf.random`: each takes a generator's state and draws from the stream it stands for.
 
 A draw is a function of its state alone, so its bits are the same eager and compiled; `random_advance` moves the
-state's counter on. Draws have no NumPy kernel, and are compiled alone as they would be in a graph.
+state's counter on. The kernels of draws run XLA too, in blocks (`blocks`), and NumPy where the arithmetic is exact.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, bool_, float32, float64, int32, kind_of, uint32, uint64
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, No, Sample, Saves, Stops, op
+from hybridflow.core.op import Bad, Sample, Saves, Stops, op
+from hybridflow.ops.blocks import drawn, each_for_itself, mapped, parts, rows_of
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -33,7 +35,6 @@ from hybridflow.ops.onnx import DRAWS
 from hybridflow.ops.sizes import Shape
 from hybridflow.ops.threefry import STATE_WORDS, random_bits, random_words
 
-_NO_KERNEL = No("a draw runs as XLA runs it, so that its bits are the compiled ones")
 _NO_GRADIENT = Stops("a draw does not depend on its generator's state in a differentiable way")
 _PRECISION = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 
@@ -162,9 +163,13 @@ def word_of(dtype: Any) -> Any:
     return uint64 if dtype == float64 else uint32
 
 
+def _uniform_lower(state: Any, *, shape: Shape, dtype: Any) -> Any:
+    return _unit(random_bits(state, shape, word_of(dtype)), dtype)
+
+
 @op(
-    kernel=_NO_KERNEL,
-    lower=lambda state, *, shape, dtype: _unit(random_bits(state, shape, word_of(dtype)), dtype),
+    kernel=each_for_itself(_uniform_lower),
+    lower=_uniform_lower,
     infer=_infer_draw("random_uniform"),
     vjp=_NO_GRADIENT,
     flops=no_flops,
@@ -184,11 +189,12 @@ def _between_kernel(unit: Any, low: Any, high: Any) -> Any:
     return np.where(value == high, np.nextafter(high, low), value)
 
 
+@jax.custom_jvp
 def uncontracted(product: Any, factor: Any) -> Any:
     """Keep a product from being contracted with the sum that uses it, which would round once instead of twice.
 
     A bit that is 1 only for factors of 2**65 and more is flipped into the product: no compiler knows that draws are
-    smaller.
+    smaller. What `jax` differentiates is the product.
     """
     word = uint64 if factor.dtype == float64 else uint32
     bits = lax.bitcast_convert_type(factor, word)
@@ -198,6 +204,11 @@ def uncontracted(product: Any, factor: Any) -> Any:
 
     huge = lax.bitwise_and(lax.bitwise_and(shifted(2), shifted(3)), lax.full_like(bits, 1))
     return lax.bitcast_convert_type(lax.bitwise_xor(lax.bitcast_convert_type(product, word), huge), product.dtype)
+
+
+@uncontracted.defjvp
+def _derivative(primals: Any, tangents: Any) -> Any:  # pyright: ignore[reportUnusedFunction]
+    return uncontracted(*primals), tangents[0]
 
 
 def _widened(value: Any) -> Any:
@@ -291,7 +302,7 @@ def _normal_lower(state: Any, *, shape: Shape, dtype: Any) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=each_for_itself(_normal_lower),
     lower=_normal_lower,
     infer=_infer_draw("random_normal"),
     vjp=_NO_GRADIENT,
@@ -335,14 +346,26 @@ def random_scaled(unit: TensorLike, mean: TensorLike, std: TensorLike) -> Tensor
     return bind(random_scaled.op, (as_tensor(unit), as_tensor(mean), as_tensor(std)))
 
 
-def _truncated_lower(state: Any, *, shape: Shape, dtype: Any, low: float, high: float) -> Any:
-    working = working_dtype(dtype)
+def _truncation(low: float, high: float, dtype: Any) -> list[Any]:
+    """Return the two ends, and where between -1 and 1 the numbers that are inverted begin and how far they reach."""
     left, right = (math.erf(bound * math.sqrt(0.5)) for bound in (low, high))
-    unit = _unit(random_bits(state, shape, word_of(dtype)), working)
-    scaled = uncontracted(lax.mul(unit, lax.full_like(unit, right - left)), unit)
-    z = inverse_normal(lax.add(scaled, lax.full_like(unit, left)))
+    return [np.asarray(number, working_dtype(dtype)) for number in (low, high, left, right - left)]
+
+
+def _between_ends(state: Any, low: Any, high: Any, left: Any, reach: Any, *, shape: Shape, dtype: Any) -> Any:
+    low, high, left, reach = (broadcast_lowered(one, shape) for one in (low, high, left, reach))
+    unit = _unit(random_bits(state, shape, word_of(dtype)), working_dtype(dtype))
+    z = inverse_normal(lax.add(uncontracted(lax.mul(unit, reach), unit), left))
     # Rounding may reach past an end, where the inverse is infinite.
-    return lax.convert_element_type(lax.clamp(np.asarray(low, working), z, np.asarray(high, working)), dtype)
+    return lax.convert_element_type(lax.clamp(low, z, high), dtype)
+
+
+def _truncated_lower(state: Any, *, shape: Shape, dtype: Any, low: float, high: float) -> Any:
+    return _between_ends(state, *_truncation(low, high, dtype), shape=shape, dtype=dtype)
+
+
+def _truncated_kernel(state: Any, *, shape: Shape, dtype: Any, low: float, high: float) -> Any:
+    return drawn(_between_ends, state, *_truncation(low, high, dtype), shape=shape, dtype=dtype)
 
 
 def _truncated_samples(rng: np.random.Generator) -> Any:
@@ -353,7 +376,7 @@ def _truncated_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=_truncated_kernel,
     lower=_truncated_lower,
     infer=lambda state, *, shape, dtype, low, high: _infer_draw("truncated_normal")(state, shape=shape, dtype=dtype),
     vjp=_NO_GRADIENT,
@@ -389,7 +412,7 @@ def _bernoulli_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=each_for_itself(_bernoulli_lower),
     lower=_bernoulli_lower,
     infer=_infer_draw("bernoulli", bool_),
     vjp=Stops("a draw of True or False has no gradient"),
@@ -417,20 +440,34 @@ def _high_product(x: Any, y: Any) -> Any:
 
 
 def _integers_lower(state: Any, low: Any, span: Any, *, shape: Shape, dtype: Any) -> Any:
-    # floor(bits * span / 2**64) for 64 random bits in two words (128 in two wide ones): a bias below 2**-32.
-    word = span.dtype
-    if word == uint64:
+    if span.dtype == uint64:
         flat = random_bits(state, (2, *shape), uint64)
         high, rest = (lax.index_in_dim(flat, index, keepdims=False) for index in (0, 1))
     else:
         high, rest = random_words(state, shape)
-    span = broadcast_lowered(span, shape)
+    return _offset(high, rest, broadcast_lowered(low, shape), broadcast_lowered(span, shape), dtype=dtype)
+
+
+def _integers_kernel(state: Any, low: Any, span: Any, *, shape: Shape, dtype: Any) -> Any:
+    if span.dtype == uint32:
+        return drawn(_integers_lower, state, low, span, shape=shape, dtype=dtype)
+    high, rest = drawn(random_bits, state, shape=(2, *shape), dtype=uint64)
+    return mapped(_offset, high, rest, low, span, dtype=dtype)
+
+
+def _offset(high: Any, rest: Any, low: Any, span: Any, *, dtype: Any) -> Any:
+    """Return integers of which all from `low` on, `span` of them, are as likely, from random words.
+
+    They are ``floor(bits * span / 2**64)`` for 64 random bits in two words (128 in two wide ones): a bias below
+    2**-32.
+    """
+    word = span.dtype
     low_part = lax.mul(high, span)
     carry = lax.convert_element_type(lax.lt(lax.add(low_part, _high_product(rest, span)), low_part), word)
     offset = lax.add(_high_product(high, span), carry)
     # A span of 0 stands for all values of the word.
     offset = lax.select(lax.eq(span, lax.full_like(span, 0)), high, offset)
-    return lax.convert_element_type(lax.add(broadcast_lowered(low, shape), offset), dtype)
+    return lax.convert_element_type(lax.add(low, offset), dtype)
 
 
 def _integers_samples(rng: np.random.Generator) -> Any:
@@ -444,7 +481,7 @@ def _integers_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=_integers_kernel,
     lower=_integers_lower,
     infer=_infer_draw("integers"),
     vjp=Stops("an integer has no gradient"),
@@ -482,13 +519,18 @@ def _permutation_lower(state: Any, *, shape: Shape, dtype: Any) -> Any:
     return lax.sort((high, low, lax.iota(dtype, shape[0])), num_keys=2)[2]
 
 
+def _permutation_kernel(state: Any, *, shape: Shape, dtype: Any) -> Any:
+    bits = drawn(random_bits, state, shape=shape, dtype=uint64)
+    return np.argsort(bits, kind="stable").astype(dtype)
+
+
 def _permutation_samples(rng: np.random.Generator) -> Any:
     yield Sample((state_sample(rng), 7))
     yield Sample((state_sample(rng), 0))
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=_permutation_kernel,
     lower=_permutation_lower,
     infer=_infer_draw("permutation"),
     vjp=Stops("an integer has no gradient"),
@@ -503,21 +545,39 @@ def random_permutation(state: TensorLike, n: Any) -> Tensor:
     return bind(random_permutation.op, (as_tensor(state),), {"shape": (n,), "dtype": int32})
 
 
-def _categorical_lower(state: Any, logits: Any, *, shape: Shape) -> Any:
-    # The largest of logits plus Gumbel noise is distributed as their softmax.
+def _scores(state: Any, logits: Any, *, shape: Shape) -> Any:
+    """Return logits plus Gumbel noise: the largest is distributed as their softmax."""
     working = working_dtype(logits.dtype)
-    full = (*shape, logits.shape[-1])
-    noise = lax.neg(lax.log(lax.neg(lax.log(open_unit(random_bits(state, full, word_of(working)), working)))))
-    score = lax.add(noise, broadcast_lowered(lax.convert_element_type(logits, working), full))
-    return lax.argmax(score, len(full) - 1, int32)
+    noise = lax.neg(lax.log(lax.neg(lax.log(open_unit(random_bits(state, shape, word_of(working)), working)))))
+    return lax.add(noise, broadcast_lowered(lax.convert_element_type(logits, working), shape))
 
 
-def _categorical_infer(state: TensorSpec, logits: TensorSpec, *, shape: Shape) -> TensorSpec:
-    require_state("categorical", state)
+def _categorical_lower(state: Any, logits: Any, *, shape: Shape) -> Any:
+    return lax.argmax(_scores(state, logits, shape=(*shape, logits.shape[-1])), len(shape), int32)
+
+
+def _categorical_kernel(state: Any, logits: Any, *, shape: Shape) -> Any:
+    _require_classes(logits)
+    classes = logits.shape[-1]
+    rows = rows_of(logits, shape)
+    result = np.empty(len(rows), int32)
+    for part in parts(len(rows), classes):
+        some = rows[part]
+        scores = drawn(_scores, state, some, shape=some.shape, first=part.start * classes)
+        result[part] = np.argmax(scores, axis=-1)
+    return result.reshape(shape)
+
+
+def _require_classes(logits: Any) -> None:
     if not logits.shape or logits.shape[-1] == 0:
         raise ShapeError(
             message("categorical: logits need a last axis of at least one class", got=f"categorical({logits})")
         )
+
+
+def _categorical_infer(state: TensorSpec, logits: TensorSpec, *, shape: Shape) -> TensorSpec:
+    require_state("categorical", state)
+    _require_classes(logits)
     batch = logits.shape[:-1]
     if broadcast_shapes("categorical", tuple(shape), batch) != tuple(shape):
         raise ShapeError(
@@ -536,7 +596,7 @@ def _categorical_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_NO_KERNEL,
+    kernel=_categorical_kernel,
     lower=_categorical_lower,
     infer=_categorical_infer,
     vjp=Stops("an integer has no gradient"),

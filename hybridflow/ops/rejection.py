@@ -13,16 +13,14 @@ from jax import lax
 
 from hybridflow.core.dtypes import float64, uint32, uint64
 from hybridflow.ops.draws import inverse_normal, open_unit, symmetric
-from hybridflow.ops.threefry import STATE_WORDS, threefry
+from hybridflow.ops.threefry import STATE_WORDS, key_of, positions, threefry
 
 Bits = tuple[Any, Any]
 
 
 def _tries(state: Any, shape: tuple[int, ...], working: Any) -> Callable[[Any], Bits]:
     """Return the function from the number of a try to two arrays of random bits."""
-    words = [lax.index_in_dim(state, index, keepdims=False) for index in range(STATE_WORDS)]
-    key = threefry((words[0], words[1]), (words[3], words[2]))
-    position = lax.reshape(lax.iota(uint32, int(np.prod(shape, dtype=object))), shape)
+    key, position = key_of(state), positions(state, shape)
 
     def bits(number: Any) -> Bits:
         number = lax.convert_element_type(number, uint32)

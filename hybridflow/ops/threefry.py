@@ -55,21 +55,40 @@ def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
     return x, y
 
 
-def random_words(state: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return two independent arrays of random 32-bit words for a generator's state.
+def countable(size: int) -> int:
+    """Return a number of elements that one draw may have.
 
     Raises:
         ShapeError: more elements than the position has values.
     """
-    size = int(np.prod(shape, dtype=object))
     if size > 2**32:
         raise ShapeError(
             message(f"random: one draw has at most 2**32 elements, not {size}", hint="Draw in parts.")
         )
+    return size
+
+
+def positions(state: Any, shape: tuple[int, ...]) -> Any:
+    """Return the elements' positions in a state's stream: 0, 1, 2, ...
+
+    A state with one word more says where they start, so that a part of a draw can be drawn alone.
+    """
+    counted = lax.iota(uint32, countable(int(np.prod(shape, dtype=object))))
+    if state.shape[0] > STATE_WORDS:
+        counted = _add(counted, lax.index_in_dim(state, STATE_WORDS, keepdims=False))
+    return lax.reshape(counted, shape)
+
+
+def key_of(state: Any) -> tuple[Any, Any]:
+    """Return the key of a state's stream."""
     words = [lax.index_in_dim(state, index, keepdims=False) for index in range(STATE_WORDS)]
-    key = threefry((words[0], words[1]), (words[3], words[2]))
-    position = lax.reshape(lax.iota(uint32, size), shape)
-    return threefry(key, (lax.full_like(position, 0), position))
+    return threefry((words[0], words[1]), (words[3], words[2]))
+
+
+def random_words(state: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return two independent arrays of random 32-bit words for a generator's state."""
+    position = positions(state, shape)
+    return threefry(key_of(state), (lax.full_like(position, 0), position))
 
 
 def random_bits(state: Any, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -15,7 +15,7 @@ from hybridflow.autodiff.namespaces import HOST
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
 from hybridflow.core.context import context_of
-from hybridflow.core.dispatch import run_raw
+from hybridflow.core.dispatch import ANY_DTYPE, quick_to_compile, run_raw
 from hybridflow.core.dtypes import LOW_PRECISION, as_dtype, float64, is_differentiable, kind_of
 from hybridflow.core.node import Node
 from hybridflow.core.op import No, Op, Sample
@@ -72,7 +72,7 @@ class Call:
     def runs_on_host(self) -> bool:
         """Whether eager mode runs the kernel for these inputs."""
         low = any(x.dtype.num in LOW_PRECISION for x in self.inputs)
-        return not isinstance(self.op.kernel, No) and (not low or self.op.has("layout"))
+        return not isinstance(self.op.kernel, No) and (not low or not ANY_DTYPE.isdisjoint(self.op.traits))
 
     @property
     def differentiable(self) -> tuple[bool, ...]:
@@ -107,7 +107,8 @@ class Call:
         """Run the lowering, compiled on its own."""
         key = tuple(attrs.items())
         if key not in self._jitted:
-            self._jitted[key] = jax.jit(partial(self.op.lower, **attrs), compiler_options=compiler_options(eager=True))
+            options = compiler_options(eager=quick_to_compile(self.op, self.inputs))
+            self._jitted[key] = jax.jit(partial(self.op.lower, **attrs), compiler_options=options)
         with enable_x64():
             outputs = self._jitted[key](*(self.inputs if inputs is None else inputs))
         return tuple([np.asarray(y) for y in as_tuple(outputs)])

@@ -203,23 +203,32 @@ def with_axes(F: Any, x: Any, count: int) -> Any:
     return F.reshape(x, shape=(*x.shape, *[1] * count))
 
 
-# -- lowerings ----------------------------------------------------------------------------------------------------
+# -- kernels and lowerings, in NumPy or jax.numpy -----------------------------------------------------------------
 
 
-def phases(vectors: Any) -> Any:
+def phases(xp: Any, vectors: Any) -> Any:
     """Return, per column, the conjugate of the phase of its inner product with the cosines; 1 where that is 0."""
     weights = np.cos(np.arange(vectors.shape[-2])).astype(vectors.real.dtype)
-    product = jnp.sum(vectors * weights[:, None], axis=-2)
-    size = jnp.abs(product)
+    product = xp.sum(vectors * weights[:, None], axis=-2)
+    size = xp.abs(product)
     zero = size == 0
     one = np.ones((), product.dtype)
-    unit = jnp.where(zero, one, product / jnp.where(zero, np.ones((), size.dtype), size))
-    return jnp.conj(unit) if vectors.dtype.kind == "c" else unit
+    unit = xp.where(zero, one, product / xp.where(zero, np.ones((), size.dtype), size))
+    return xp.conj(unit) if vectors.dtype.kind == "c" else unit
 
 
-def turned(vectors: Any) -> Any:
+def turned(xp: Any, vectors: Any) -> Any:
     """Return vectors, one per column, turned so that their inner product with the cosines is real and positive."""
-    return vectors * phases(vectors)[..., None, :]
+    return vectors * phases(xp, vectors)[..., None, :]
+
+
+def hermitian_part(x: Any) -> Any:
+    """Return ``(x + x^H) / 2`` of a NumPy or jax array."""
+    other = x.swapaxes(-1, -2)
+    return (x + (other.conj() if x.dtype.kind == "c" else other)) * np.asarray(0.5, x.dtype)
+
+
+# -- lowerings ----------------------------------------------------------------------------------------------------
 
 
 def _lower_singular(lu: Any) -> Any:
@@ -239,12 +248,6 @@ def lower_solve(a: Any, b: Any) -> Any:
     half = lax.linalg.triangular_solve(lu, right, left_side=True, lower=True, unit_diagonal=True)
     found = lax.linalg.triangular_solve(lu, half, left_side=True, lower=False)
     return jnp.where(_lower_singular(lu)[..., None, None], nan_of(b.dtype), found)
-
-
-def hermitian_part(x: Any) -> Any:
-    """Return ``(x + x^H) / 2`` of a NumPy or jax array."""
-    other = x.swapaxes(-1, -2)
-    return (x + (other.conj() if x.dtype.kind == "c" else other)) * np.asarray(0.5, x.dtype)
 
 
 # -- kernels ------------------------------------------------------------------------------------------------------

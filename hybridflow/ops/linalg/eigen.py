@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +13,21 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import complex64, complex128, float32, float64
 from hybridflow.core.errors import DTypeError, ShapeError
-from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
 from hybridflow.ops.jax_rule import rule_from_lowering
-from hybridflow.ops.linalg.common import cubes, factorable, gaussian, nan_of, require_square, row, transposed, turned
+from hybridflow.ops.linalg import lapack
+from hybridflow.ops.linalg.common import (
+    cubes,
+    factorable,
+    gaussian,
+    is_square,
+    nan_of,
+    require_square,
+    row,
+    transposed,
+    turned,
+)
 from hybridflow.ops.onnx import DECOMPOSITION
 
 _COMPLEX_OF = {float32: complex64, float64: complex128}
@@ -34,41 +47,68 @@ class EigResult(NamedTuple):
     eigenvectors: Tensor
 
 
-def _order(values: Any) -> Any:
+def _order(xp: Any, values: Any) -> Any:
+    """Return the order of eigenvalues along `_DIRECTION`.
+
+    Magnitudes and choices of signs keep XLA from contracting a product with the sum, which would round, and order
+    numbers that nearly tie, differently.
+    """
     along = _DIRECTION.astype(values.real.dtype)
-    return jnp.argsort(values.real * along[0] + values.imag * along[1], axis=-1)
+    parts = [(xp.abs(part * factor), part < 0) for part, factor in zip((values.real, values.imag), along, strict=True)]
+    first, second = (xp.where(negative, -size, size) for size, negative in parts)
+    return xp.argsort(first + second, axis=-1, stable=True)
 
 
-def _finite(x: Any) -> tuple[Any, Any]:
+def _finite(xp: Any, x: Any) -> tuple[Any, Any]:
     """Return matrices without those that are not finite, of which LAPACK may never return, and which are."""
-    finite = jnp.isfinite(x).all((-1, -2))
-    return jnp.where(finite[..., None, None], x, np.zeros((), x.dtype)), finite
+    finite = xp.isfinite(x).all((-1, -2))
+    return xp.where(finite[..., None, None], x, np.zeros((), x.dtype)), finite
+
+
+def _eig_with(xp: Any, x: Any, decompose: Callable[[Any], tuple[Any, Any]]) -> tuple[Any, Any]:
+    dtype = _COMPLEX_OF.get(x.dtype, x.dtype)
+    if not x.size:
+        return xp.zeros(x.shape[:-1], dtype), xp.zeros(x.shape, dtype)
+    x, finite = _finite(xp, x)
+    values, vectors = decompose(x)
+    order = _order(xp, values)
+    values = xp.take_along_axis(values, order, axis=-1)
+    vectors = xp.take_along_axis(vectors, order[..., None, :], axis=-1)
+    length = xp.sqrt(xp.sum(xp.square(vectors.real) + xp.square(vectors.imag), axis=-2, keepdims=True))
+    nan = nan_of(dtype)
+    vectors = turned(xp, vectors / length)
+    return xp.where(finite[..., None], values, nan), xp.where(finite[..., None, None], vectors, nan)
 
 
 def _eig_lower(x: Any) -> Any:
+    options = {"compute_left_eigenvectors": False, "enable_eigvec_derivs": True}
+    return _eig_with(jnp, x, partial(cast(Any, lax.linalg.eig), **options))
+
+
+def _eig_kernel(x: Any) -> Any:
+    if not is_square(x):
+        raise ValueError
+    return _eig_with(np, x, partial(lapack.eig, vectors=True))
+
+
+def _eigvals_with(xp: Any, x: Any, decompose: Callable[[Any], Any]) -> Any:
     dtype = _COMPLEX_OF.get(x.dtype, x.dtype)
     if not x.size:
-        return jnp.zeros(x.shape[:-1], dtype), jnp.zeros(x.shape, dtype)
-    x, finite = _finite(x)
-    values, vectors = lax.linalg.eig(x, compute_left_eigenvectors=False, enable_eigvec_derivs=True)
-    order = _order(values)
-    values = jnp.take_along_axis(values, order, axis=-1)
-    vectors = jnp.take_along_axis(vectors, order[..., None, :], axis=-1)
-    length = jnp.sqrt(jnp.sum(jnp.square(vectors.real) + jnp.square(vectors.imag), axis=-2, keepdims=True))
-    nan = nan_of(dtype)
-    vectors = turned(vectors / length)
-    return jnp.where(finite[..., None], values, nan), jnp.where(finite[..., None, None], vectors, nan)
+        return xp.zeros(x.shape[:-1], dtype)
+    x, finite = _finite(xp, x)
+    values = decompose(x)[0]
+    return xp.where(finite[..., None], xp.take_along_axis(values, _order(xp, values), axis=-1), nan_of(dtype))
 
 
 def _eigvals_lower(x: Any) -> Any:
-    dtype = _COMPLEX_OF.get(x.dtype, x.dtype)
-    if not x.size:
-        return jnp.zeros(x.shape[:-1], dtype)
-    x, finite = _finite(x)
-    (values,) = lax.linalg.eig(
-        x, compute_left_eigenvectors=False, compute_right_eigenvectors=False, enable_eigvec_derivs=True
-    )
-    return jnp.where(finite[..., None], jnp.take_along_axis(values, _order(values), axis=-1), nan_of(dtype))
+    options = {"compute_left_eigenvectors": False, "compute_right_eigenvectors": False, "enable_eigvec_derivs": True}
+    return _eigvals_with(jnp, x, partial(cast(Any, lax.linalg.eig), **options))
+
+
+def _eigvals_kernel(x: Any) -> Any:
+    if not is_square(x):
+        raise ValueError
+    return _eigvals_with(np, x, partial(lapack.eig, vectors=False))
 
 
 def _eig_infer(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
@@ -88,7 +128,7 @@ def _samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=No("the order and the vectors depend on the implementation, so both modes use XLA's"),
+    kernel=lapack.or_lowering(_eig_kernel),
     lower=_eig_lower,
     infer=_eig_infer,
     vjp=rule_from_lowering("eig"),
@@ -137,7 +177,7 @@ def _eigvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
 
 
 @op(
-    kernel=No("the order depends on rounding, so both modes use XLA's"),
+    kernel=lapack.or_lowering(_eigvals_kernel),
     lower=_eigvals_lower,
     infer=lambda x: _eig_infer(x)[0],
     vjp=_eigvals_vjp,

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import DTypeError, ShapeError
-from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import Tensor, TensorLike
-from hybridflow.ops.linalg.common import cubes, factorable, gaussian, lower_solve, nan_of, square_infer, transposed
+from hybridflow.ops.linalg.common import (
+    cubes,
+    factorable,
+    gaussian,
+    is_square,
+    lower_solve,
+    nan_of,
+    square_infer,
+    transposed,
+)
+from hybridflow.ops.linalg.systems import solve
 from hybridflow.ops.onnx import DECOMPOSITION
 
 _SQUARINGS = 16
@@ -26,46 +37,60 @@ _COEFFICIENTS = np.array(
 """Of the numerator of that approximation, from power 0 on; the denominator has them with alternating signs."""
 
 
+def _exponents(xp: Any, x: Any) -> Any:
+    """Return how often matrices are halved so that their norm is small; `_SQUARINGS` for those that are too large."""
+    norm = xp.max(xp.sum(xp.abs(x), axis=-2), axis=-1)
+    small = np.asarray(_LARGEST * 2.0 ** np.arange(_SQUARINGS), norm.dtype)
+    return xp.sum(norm[..., None] > small, axis=-1, dtype=np.int32)
+
+
+def _scaled(x: Any, exponent: Any) -> Any:
+    scales = np.ldexp(np.ones((), x.real.dtype), -np.arange(_SQUARINGS + 1))
+    return x * (jnp.asarray(scales) if isinstance(x, jax.Array) else scales)[exponent][..., None, None]
+
+
+def _pade(x: Any, one: Any, product: Any) -> tuple[Any, Any]:
+    """Return the denominator and numerator of the exponentials of matrices of small norm."""
+    c = _COEFFICIENTS.astype(x.real.dtype)
+    two = product(x, x)
+    four = product(two, two)
+    six = product(four, two)
+    high = product(six, c[13] * six + c[11] * four + c[9] * two)
+    odd = product(x, high + c[7] * six + c[5] * four + c[3] * two + c[1] * one)
+    high = product(six, c[12] * six + c[10] * four + c[8] * two)
+    even = high + c[6] * six + c[4] * four + c[2] * two + c[0] * one
+    return even - odd, even + odd
+
+
 def _product(a: Any, b: Any) -> Any:
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
-
-
-def _scaled(x: Any) -> tuple[Any, Any]:
-    """Return matrices divided by a power of 2 so that their norm is small, and the exponents."""
-    norm = lax.stop_gradient(jnp.max(jnp.sum(jnp.abs(x), axis=-2), axis=-1))
-    small = np.asarray(_LARGEST * 2.0 ** np.arange(_SQUARINGS), norm.dtype)
-    exponent = jnp.sum(norm[..., None] > small, axis=-1, dtype=np.int32)
-    scales = jnp.asarray(np.ldexp(np.ones((), norm.dtype), -np.arange(_SQUARINGS + 1)))
-    return x * scales[exponent][..., None, None], exponent
-
-
-def _pade(x: Any) -> Any:
-    """Return the exponentials of matrices of small norm."""
-    c = _COEFFICIENTS.astype(x.real.dtype)
-    one = jnp.eye(x.shape[-1], dtype=x.dtype)
-    two = _product(x, x)
-    four = _product(two, two)
-    six = _product(four, two)
-    high = _product(six, c[13] * six + c[11] * four + c[9] * two)
-    odd = _product(x, high + c[7] * six + c[5] * four + c[3] * two + c[1] * one)
-    high = _product(six, c[12] * six + c[10] * four + c[8] * two)
-    even = high + c[6] * six + c[4] * four + c[2] * two + c[0] * one
-    return lower_solve(even - odd, even + odd)
 
 
 def _lower(x: Any) -> Any:
     if not x.size:
         return jnp.zeros_like(x)
-    scaled, exponent = _scaled(x)
-    too_large = exponent == _SQUARINGS
+    exponent = _exponents(jnp, lax.stop_gradient(x))
 
     def square(step: Any, y: Any) -> Any:
         wanted = step < exponent
         squared = partial(jnp.where, wanted[..., None, None])
         return lax.cond(jnp.any(wanted), lambda y: squared(_product(y, y), y), lambda y: y, y)
 
-    found = lax.fori_loop(0, _SQUARINGS, square, _pade(scaled))
-    return jnp.where(too_large[..., None, None], nan_of(x.dtype), found)
+    start = lower_solve(*_pade(_scaled(x, exponent), jnp.eye(x.shape[-1], dtype=x.dtype), _product))
+    found = lax.fori_loop(0, _SQUARINGS, square, start)
+    return jnp.where((exponent == _SQUARINGS)[..., None, None], nan_of(x.dtype), found)
+
+
+def _kernel(x: Any) -> Any:
+    if not is_square(x):
+        raise ValueError
+    if not x.size:
+        return np.zeros_like(x)
+    exponent = _exponents(np, x)
+    found = cast(Any, solve.op.kernel)(*_pade(_scaled(x, exponent), np.eye(x.shape[-1], dtype=x.dtype), np.matmul))
+    for step in range(int(exponent.max())):
+        found = np.where((step < exponent)[..., None, None], np.matmul(found, found), found)
+    return np.where((exponent == _SQUARINGS)[..., None, None], nan_of(x.dtype), found)
 
 
 def _vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
@@ -93,7 +118,7 @@ def _samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=No("NumPy has no matrix exponential"),
+    kernel=_kernel,
     lower=_lower,
     infer=square_infer("expm"),
     vjp=_vjp,

@@ -10,6 +10,7 @@ The vectors of repeated eigenvalues or singular values are not determined by tha
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from jax import lax
 from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, message
-from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     FLOATING,
     Tensor,
@@ -31,6 +32,7 @@ from hybridflow.ops.common import (
     unbroadcast,
 )
 from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import (
     adjoint,
     conjugated,
@@ -38,6 +40,7 @@ from hybridflow.ops.linalg.common import (
     factorable,
     gaussian,
     hermitian_part,
+    is_square,
     nan_of,
     phases,
     real_dtype,
@@ -50,9 +53,6 @@ from hybridflow.ops.linalg.common import (
     well_conditioned,
 )
 from hybridflow.ops.onnx import DECOMPOSITION
-
-_ONE_IMPLEMENTATION = No("the vectors of repeated values depend on the implementation, so both modes use XLA's")
-
 
 # -- Hermitian eigenvalues ----------------------------------------------------------------------------------------
 
@@ -74,8 +74,22 @@ def _eigh_lower(x: Any) -> Any:
         return jnp.zeros(x.shape[:-1], x.real.dtype), x
     finite = jnp.isfinite(x).all((-1, -2))
     vectors, values = lax.linalg.eigh(hermitian_part(x), symmetrize_input=False, sort_eigenvalues=True)
-    values = jnp.where(finite[..., None], values, nan_of(values.dtype))
-    return values, jnp.where(finite[..., None, None], turned(vectors), nan_of(x.dtype))
+    return _where_finite(jnp, finite, values, turned(jnp, vectors))
+
+
+def _eigh_kernel(x: Any) -> Any:
+    if not is_square(x):
+        raise ValueError
+    if not x.size:
+        return np.zeros(x.shape[:-1], x.real.dtype), x
+    finite = np.isfinite(x).all((-1, -2))
+    values, vectors = lapack.eigh(hermitian_part(np.where(finite[..., None, None], x, x.dtype.type(0))))
+    return _where_finite(np, finite, values, turned(np, vectors))
+
+
+def _where_finite(xp: Any, finite: Any, values: Any, vectors: Any) -> tuple[Any, Any]:
+    values = xp.where(finite[..., None], values, nan_of(values.dtype))
+    return values, xp.where(finite[..., None, None], vectors, nan_of(vectors.dtype))
 
 
 def _eigh_infer(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
@@ -100,7 +114,7 @@ def _eigh_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_ONE_IMPLEMENTATION,
+    kernel=lapack.or_lowering(_eigh_kernel),
     lower=_eigh_lower,
     infer=_eigh_infer,
     vjp=rule_from_lowering("eigh"),
@@ -145,6 +159,8 @@ def eigh(x: TensorLike, /) -> EighResult:
 
 
 def _eigvalsh_kernel(x: Any) -> Any:
+    if not is_square(x):
+        raise ValueError
     finite = np.isfinite(x).all((-1, -2))
     if finite.all():
         return np.linalg.eigvalsh(hermitian_part(x))
@@ -223,22 +239,36 @@ class SVDResult(NamedTuple):
 
 
 def _svd_lower(x: Any, *, full_matrices: bool) -> Any:
-    rows, columns = x.shape[-2:]
-    short = min(rows, columns)
     if not x.size:
-        batch = x.shape[:-2]
-        left, right = (rows, columns) if full_matrices else (short, short)
-        u, vh = (jnp.broadcast_to(jnp.eye(*shape, dtype=x.dtype), (*batch, *shape))
-                 for shape in ((rows, left), (right, columns)))  # fmt: skip
-        return u, jnp.zeros((*batch, short), x.real.dtype), vh
+        return _svd_of_nothing(jnp, x, full_matrices)
     u, s, vh = lax.linalg.svd(x, full_matrices=full_matrices, compute_uv=True)
-    turns = phases(u)
-    u = u * turns[..., None, :]
-    other = jnp.conj(turns[..., :short, None]) * vh[..., :short, :]
+    return _svd_turned(jnp, u, s, vh)
+
+
+def _svd_kernel(x: Any, *, full_matrices: bool) -> Any:
+    if not x.size:
+        return _svd_of_nothing(np, x, full_matrices)
+    return _svd_turned(np, *lapack.svd(x, full_matrices=full_matrices))
+
+
+def _svd_of_nothing(xp: Any, x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
+    rows, columns = x.shape[-2:]
+    short, batch = min(rows, columns), x.shape[:-2]
+    left, right = (rows, columns) if full_matrices else (short, short)
+    u, vh = (xp.broadcast_to(xp.eye(*shape, dtype=x.dtype), (*batch, *shape))
+             for shape in ((rows, left), (right, columns)))  # fmt: skip
+    return u, xp.zeros((*batch, short), x.real.dtype), vh
+
+
+def _svd_turned(xp: Any, u: Any, s: Any, vh: Any) -> tuple[Any, Any, Any]:
+    """Turn left singular vectors as `turned` does, the right ones with them, and those without a partner alone."""
+    short = s.shape[-1]
+    turns = phases(xp, u)
+    other = xp.conj(turns[..., :short, None]) * vh[..., :short, :]
     if vh.shape[-2] > short:
         extra = vh[..., short:, :]
-        other = jnp.concatenate([other, extra * phases(extra.swapaxes(-1, -2))[..., None]], axis=-2)
-    return u, s, other
+        other = xp.concatenate([other, extra * phases(xp, extra.swapaxes(-1, -2))[..., None]], axis=-2)
+    return u * turns[..., None, :], s, other
 
 
 def _svd_infer(x: TensorSpec, *, full_matrices: bool) -> tuple[TensorSpec, ...]:
@@ -284,7 +314,7 @@ def _svd_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_ONE_IMPLEMENTATION,
+    kernel=lapack.or_lowering(_svd_kernel),
     lower=_svd_lower,
     infer=_svd_infer,
     vjp=_svd_vjp,
@@ -344,6 +374,13 @@ def _svdvals_lower(x: Any) -> Any:
     return jnp.where(jnp.isfinite(x).all((-1, -2))[..., None], found, nan_of(found.dtype))
 
 
+def _svdvals_kernel(x: Any) -> Any:
+    if not x.size:
+        return np.zeros((*x.shape[:-2], min(x.shape[-2:])), x.real.dtype)
+    found = lapack.svdvals(x)
+    return np.where(np.isfinite(x).all((-1, -2))[..., None], found, nan_of(found.dtype))
+
+
 def _svdvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     del y
     u, _, vh = F.svd(x, full_matrices=False)
@@ -359,7 +396,7 @@ def _svdvals_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_ONE_IMPLEMENTATION,
+    kernel=lapack.or_lowering(_svdvals_kernel),
     lower=_svdvals_lower,
     infer=_svdvals_infer,
     vjp=_svdvals_vjp,
@@ -414,25 +451,40 @@ class QRResult(NamedTuple):
 
 
 def _qr_lower(x: Any, *, complete: bool) -> Any:
-    rows, columns = x.shape[-2:]
-    short = min(rows, columns)
     if not x.size:
-        size = rows if complete else short
-        q = jnp.broadcast_to(jnp.eye(rows, size, dtype=x.dtype), (*x.shape[:-2], rows, size))
-        return q, jnp.zeros((*x.shape[:-2], size, columns), x.dtype)
-    q, r = lax.linalg.qr(x[..., :short], full_matrices=complete)
-    diagonal = jnp.diagonal(r, axis1=-2, axis2=-1)
-    size = jnp.abs(diagonal)
+        return _qr_of_nothing(jnp, x, complete)
+    q, r = lax.linalg.qr(x[..., : min(x.shape[-2:])], full_matrices=complete)
+    return _qr_turned(jnp, q, r, x, partial(jnp.matmul, precision="highest"))
+
+
+def _qr_kernel(x: Any, *, complete: bool) -> Any:
+    if not x.size:
+        return _qr_of_nothing(np, x, complete)
+    return _qr_turned(np, *lapack.qr(x[..., : min(x.shape[-2:])], complete=complete), x, np.matmul)
+
+
+def _qr_of_nothing(xp: Any, x: Any, complete: bool) -> tuple[Any, Any]:
+    rows, columns = x.shape[-2:]
+    size = rows if complete else min(rows, columns)
+    q = xp.broadcast_to(xp.eye(rows, size, dtype=x.dtype), (*x.shape[:-2], rows, size))
+    return q, xp.zeros((*x.shape[:-2], size, columns), x.dtype)
+
+
+def _qr_turned(xp: Any, q: Any, r: Any, x: Any, matmul: Any) -> tuple[Any, Any]:
+    """Turn factors so that the diagonal of `R` is not negative, and extend `R` to all columns of `x`."""
+    short, columns = min(x.shape[-2:]), x.shape[-1]
+    diagonal = xp.diagonal(r, axis1=-2, axis2=-1)
+    size = xp.abs(diagonal)
     zero = size == 0
-    unit = jnp.where(zero, np.ones((), x.dtype), diagonal / jnp.where(zero, np.ones((), size.dtype), size))
+    unit = xp.where(zero, np.ones((), x.dtype), diagonal / xp.where(zero, np.ones((), size.dtype), size))
     if q.shape[-1] > short:
-        unit = jnp.concatenate([unit, jnp.conj(phases(q[..., short:]))], axis=-1)
+        unit = xp.concatenate([unit, xp.conj(phases(xp, q[..., short:]))], axis=-1)
     q = q * unit[..., None, :]
-    r = jnp.triu(r * jnp.conj(unit)[..., : r.shape[-2], None])
+    r = xp.triu(r * xp.conj(unit)[..., : r.shape[-2], None])
     if columns > short:
-        r = jnp.concatenate([r, jnp.matmul(jnp.conj(q.swapaxes(-1, -2)), x[..., short:], precision="highest")], axis=-1)
+        r = xp.concatenate([r, matmul(xp.conj(q.swapaxes(-1, -2)), x[..., short:])], axis=-1)
     # The diagonal is real: what rounding leaves of an imaginary part would have a gradient.
-    return q, (jnp.where(np.eye(*r.shape[-2:], dtype=bool), r.real.astype(r.dtype), r) if x.dtype.kind == "c" else r)
+    return q, (xp.where(np.eye(*r.shape[-2:], dtype=bool), r.real.astype(r.dtype), r) if x.dtype.kind == "c" else r)
 
 
 def _qr_infer(x: TensorSpec, *, complete: bool) -> tuple[TensorSpec, TensorSpec]:
@@ -471,7 +523,7 @@ _MODES = ("reduced", "complete")
 
 
 @op(
-    kernel=No("the factors of a matrix of lower rank depend on the implementation, so both modes use XLA's"),
+    kernel=lapack.or_lowering(_qr_kernel),
     lower=_qr_lower,
     infer=_qr_infer,
     vjp=_qr_vjp,

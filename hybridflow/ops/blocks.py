@@ -1,0 +1,160 @@
+"""Elementwise jax functions on the host, in blocks of a few sizes: no new shape compiles anything.
+
+A draw from a generator must have XLA's bits, so eager mode runs XLA too. Compiling a draw takes 0.1 to 1 s, so here
+each function is compiled once per process for each block size that is needed, and arrays are cut into blocks. The last
+block is padded. What an element becomes does not depend on its block: it depends on its position, which comes with a
+generator's state (`threefry.positions`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.backend.options import compiler_options
+from hybridflow.core.device import default_is_host
+from hybridflow.ops.threefry import countable
+
+_SMALL, _MIDDLE, _LARGE = 1 << 9, 1 << 13, 1 << 17
+PART = 1 << 18
+"""How many elements what needs several passes takes at once."""
+_Array = np.ndarray[Any, Any]
+
+
+def _cut(count: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the start, end and size of blocks, at least one; the last may be longer than what is left.
+
+    There are as many of a size as take less time than one of the next.
+    """
+    start = 0
+    while start < max(count, 1):
+        left = count - start
+        size = _SMALL if left <= 2 * _SMALL else _MIDDLE if left <= 5 * _MIDDLE else _LARGE
+        yield start, min(start + size, count), size
+        start += size
+
+
+@lru_cache(512)
+def _compiled(function: Callable[..., Any], attrs: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+    """Return a function with its attributes, compiled as it would be in a graph."""
+    return jax.jit(partial(function, **dict(attrs)), compiler_options=compiler_options(backend="cpu"))
+
+
+def _flat(value: _Array, shape: tuple[int, ...]) -> Callable[[int, int, int], _Array]:
+    """Return the function from a block's start, end and size to an array's elements there, zeros behind them.
+
+    The array is broadcast to a shape, and its elements are in row-major order.
+    """
+    full = np.broadcast_to(value, shape)
+    if value.size == 1:
+        number = value.reshape(())
+        repeated = lru_cache(3)(lambda size: np.full(size, number))  # pyright: ignore[reportUnknownLambdaType]
+        return lambda start, end, size: repeated(size)
+    elements: Any = value.reshape(-1) if value.shape == shape else full.flat
+
+    def block(start: int, end: int, size: int) -> _Array:
+        part = elements[start:end]
+        if end - start == size:
+            return part
+        filled = np.zeros(size, value.dtype)
+        filled[: end - start] = part
+        return filled
+
+    return block
+
+
+def _run(
+    call_of: Callable[[int], Callable[..., Any]], inputs: list[Callable[[int, int, int], _Array]], count: int
+) -> Any:
+    """Run compiled functions on every block of flat inputs and return the flat results."""
+    result: Any = None
+    with enable_x64():
+        for start, end, size in _cut(count):
+            arrays: list[Any] = [one(start, end, size) for one in inputs]
+            if not default_is_host():
+                arrays = [jax.device_put(one, jax.devices("cpu")[0]) for one in arrays]
+            found = np.asarray(call_of(size)(*arrays))
+            if result is None:
+                result = np.empty(count, found.dtype)
+            result[start:end] = found[: end - start]
+    return result
+
+
+def mapped(function: Callable[..., Any], *arrays: _Array, **attrs: Any) -> _Array:
+    """Apply an elementwise jax function to arrays.
+
+    Args:
+        function: of flat arrays; one of a module, since what is compiled is kept with it.
+        *arrays: its inputs, which broadcast to the shape of the first.
+        **attrs: its attributes.
+
+    Returns:
+        The results, in the shape of the first input.
+    """
+    shape = arrays[0].shape
+    call = _compiled(function, tuple(attrs.items()))
+    return _run(lambda size: call, [_flat(one, shape) for one in arrays], arrays[0].size).reshape(shape)
+
+
+def drawn(
+    lower: Callable[..., Any], state: _Array, *parameters: _Array, shape: tuple[int, ...], first: int = 0, **attrs: Any
+) -> _Array:
+    """Draw what a lowering draws in which every element is drawn for itself.
+
+    Args:
+        lower: ``(state, *parameters, shape=, **attrs)``, taking states that say where they start; one of a module.
+        state: a generator's state.
+        *parameters: arrays that broadcast to the shape.
+        shape: the shape of the draws.
+        first: the position of their first element in the state's stream.
+        **attrs: more attributes of the lowering.
+
+    Returns:
+        The bits of ``lower(state, *parameters, shape=shape, **attrs)``, for a `first` of 0.
+
+    Raises:
+        ShapeError: more elements than the position has values.
+    """
+    count = countable(first + math.prod(shape))
+
+    def start_of(start: int, end: int, size: int) -> _Array:
+        del end, size
+        return np.append(state, np.uint32(first + start))
+
+    others = tuple(attrs.items())
+    found = _run(
+        lambda size: _compiled(lower, (("shape", (size,)), *others)),
+        [start_of, *[_flat(one, shape) for one in parameters]],
+        count - first,
+    )
+    return found.reshape(shape)
+
+
+def each_for_itself(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the kernel of an op whose lowering draws every element for itself, as `drawn` needs it."""
+
+    def kernel(state: _Array, *parameters: _Array, shape: tuple[int, ...], **attrs: Any) -> _Array:
+        return drawn(lower, state, *parameters, shape=shape, **attrs)
+
+    return kernel
+
+
+def rows_of(value: _Array, shape: tuple[int, ...], ends: int = 1) -> _Array:
+    """Return an array, broadcast to a batch shape in front of its last `ends` axes, with one axis for the batch."""
+    last, count = value.shape[value.ndim - ends :], math.prod(shape)
+    if value.ndim == ends:
+        return np.broadcast_to(value, (count, *last))
+    return np.broadcast_to(value, (*shape, *last)).reshape(count, *last)
+
+
+def parts(count: int, width: int) -> Iterator[slice]:
+    """Yield slices of so many rows, of `width` elements each, that what is computed of one at a time is small."""
+    step = max(1, PART // width)
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))

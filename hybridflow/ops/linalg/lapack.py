@@ -1,0 +1,158 @@
+"""The LAPACK routines that XLA calls on a CPU, called from NumPy.
+
+jaxlib takes its LAPACK from SciPy, and so does this module: both run the same machine code on the same numbers, with
+workspaces of the same size, since blocks are cut by them, and with subnormal numbers flushed to zero, since what is
+left of a column that depends on others can be that small, and is scaled to length 1. So the vectors of repeated
+eigenvalues and singular values and the factors of matrices of lower rank, which a matrix does not determine, are the
+same in both modes. Importing SciPy's takes about 0.1 s, once per process.
+
+Subnormal numbers can be flushed where `can_flush_subnormals` says so. Elsewhere ops run their lowering: `or_lowering`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+
+from hybridflow.backend.host import can_flush_subnormals, subnormals_flushed
+from hybridflow.core.op import No
+from hybridflow.ops.linalg.common import nan_of, real_dtype
+
+_Array = np.ndarray[Any, Any]
+
+
+def or_lowering(kernel: Callable[..., Any]) -> Callable[..., Any] | No:
+    """Return a kernel that calls functions of this module where these give XLA's bits."""
+    return kernel if can_flush_subnormals() else No("LAPACK flushes no subnormal numbers here, as it does for XLA")
+
+
+@cache
+def _routine(name: str, dtype: Any) -> Callable[..., Any]:
+    """Return a routine for a dtype; for complex numbers ``he`` and ``un`` take the place of ``sy`` and ``or``."""
+    from scipy.linalg import lapack  # most programs need none, and it takes long to import
+
+    letter = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}[dtype.name]
+    if dtype.kind == "c":
+        name = name.replace("syevd", "heevd").replace("orgqr", "ungqr")
+    return cast("Callable[..., Any]", getattr(lapack, letter + name))
+
+
+@cache
+def _best_size(name: str, dtype: Any, *sizes: int, **options: Any) -> int:
+    """Return the length of workspace that a routine asks for."""
+    return int(_routine(f"{name}_lwork", dtype)(*sizes, **options)[0].real)
+
+
+def _each(x: _Array, *shapes: tuple[tuple[int, ...], Any]) -> list[_Array]:
+    """Return empty stacks of results, of the batch shape of matrices."""
+    return [np.empty((*x.shape[:-2], *shape), dtype) for shape, dtype in shapes]
+
+
+def _fill(info: int, results: list[_Array], index: Any, found: tuple[_Array, ...]) -> None:
+    """Store one matrix's results: NaN where the routine failed."""
+    for result, one in zip(results, found, strict=True):
+        result[index] = one if info == 0 else nan_of(result.dtype)
+
+
+@subnormals_flushed()
+def cholesky(x: _Array) -> _Array:
+    """Return lower triangular factors of Hermitian matrices; NaN, in the lower triangle, where there is none."""
+    factor = _routine("potrf", x.dtype)
+    result = np.empty_like(x)
+    for index in np.ndindex(x.shape[:-2]):
+        found, info = factor(x[index], lower=True, clean=True)
+        result[index] = found if info == 0 else np.tril(np.full_like(x[index], nan_of(x.dtype)))
+    return result
+
+
+@subnormals_flushed()
+def eigh(x: _Array) -> tuple[_Array, _Array]:
+    """Return eigenvalues and eigenvectors of Hermitian matrices."""
+    size = x.shape[-1]
+    decompose = _routine("syevd", x.dtype)
+    results = _each(x, ((size,), real_dtype(x.dtype)), ((size, size), x.dtype))
+    for index in np.ndindex(x.shape[:-2]):
+        values, vectors, info = decompose(x[index], compute_v=True, lower=True)
+        _fill(info, results, index, (values, vectors))
+    return results[0], results[1]
+
+
+@subnormals_flushed()
+def svd(x: _Array, *, full_matrices: bool) -> tuple[_Array, _Array, _Array]:
+    """Return singular vectors and values: U, S and Vh."""
+    rows, columns = x.shape[-2:]
+    short = min(rows, columns)
+    left, right = (rows, columns) if full_matrices else (short, short)
+    decompose = _routine("gesdd", x.dtype)
+    lwork = _best_size("gesdd", x.dtype, rows, columns, compute_uv=True, full_matrices=full_matrices)
+    results = _each(x, ((rows, left), x.dtype), ((short,), real_dtype(x.dtype)), ((right, columns), x.dtype))
+    for index in np.ndindex(x.shape[:-2]):
+        u, s, vh, info = decompose(x[index], compute_uv=True, full_matrices=full_matrices, lwork=lwork)
+        _fill(info, results, index, (u, s, vh))
+    return results[0], results[1], results[2]
+
+
+@subnormals_flushed()
+def svdvals(x: _Array) -> _Array:
+    """Return singular values."""
+    rows, columns = x.shape[-2:]
+    decompose = _routine("gesdd", x.dtype)
+    lwork = _best_size("gesdd", x.dtype, rows, columns, compute_uv=False, full_matrices=False)
+    results = _each(x, ((min(rows, columns),), real_dtype(x.dtype)))
+    for index in np.ndindex(x.shape[:-2]):
+        _, s, _, info = decompose(x[index], compute_uv=False, full_matrices=False, lwork=lwork)
+        _fill(info, results, index, (s,))
+    return results[0]
+
+
+@subnormals_flushed()
+def qr(x: _Array, *, complete: bool) -> tuple[_Array, _Array]:
+    """Return factors of matrices with no more columns than rows."""
+    rows, columns = x.shape[-2:]
+    width = rows if complete else columns
+    factor, product = _routine("geqrf", x.dtype), _routine("orgqr", x.dtype)
+    lwork = _best_size("geqrf", x.dtype, rows, columns)
+    q, r = _each(x, ((rows, width), x.dtype), ((width, columns), x.dtype))
+    padded = np.zeros((rows, width), x.dtype, order="F")
+    for index in np.ndindex(x.shape[:-2]):
+        found, tau, _, _ = factor(x[index], lwork=lwork)
+        padded[:, :columns] = found
+        needed = int(product(padded, tau, lwork=-1)[1][0].real)
+        q[index] = product(padded, tau, lwork=needed)[0]
+        r[index] = np.triu(found[:width])
+    return q, r
+
+
+@subnormals_flushed()
+def eig(x: _Array, *, vectors: bool) -> tuple[_Array, _Array]:
+    """Return eigenvalues and, if they are wanted, eigenvectors, one per column."""
+    size = x.shape[-1]
+    dtype = np.result_type(x.dtype, np.complex64)
+    decompose = _routine("geev", x.dtype)
+    lwork = _best_size("geev", x.dtype, size, compute_vl=False, compute_vr=vectors)
+    results = _each(x, ((size,), dtype), ((size, size) if vectors else (), dtype))
+    for index in np.ndindex(x.shape[:-2]):
+        *values, _, right, info = decompose(x[index], compute_vl=False, compute_vr=vectors, lwork=lwork)
+        whole = _paired(values[0], values[1]) if len(values) == 2 else values[0]
+        found = 0 if not vectors else right if len(values) == 1 else _unpacked(values[1], right)
+        _fill(info, results, index, (whole, np.asarray(found)))
+    return results[0], results[1]
+
+
+def _paired(real: _Array, imaginary: _Array) -> _Array:
+    """Return complex numbers of two parts."""
+    found = np.empty(real.shape, np.result_type(real.dtype, np.complex64))
+    found.real, found.imag = real, imaginary
+    return found
+
+
+def _unpacked(imaginary: _Array, packed: _Array) -> _Array:
+    """Return the vectors of which LAPACK gives, for a pair of conjugates, the real and the imaginary parts."""
+    result = _paired(packed, np.zeros_like(packed))
+    first = np.flatnonzero(imaginary > 0)
+    result.imag[:, first] = packed[:, first + 1]
+    result[:, first + 1] = result[:, first].conj()
+    return result

@@ -1,0 +1,46 @@
+"""Sums of which the order of additions is stated, so that NumPy and XLA give the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def halved_sum(xp: Any, x: Any) -> Any:
+    """Sum along the last axis, of at least one element, by adding its second half to its first again and again.
+
+    Args:
+        xp: `numpy`, or `jax.numpy` in a lowering.
+        x: ``(..., n)``.
+    """
+    while x.shape[-1] > 1:
+        half, odd = divmod(x.shape[-1], 2)
+        added = x[..., :half] + x[..., half + odd :]
+        x = xp.concatenate([added, x[..., half : half + 1]], axis=-1) if odd else added
+    return x[..., 0]
+
+
+def scanned_sum(x: Any) -> Any:
+    """Return the sums of the first 1, 2, 3, ... elements of a NumPy array as `jax.lax.associative_scan` adds them."""
+    if x.size < 2:
+        return x
+    found = np.empty_like(x)
+    found[1::2] = scanned_sum(x[:-1:2] + x[1::2])
+    found[0] = x[0]
+    found[2::2] = found[1:-1:2] + x[2::2]
+    return found
+
+
+def count_not_above(xp: Any, ascending: Any, points: Any) -> Any:
+    """Return how many of some ascending numbers, one at least, are at most each point, int32; 0 for NaN.
+
+    The search is written out, so that both modes find the same among numbers that do not ascend.
+    """
+    size = ascending.shape[0]
+    found = xp.zeros(points.shape, np.int32)
+    for bit in reversed(range(size.bit_length())):
+        more = found + np.int32(1 << bit)
+        inside = xp.minimum(more, np.int32(size))
+        found = xp.where((more == inside) & (ascending[inside - 1] <= points), more, found)
+    return found
