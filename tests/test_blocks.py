@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -74,7 +75,7 @@ def test_blocks_cover_every_element_once() -> None:
         cuts = list(blocks._cut(count))
         assert cuts[0][0] == 0
         assert cuts[-1][1] == count
-        assert all(first[1] == second[0] for first, second in zip(cuts, cuts[1:], strict=False))
+        assert all(first[1] == second[0] for first, second in itertools.pairwise(cuts))
         assert all(end - start <= size for start, end, size in cuts)
         assert all(end - start == size for start, end, size in cuts[:-1])
 

@@ -19,7 +19,7 @@ import numpy as np
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
 from hybridflow.core.device import default_is_host
-from hybridflow.ops.threefry import countable
+from hybridflow.ops.threefry import STATE_WORDS, countable
 
 _SMALL, _MIDDLE, _LARGE = 1 << 9, 1 << 13, 1 << 17
 PART = 1 << 18
@@ -80,6 +80,8 @@ def _run(
             if not default_is_host():
                 arrays = [jax.device_put(one, jax.devices("cpu")[0]) for one in arrays]
             found = np.asarray(call_of(size)(*arrays))
+            if end == count and start == 0:
+                return found[:count].copy()
             if result is None:
                 result = np.empty(count, found.dtype)
             result[start:end] = found[: end - start]
@@ -125,7 +127,10 @@ def drawn(
 
     def start_of(start: int, end: int, size: int) -> _Array:
         del end, size
-        return np.append(state, np.uint32(first + start))
+        found = np.empty(STATE_WORDS + 1, np.uint32)
+        found[:STATE_WORDS] = state
+        found[STATE_WORDS] = first + start
+        return found
 
     others = tuple(attrs.items())
     found = _run(
