@@ -16,7 +16,7 @@ import hybridflow as hf
 from hybridflow.autodiff import backprop, host_walk, quick, tape
 from hybridflow.autodiff.namespaces import HOST
 from hybridflow.backend.host import RUNNER
-from hybridflow.core.op import REGISTRY, Sample
+from hybridflow.core.op import REGISTRY, Sample, _looked_at  # pyright: ignore[reportPrivateUsage]
 from hybridflow.ops.host_rows import BLOCK, in_blocks
 from hybridflow.testing.checks import samples_of
 from hybridflow.tracing import sole
@@ -65,7 +65,14 @@ def low_precision(x: Any, w: Any, v: Any) -> Any:
     return hf.sum(hf.astype(hf.astype(x, "bfloat16") @ hf.astype(w, "bfloat16"), "float32") * v)
 
 
-PROGRAMS = [chain, fan_out, several_outputs, stopped, custom, unused, low_precision]
+def operands(x: Any, w: Any, v: Any) -> Any:
+    # Alike and broadcast, on either side and on both, with numbers and with what is not differentiated.
+    constant = hf.asarray(np.full((4, 1), 0.5, np.float32))
+    total = (x - v) / (w * w + 2.0) + (v + x) * (1.0 - w) - constant / (x * x + v * v + 1.0)
+    return hf.sum(total * constant) + hf.sum(x - x) + hf.sum((v - 3.0) / 2.0) * hf.sum(w)
+
+
+PROGRAMS = [operands, chain, fan_out, several_outputs, stopped, custom, unused, low_precision]
 
 
 def gradients(program: Callable[..., Any], variables: bool) -> list[Any]:
@@ -178,6 +185,29 @@ def test_a_copied_context_runs_in_another_thread():
     thread.join()
     assert len(found) == 400
     assert set(found) == {float("inf")}
+
+
+# -- rules of operands that broadcast -------------------------------------------------------------------------------
+
+BY_OPERAND = [op for op in REGISTRY.values() if op.local is not None]
+
+
+def test_arithmetic_has_rules_by_operand():
+    assert {op.name for op in BY_OPERAND} >= {"add", "subtract", "multiply", "divide"}
+
+
+@pytest.mark.parametrize("op", BY_OPERAND, ids=lambda op: op.name)
+def test_rules_by_operand_read_what_is_saved_for_them(op: Any):
+    for index, rule in enumerate(op.local):
+        read = {position - 1 for position in _looked_at(rule)}
+        assert read <= op.saves.read_by([index == 0, index == 1])
+
+
+def test_a_rule_by_operand_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch):
+    multiply = REGISTRY["multiply"]
+    first, second = multiply.local or ()
+    monkeypatch.setattr(multiply, "local", (first, lambda *args: second(*args) * np.float32(1.001)))
+    assert not agree(operands, False, monkeypatch)
 
 
 # -- rules with a form of their own for the host --------------------------------------------------------------------

@@ -97,3 +97,21 @@ def test_threads_and_tasks_have_scopes_of_their_own():
 def test_what_is_no_name_is_refused(name):
     with pytest.raises(ArgumentError, match="is not a name"), hf.name_scope(name):
         pass
+
+
+def test_the_same_line_in_and_outside_of_a_scope():
+    x = hf.asarray([1.0, 2.0])
+
+    def double(value):
+        return hf.tanh(value) + value
+
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        outside = double(x)
+        with hf.name_scope("inside"):
+            inside = double(outside)
+        after = double(inside)
+    for tensor, name in ((outside, ""), (inside, "inside"), (after, "")):
+        node = tensor._edge[0]
+        assert (node.scope_name, node.inputs[0][0].scope_name) == (name, name)
+        assert node.location.endswith(f"test_name_scope.py:{double.__code__.co_firstlineno + 1}")

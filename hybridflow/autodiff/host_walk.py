@@ -71,27 +71,6 @@ class Total:
             self.array = add(total, one)
 
 
-def _filled(node: Node, g: Any) -> Sequence[Any] | None:
-    """Return what was saved, with the cotangent in the place of the one operand that is not and that is like it.
-
-    Rules read no more than the shape and dtype of what is not saved. None if it is not as simple.
-    """
-    saved, edges = node.saved, node.inputs
-    if saved is None or len(edges) != 2:
-        return None
-    y, a, b = saved
-    if a is None and b is not None:
-        edge = edges[0]
-    elif b is None and a is not None:
-        edge = edges[1]
-    else:
-        return None
-    found = None if edge is None else edge[0].outputs[edge[1]]
-    if type(found) is not tuple or found[0] != g.shape or found[1] is not g.dtype:
-        return None
-    return (y, g, b) if a is None else (y, a, g)
-
-
 def walk_on_host(  # noqa: C901 (a call per step is what this saves)
     targets: Sequence[tuple[Edge, Any]],
     sources: set[Edge],
@@ -155,13 +134,30 @@ def walk_on_host(  # noqa: C901 (a call per step is what this saves)
                 continue
         if not op.plain or node.backend != "host" or type(g) is not _ndarray:
             gradients: Any = general(node, g, wanted)
+        elif (local := op.local) is not None:
+            y, a, b = node.saved  # pyright: ignore[reportGeneralTypeIssues]
+            shape = g.shape
+            gradients = [None, None]
+            for index, edge in enumerate(node.inputs):
+                if wanted[index]:
+                    spec = edge[0].outputs[edge[1]]  # pyright: ignore[reportOptionalSubscript]
+                    if (spec[0] if type(spec) is tuple else spec.shape) == shape:
+                        gradients[index] = local[index](HOST, g, y, a, b)
+                    else:
+                        rules = op.vjp.rules  # pyright: ignore
+                        gradients[index] = rules[index](HOST, g, *arguments(node))
         else:
             args: Any = node.saved
             if op.looked_at != () and (not op.whole or None in node.inputs):
-                args = (_filled(node, g) if op.whole else None) or arguments(node)
+                args = arguments(node)
             rule: Any = op.host_rule
             attrs = node.attrs
-            gradients = None if rule is None else rule(g, *args, **attrs)
+            if rule is None:
+                gradients = None
+            elif attrs or len(args) != 2:
+                gradients = rule(g, *args, **attrs)
+            else:
+                gradients = rule(g, args[0], args[1])
             if gradients is not None:
                 pass
             elif type(rule := op.vjp) is Each:

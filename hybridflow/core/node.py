@@ -129,17 +129,12 @@ def renew(node: Node) -> None:
         node.stamp = next_sequence()
 
 
-def is_internal(frame: FrameType) -> bool:
-    """Whether a frame runs hybridflow's own code."""
-    return frame.f_code.co_filename.startswith(_PACKAGE)
-
-
 def user_place(depth: int = 1) -> Where | None:
     """Return the nearest place outside hybridflow, starting `depth` frames up, in the name scope of now."""
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_PACKAGE):
-            if _open_scopes:
+            if OPEN_SCOPES:
                 scope = _SCOPE.get()
                 if scope:
                     return frame.f_code, frame.f_lasti, scope
@@ -149,7 +144,7 @@ def user_place(depth: int = 1) -> Where | None:
 
 
 _SCOPE: ContextVar[str] = ContextVar("name_scope", default="")
-_open_scopes: set[object] = set()  # of any thread: empty almost always, so that nobody else looks further
+OPEN_SCOPES: set[object] = set()  # of any thread: empty almost always, so that nobody else looks further
 
 
 @contextmanager
@@ -180,11 +175,11 @@ def name_scope(name: str) -> Generator[None]:
         )
     outer, key = _SCOPE.get(), object()
     token = _SCOPE.set(f"{outer}/{name}" if outer else name)
-    _open_scopes.add(key)
+    OPEN_SCOPES.add(key)
     try:
         yield
     finally:
-        _open_scopes.discard(key)
+        OPEN_SCOPES.discard(key)
         _SCOPE.reset(token)
 
 

@@ -37,12 +37,19 @@ class Stops(No):
 
 
 class Each:
-    """A gradient rule as one function per input, each ``(F, g, y, *xs, **attrs)``; only the wanted ones are called."""
+    """A gradient rule as one function per input, each ``(F, g, y, *xs, **attrs)``; only the wanted ones are called.
 
-    __slots__ = ("rules",)
+    Args:
+        rules: the functions.
+        local: for two inputs that broadcast against each other, functions that give their gradients in the result's
+            shape, before what was broadcast is summed. They read nothing but what is saved for that input's gradient.
+    """
 
-    def __init__(self, *rules: Callable[..., Any]) -> None:
+    __slots__ = ("local", "rules")
+
+    def __init__(self, *rules: Callable[..., Any], local: tuple[Callable[..., Any], ...] | None = None) -> None:
         self.rules = rules
+        self.local = local
 
     def __call__(self, F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Callable[[], Any]]:
         """Return every input's gradient as a function that computes it."""
@@ -239,6 +246,7 @@ class Op:
     large_kernel: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     plain: bool = field(default=False, init=False, repr=False)
     host_rule: Callable[..., Any] | None = field(default=None, init=False, repr=False)
+    local: tuple[Callable[..., Any], ...] | None = field(default=None, init=False, repr=False)
     looked_at: tuple[int, ...] | None = field(default=None, init=False, repr=False)
     whole: bool = field(default=False, init=False, repr=False)
     jitted: dict[Any, Callable[..., Any]] = field(default_factory=dict[Any, Callable[..., Any]], repr=False)
@@ -249,10 +257,11 @@ class Op:
 
         `fast_kernel` is the kernel if it needs no ``residuals``, and `large_kernel` does the same to large arrays, in
         several threads where NumPy's own function is the kernel; `plain` says that the rule runs on bare arrays as
-        it is; `host_rule` is a rule's form for the host; `whole` that all its rule looks at is saved if all of its
-        inputs are connected, though not otherwise.
+        it is; `host_rule` is a rule's form for the host, and `local` one's for operands of the result's shape; `whole`
+        that all its rule looks at is saved if all of its inputs are connected, though not otherwise.
         """
         self.host_rule = getattr(self.vjp, "host", None)
+        self.local = self.vjp.local if isinstance(self.vjp, Each) else None
         hidden = bool(self.saves.hidden)
         self.fast_kernel = None if isinstance(self.kernel, No) or hidden else self.kernel
         self.large_kernel = for_large(self.fast_kernel)
@@ -291,7 +300,10 @@ _ALL = (-1,)
 def _looked_at(rule: Any) -> tuple[int, ...]:
     """Return the positions of ``(y, *xs)`` whose names a rule's code loads, or `_ALL` where that is not plain."""
     if isinstance(rule, Each):
-        found = [_looked_at(one) for one in rule.rules]
+        if rule.local is None:
+            found = [_looked_at(one) for one in rule.rules]
+        else:
+            found = [(*_looked_at(one), index) for index, one in enumerate(rule.local, 1)]
         return _ALL if _ALL in found else tuple(sorted({index for one in found for index in one}))
     code = getattr(rule, "__code__", None)
     if code is None or code.co_flags & inspect.CO_VARARGS:

@@ -21,7 +21,7 @@ from hybridflow.backend.parallel import LARGE, for_large
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.errors import HybridflowError
 from hybridflow.core.methods import TensorMethods
-from hybridflow.core.node import FOREVER, Node, is_internal, next_sequence, user_place
+from hybridflow.core.node import FOREVER, OPEN_SCOPES, Node, next_sequence, user_place
 from hybridflow.core.op import No, Op, Stops, on_public
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
@@ -60,10 +60,11 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
     passes = type(op.vjp) is not Stops
     fast: frozenset[int] | None = None
     usual: Any = None  # the accepted dtype that came last, and
-    user_code: Any = None  # the user's code that called last: comparing by identity is all that a call pays
+    usual_specs: tuple[Any, ...] = (None, None, None, None, None)  # as `_specs_of_two` made them last
+    usual_place: Any = (None, 0)  # where the user called last: comparing is all that the next call from there pays
 
     def operator(self: Any, other: Any) -> Any:  # noqa: C901
-        nonlocal fast, usual, user_code
+        nonlocal fast, usual, usual_specs, usual_place
         if type(other) is not Tensor or type(self) is not Tensor:
             self, other = _quick(self, other), _quick(other, self)
             if type(other) is not Tensor or type(self) is not Tensor:
@@ -119,26 +120,30 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
         node.op = op
         node.inputs = (edge_a, edge_b)
         node.attrs = _NO_ATTRS
-        node.outputs = ((y.shape, y.dtype),)
+        shape, dtype_before, node.outputs, of_left, of_right = usual_specs
+        if y.shape != shape or dtype is not dtype_before:
+            shape, _, node.outputs, of_left, of_right = usual_specs = _specs_of_two(y, dtype)
         frame = sys._getframe(1)
-        code = frame.f_code
-        if code is user_code:
-            node.where = (code, frame.f_lasti)
+        code, offset = usual_place
+        if frame.f_code is code and frame.f_lasti == offset and not OPEN_SCOPES:
+            node.where = usual_place
         else:
-            node.where = user_place(2)
-            if not is_internal(frame):
-                user_code = code
+            node.where = where = user_place(2)
+            if where is not None and where[0] is frame.f_code and len(where) == 2:
+                usual_place = where
         node.input_specs = None
         if edge_b is None:  # only what the gradient of the other one reads is saved
             node.saved = (y if y_for_a else None, a if a_for_a else None, b if b_for_a else None) if of_a else nothing
             if not b_for_a:
-                shape = b.shape
-                node.input_specs = None, (shape, dtype, None if shape else b)
+                shape_b = b.shape
+                same = shape_b == shape and shape_b
+                node.input_specs = of_right if same else (None, (shape_b, dtype, None if shape_b else b))
         elif edge_a is None:
             node.saved = (y if y_for_b else None, a if a_for_b else None, b if b_for_b else None) if of_b else nothing
             if not a_for_b:
-                shape = a.shape
-                node.input_specs = (shape, dtype, None if shape else a), None
+                shape_a = a.shape
+                same = shape_a == shape and shape_a
+                node.input_specs = of_left if same else ((shape_a, dtype, None if shape_a else a), None)
         elif saves_any:
             node.saved = (y if save_y else None, a if save_a else None, b if save_b else None)
         else:
@@ -154,7 +159,7 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
     return operator
 
 
-def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
+def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:  # noqa: C901 (every call would cost)
     """Make a function of one operand; a kernel may name another, `of_reals`, that does the same for real numbers."""
     kernel = cast(Callable[..., Any], getattr(op.kernel, "of_reals", op.kernel))
     large_kernel = for_large(kernel)
@@ -162,11 +167,12 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
     passes = type(op.vjp) is not Stops
     fast: frozenset[int] | None = None
     usual: Any = None  # the accepted dtype that came last, and
-    user_code: Any = None  # the user's code that called last: comparing by identity is all that a call pays
+    usual_specs: tuple[Any, ...] = (None, None, None)  # the shape and operand's dtype of the last result, and its spec
+    usual_place: Any = (None, 0)  # where the user called last: comparing is all that the next call from there pays
 
     @functools.wraps(public)
     def function(x: Any) -> Any:
-        nonlocal fast, usual, user_code
+        nonlocal fast, usual, usual_specs, usual_place
         if type(x) is not Tensor:
             return public(x)
         value = x._value
@@ -202,15 +208,19 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
         node.op = op
         node.inputs = (edge,)
         node.attrs = _NO_ATTRS
-        node.outputs = ((y.shape, y.dtype),)
+        shape, dtype_before, node.outputs = usual_specs
+        if y.shape != shape or dtype is not dtype_before:
+            shape = y.shape
+            node.outputs = outputs = ((shape, y.dtype),)
+            usual_specs = shape, dtype, outputs
         frame = sys._getframe(1)
-        code = frame.f_code
-        if code is user_code:
-            node.where = (code, frame.f_lasti)
+        code, offset = usual_place
+        if frame.f_code is code and frame.f_lasti == offset and not OPEN_SCOPES:
+            node.where = usual_place
         else:
-            node.where = user_place(2)
-            if not is_internal(frame):
-                user_code = code
+            node.where = where = user_place(2)
+            if where is not None and where[0] is frame.f_code and len(where) == 2:
+                usual_place = where
         node.saved = (y if save_y else None, value if save_x else None)
         node.input_specs = None
         node.backend = "host"
@@ -222,6 +232,12 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
         return result
 
     return function
+
+
+def _specs_of_two(y: Any, dtype: Any) -> tuple[Any, ...]:
+    """Return a result's shape, its operands' dtype, its specs, and those of operands like it on either side."""
+    shape = y.shape
+    return shape, dtype, ((shape, y.dtype),), ((shape, dtype, None), None), (None, (shape, dtype, None))
 
 
 def _quick(value: Any, like: Any) -> Any:

@@ -26,7 +26,7 @@ from hybridflow.core.dtypes import (
     weak_dtype,
 )
 from hybridflow.core.errors import AxisError, DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, Op, Sample
+from hybridflow.core.op import Bad, Each, Op, Sample
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.staged_number import StagedNumber, weak_dtype_of
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array, make_tensor
@@ -311,6 +311,19 @@ def unbroadcast(F: Any, g: Any, like: Any) -> Any:
     return g if same_shape(g.shape, target) else F.reshape(g, target)
 
 
+def of_operands(left: Callable[..., Any], right: Callable[..., Any]) -> Each:
+    """Return the gradient rule of an op of two operands that broadcast against each other.
+
+    Args:
+        left, right: per operand, ``(F, g, y, a, b)`` to its gradient in the shape of the result.
+    """
+    return Each(
+        lambda F, g, y, a, b: unbroadcast(F, left(F, g, y, a, b), a),
+        lambda F, g, y, a, b: unbroadcast(F, right(F, g, y, a, b), b),
+        local=(left, right),
+    )
+
+
 def _was_broadcast(size: Size, to: Size) -> bool:
     """Whether an axis of size 1 became a longer one; equal sizes need no guard that they are not 1."""
     return not same_size(size, to) and (same_size(size, 1) or (size != to and size == 1))
@@ -421,6 +434,7 @@ __all__ = [
     "normalize_axes",
     "normalize_axis",
     "normals",
+    "of_operands",
     "pointwise",
     "positives",
     "promote",

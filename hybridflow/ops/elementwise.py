@@ -19,7 +19,7 @@ from hybridflow.core.dtypes import (
     kind_of,
 )
 from hybridflow.core.errors import DTypeError
-from hybridflow.core.op import REGISTRY, Bad, Each, Sample, Saves, Stops, op, public_names
+from hybridflow.core.op import REGISTRY, Bad, Sample, Saves, Stops, op, public_names
 from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
     NUMERIC,
@@ -35,11 +35,11 @@ from hybridflow.ops.common import (
     make_spec,
     no_flops,
     normals,
+    of_operands,
     pointwise,
     promote,
     require_kind,
     unary_samples,
-    unbroadcast,
 )
 from hybridflow.ops.jax_rule import rule_from_lowering
 from hybridflow.ops.onnx import on_floats
@@ -157,7 +157,7 @@ def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | Non
     kernel=np.add,
     lower=broadcasting(lax.add),
     infer=pointwise("add", NUMERIC),
-    vjp=lambda F, g, y, a, b: (unbroadcast(F, g, a), unbroadcast(F, g, b)),
+    vjp=of_operands(lambda F, g, y, a, b: g, lambda F, g, y, a, b: g),
     flops=elements,
     samples=binary_samples(),
     traits=("pointwise", "commutative", "unit_minus_zero"),
@@ -220,7 +220,7 @@ def plus_zero(x: TensorLike, /) -> Tensor:
     kernel=np.subtract,
     lower=broadcasting(lax.sub),
     infer=pointwise("subtract", NUMERIC),
-    vjp=lambda F, g, y, a, b: (unbroadcast(F, g, a), lambda: unbroadcast(F, -g, b)),
+    vjp=of_operands(lambda F, g, y, a, b: g, lambda F, g, y, a, b: -g),
     flops=elements,
     samples=binary_samples(),
     traits=("pointwise", "unit_zero"),
@@ -253,7 +253,7 @@ def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     kernel=np.multiply,
     lower=broadcasting(lax.mul),
     infer=pointwise("multiply", NUMERIC),
-    vjp=Each(lambda F, g, y, a, b: unbroadcast(F, g * b, a), lambda F, g, y, a, b: unbroadcast(F, g * a, b)),
+    vjp=of_operands(lambda F, g, y, a, b: g * b, lambda F, g, y, a, b: g * a),
     saves=Saves(x=(0, 1), each="others"),
     flops=elements,
     samples=binary_samples(),
