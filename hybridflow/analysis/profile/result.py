@@ -151,7 +151,7 @@ class Profile:
         """
         changes: list[tuple[float, int]] = list(self._memory)
         for call, found in zip(self._calls, self.calls, strict=True):
-            changes += [(call.since, found.temporary_bytes), (call.end, -found.temporary_bytes)]
+            changes += [(call.since, found.temporary_bytes), (min(call.end, self.end), -found.temporary_bytes)]
         alive, result = 0, list[tuple[float, int]]()
         for time, size in sorted(changes):
             if self.start <= time <= self.end:
