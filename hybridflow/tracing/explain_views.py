@@ -20,14 +20,15 @@ _COLUMNS = ("trace", "called at", "arguments", "why", "nodes", "trace + passes +
 _TRACES, _ITEMS = 3, 12
 """Up to so many traces, and items that belong to one, are unfolded when a page opens."""
 _CSS = """
-.explain { line-height: 1.5; color: #1c2733; }
+.explain { line-height: 1.5; }
 .explain table { border-collapse: collapse; margin: .6rem 0 1rem; }
-.explain th, .explain td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid #d5dce2;
+.explain th, .explain td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid #8884;
   vertical-align: top; }
 .explain summary { cursor: pointer; } .explain details, .explain .leaf { margin-left: 1.3rem; }
 .explain > details { margin: .4rem 0; } .explain .leaf { overflow-wrap: anywhere; }
-.explain .label { color: #4a5763; font-weight: 600; }
-.explain .advice { border-left: 4px solid #c1440e; background: #fdf3ee; padding: .4rem .8rem; margin: .6rem 0; }
+.explain .label { font-weight: 600; opacity: .75; }
+.explain .advice { border-left: 4px solid #c1440e; background: #fdf3ee; color: #1c2733;
+  padding: .4rem .8rem; margin: .6rem 0; }
 """
 
 
