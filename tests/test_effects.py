@@ -268,6 +268,25 @@ def test_callbacks_run_once_per_call_read_or_not():
     assert calls == [1.0, 1.0, 2.0, 2.0]
 
 
+def test_a_callback_that_fails_is_not_called_again():
+    calls = []
+
+    def host(x):
+        calls.append(x.item())
+        if x > 1:
+            raise ValueError("too large")  # as jax says of arguments that a program was not compiled for
+        return x
+
+    f = hf.compile(lambda x: hf.pure_callback(host, hf.TensorSpec((), hf.float32), x))
+    for value in (1.0, 1.0, 2.0, 1.0):
+        if value > 1:
+            with pytest.raises(ValueError, match="too large"):
+                f(hf.asarray(value))
+        else:
+            f(hf.asarray(value))
+    assert calls == [1.0, 1.0, 2.0, 1.0]
+
+
 class OwnError(Exception):
     def __init__(self, code):
         super().__init__(f"code {code}")

@@ -19,7 +19,8 @@ from hybridflow.backend.host import RUNNER
 from hybridflow.core.op import REGISTRY, Sample, _looked_at  # pyright: ignore[reportPrivateUsage]
 from hybridflow.ops.host_rows import BLOCK, in_blocks
 from hybridflow.testing.checks import samples_of
-from hybridflow.tracing import sole
+from hybridflow.tracing import sole, trace
+from hybridflow.xla import executable
 
 
 def arrays(*shapes: tuple[int, ...]) -> list[Any]:
@@ -392,11 +393,36 @@ def two_outputs() -> Any:
     return hf.compile(lambda x, y: {"sum": x + y, "product": (x * y, None)})
 
 
-@pytest.mark.parametrize("build", [one_output, two_outputs])
+def with_state() -> Any:
+    scale, total = hf.asarray(np.linspace(1, 2, 4, dtype=np.float32)), hf.Variable(np.zeros(4, np.float32))
+
+    @hf.compile
+    def call(x: Any, y: Any) -> Any:
+        total.assign_add(hf.sum(x * y * scale) + scale)
+        return total.read()
+
+    return call
+
+
+def with_a_float() -> Any:
+    call: Any = hf.compile(lambda x, y, rate: x * y * rate)
+    return lambda *args: call(*args, 0.5)
+
+
+def of_an_instance() -> Any:
+    class Model:
+        @hf.compile
+        def call(self, x: Any, y: Any) -> Any:
+            return x * y - 1.0
+
+    return Model().call
+
+
+@pytest.mark.parametrize("build", [one_output, two_outputs, with_state, with_a_float, of_an_instance])
 def test_calls_of_a_lone_trace_are_as_in_general(build: Any, monkeypatch: pytest.MonkeyPatch):
     found = outcomes(build)
     with monkeypatch.context() as patch:
-        patch.setattr(sole.SoleTrace, "of", classmethod(lambda *_: None))
+        patch.setattr(sole.SoleTrace, "of", classmethod(lambda *_, **__: None))
         expected = outcomes(build)
     assert found == expected
 
@@ -405,3 +431,56 @@ def test_a_fault_in_calls_of_a_lone_trace_is_found(monkeypatch: pytest.MonkeyPat
     expected = outcomes(one_output)
     monkeypatch.setattr(sole, "FOREVER", 1 << 63)  # then a leaf that requires a gradient looks like any tensor
     assert outcomes(one_output) != expected
+
+
+# -- programs that are run without asking ---------------------------------------------------------------------------
+
+
+def updates() -> list[Any]:
+    """Return the values of Variables after calls that update them, while others hold, share and replace them."""
+    rng = np.random.default_rng(2)
+    large, small = rng.standard_normal((300, 300)).astype(np.float32), rng.standard_normal(3)
+    variables = [hf.Variable(large), hf.Variable(small), hf.Variable(3), hf.Variable(small.astype(np.float32))]
+    a, b, count, c = variables
+
+    @hf.compile
+    def update() -> Any:
+        a.assign(a * 0.5 + 1.0)
+        b.assign(b * 3.0)
+        count.assign_add(1)
+        return c * 2.0
+
+    @hf.compile
+    def update_with(x: Any) -> None:
+        a.assign(a - x)
+        c.assign(c * hf.sum(x))
+
+    kept: list[Any] = []
+    x = hf.asarray(large)
+    for step in range(8):
+        kept.append(update())
+        update_with(x)
+        if step in (2, 6):
+            kept += [variable.read() for variable in variables]
+        if step == 3:
+            x = hf.compile(lambda x: x + 1.0)(x)
+        if step == 4:
+            a.assign(x)
+        if step == 5:
+            c.assign(np.ones(3, np.float32))
+    return [one.numpy() for one in (*kept, x, *variables)]
+
+
+def test_updates_by_programs_that_ask_nothing(monkeypatch: pytest.MonkeyPatch):
+    found = updates()
+    with monkeypatch.context() as patch:
+        patch.setattr(executable, "bare_call", lambda *_: None)
+        expected = updates()
+    for one, same in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, same, strict=True)
+
+
+def test_a_fault_in_what_may_be_given_away_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(trace, "_SOLE_OWNER", 100)  # then a value that somebody else holds is overwritten
+    with pytest.raises(RuntimeError, match="deleted"):
+        updates()

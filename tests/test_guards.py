@@ -16,6 +16,7 @@ import pytest
 
 import hybridflow as hf
 from hybridflow.core.errors import MutationError
+from hybridflow.tracing import guards
 
 RATE = 2.0
 SIZES = [1.0, 2.0]
@@ -426,6 +427,50 @@ def test_methods_that_are_left_alone():
 
 
 # -- tensors from outside -----------------------------------------------------------------------------------------
+
+
+CONTAINERS = {
+    "list": list,
+    "tuple": tuple,
+    "deque": collections.deque,
+    "dict": lambda items: dict(zip("abc", items, strict=False)),
+}
+
+
+def sums_of_kept_variables(kind):
+    """Return what a compiled function gives while the container it reads changes, and what it should."""
+    one, two, three = [hf.Variable(float(number)) for number in (1, 10, 100)]
+    box = Box(kept=None)
+
+    @hf.compile
+    def f():
+        items = box.kept.values() if isinstance(box.kept, dict) else box.kept
+        total = hf.asarray(0.0)
+        for place, item in enumerate(items):
+            total = total + item * (place + 1)
+        return total
+
+    found, expected = [], []
+    for items in ([one, two], [one, two], [two, one], [one, three], [one, two, three], [one, two], [one, one], [one]):
+        box.kept = CONTAINERS[kind](items)
+        found.append(f().item())
+        expected.append(sum(item.item() * (place + 1) for place, item in enumerate(list(items))))
+        with hf.config.run_eagerly():
+            assert f().item() == expected[-1]
+    return found, expected, f.trace_count
+
+
+@pytest.mark.parametrize("kind", ["list", "tuple", "deque", "dict"])
+def test_variables_in_containers_are_known_one_by_one(kind):
+    found, expected, traces = sums_of_kept_variables(kind)
+    assert found == expected
+    assert traces == 6
+
+
+def test_a_fault_in_the_comparison_of_containers_is_found(monkeypatch):
+    monkeypatch.setattr(guards, "is_", lambda a, b: True)
+    found, expected, _ = sums_of_kept_variables("list")
+    assert found != expected
 
 
 def test_another_tensor_of_the_same_shape_is_no_retrace():

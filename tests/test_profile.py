@@ -1,8 +1,10 @@
 """`hf.profile`: what ran, how often, on whose line; times against the clock around the whole."""
 
+import gc
 import json
 import threading
 import time
+import weakref
 from collections import Counter
 from pathlib import Path
 
@@ -172,6 +174,17 @@ def test_loops_count_their_bodies_and_no_time_twice():
     assert loop.own < loop.end - loop.start
     assert seconds <= 2 * p.calls[0].seconds
     assert any("matmul" in row.name for row in p.operations)
+
+
+def test_calls_after_the_block_are_as_ever():
+    f = hf.compile(layer)
+    with hf.profile():
+        f(X)
+        recorder = weakref.ref(PROFILER.get())
+    f(X)
+    f(X)
+    gc.collect()
+    assert recorder() is None  # no call of the profile's is left in the function
 
 
 def test_compiling_for_the_profile_is_told_apart_and_done_once():

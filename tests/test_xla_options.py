@@ -207,6 +207,62 @@ def test_programs_name_operations_but_no_lines_and_jax_keeps_its_setting():
         jax.config.update("jax_traceback_in_locations_limit", before)
 
 
+def compiled(function, inputs=2):
+    return jax.jit(function).lower(*[jax.ShapeDtypeStruct((3,), np.float32)] * inputs).compile()
+
+
+def test_direct_calls_are_jax_s_own():
+    program = compiled(lambda x, y: (x + y, x * y))
+    direct = jax_shim.direct_call(program)
+    assert type(direct) is type(jax.jit(abs))  # else calls cost more, on this jax
+    x, y = np.float32([1, 2, 3]), jnp.float32([4, 5, 6])
+    for one, same in zip(direct(x, y), program(x, y), strict=True):
+        np.testing.assert_array_equal(one, same)
+    with pytest.raises(TypeError, match=r"float32\[3\]"):
+        direct(x, y[:2])
+    assert jax_shim.direct_call(abs) is abs
+
+
+def test_bare_calls_run_what_is_there_and_nothing_else():
+    program = compiled(lambda x, y: (x / y, x))
+    bare = jax_shim.bare_call(program, program)
+    assert bare is not None  # else calls that update Variables cost more, on this jax
+    x, y = jnp.float32([1, 2, 3]), jnp.float32([4, 5, 6])
+    for one, same in zip(bare([x, y]), program(x, y), strict=True):
+        np.testing.assert_array_equal(one, same)
+        assert (one.aval, one.sharding) == (same.aval, same.sharding)
+    with pytest.raises(TypeError):
+        bare([x, np.ones(3, np.float32)])
+    zero = y * 0
+    with jax.debug_nans(True), pytest.raises(Exception, match="'nan'"):
+        bare([zero, zero])
+    with jax.debug_infs(True), pytest.raises(Exception, match="'inf'"):
+        bare([x, zero])
+    assert np.isnan(bare([zero, zero])[0]).all()
+
+
+def test_programs_that_need_more_have_no_bare_call():
+    spec = jax.ShapeDtypeStruct((3,), np.float32)
+    needs_more = [
+        compiled(lambda x, y: x + 1),  # jax leaves `y` out
+        compiled(lambda x: jax.pure_callback(np.sin, spec, x), 1),
+        compiled(lambda x: jax_shim.ordered_callback(np.sin, spec, x), 1),
+    ]
+    assert [jax_shim.bare_call(program, program) for program in needs_more] == [None] * 3
+    assert jax_shim.bare_call(abs, abs) is None
+
+
+def test_bare_calls_are_for_processes_with_one_device():
+    code = """
+import jax, numpy as np
+from hybridflow.backend.jax_shim import bare_call
+program = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((3,), np.float32)).compile()
+print(jax.device_count(), bare_call(program, program) is None)
+"""
+    printed = run_python(code, XLA_FLAGS="--xla_force_host_platform_device_count=2")
+    assert printed.split() == ["2", "True"]
+
+
 def test_only_the_shim_imports_what_is_semi_public():
     package = Path(hf.__file__).parent
     for path in package.rglob("*.py"):

@@ -352,7 +352,10 @@ def current_values(variables: Sequence[Variable]) -> list[Any]:
     """Return the raw value of each, as `current` does, while `WRITES` is held."""
     if not OBSERVED.count:
         values = [variable._value for variable in variables]
-        if not any([value is None for value in values]):
+        for value in values:
+            if value is None:
+                break
+        else:
             return values
     return [variable.current() for variable in variables]
 

@@ -18,6 +18,7 @@ from hybridflow.core.context import CONTEXT, current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import format_where, user_place, where_file_line
+from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.ir.graph import Graph
@@ -121,7 +122,7 @@ class CompiledFunction(Generic[P, R]):
         self._lock = threading.RLock()
         self._traces = TraceCache(max_traces)
         self._needed: dict[Any, frozenset[int]] = {}
-        self._sole: SoleTrace | None = None
+        self._enter: Callable[[tuple[Any, ...]], Any] | None = None
         self._last: Trace | None = None
         self._records: deque[TraceRecord] = deque(maxlen=_RECORDS)
         self._trace_count = 0
@@ -148,18 +149,11 @@ class CompiledFunction(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function, tracing it first if no trace fits the arguments."""
         try:
-            sole = self._sole
-            if sole is not None and not kwargs and CONTEXT.get() is None and SETTINGS.plain:
-                # The executable itself refuses other shapes and dtypes, so a lone trace needs no key.
-                if sole.enter is not None:
-                    found = sole.enter(args[1:] if self._bound else args)
-                    return self._call(args, kwargs) if found is NotImplemented else found
-                arrays = sole.raw_arguments(args[1:] if self._bound else args)
-                if arrays is not None and (sole.hold is None or sole.hold()):
-                    try:
-                        return sole.call(arrays)
-                    except (TypeError, ValueError):
-                        pass  # the general way traces anew, or says what is wrong
+            enter = self._enter
+            if enter is not None and not kwargs and CONTEXT.get() is None and SETTINGS.plain:
+                found = enter(args)
+                if found is not NotImplemented:
+                    return found
             return self._call(args, kwargs)
         except Exception as error:
             raise trimmed(error)  # noqa: B904 (it is the same error)
@@ -242,9 +236,12 @@ class CompiledFunction(Generic[P, R]):
 
     def _shorten(self, trace: Trace, signature: Signature) -> None:
         """Let the next call go the short way, if the traces differ only in what is outside of their arguments."""
+        if PROFILER.get() is not None:
+            return  # its executables are not those of later calls
         self._last = trace
         short = self._plain and SETTINGS.plain and self._traces.of_one_key
-        self._sole = SoleTrace.of(trace, signature) if short else None
+        sole = SoleTrace.of(trace, signature, bound=self._bound) if short else None
+        self._enter = None if sole is None else sole.enter
 
     def _known(self, signature: Signature) -> tuple[Trace, Signature] | None:
         """Return the most specific trace that a call fits, and the signature by which it was found."""
@@ -451,7 +448,7 @@ class CompiledFunction(Generic[P, R]):
         with self._lock:
             self._traces.clear()
             self._shapes.clear()
-            self._sole = self._last = None
+            self._enter = self._last = None
 
     def explain(self) -> Explanation:
         """Return what was traced, why and at what cost: a printable sequence of records."""

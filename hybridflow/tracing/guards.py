@@ -15,6 +15,7 @@ import keyword
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from operator import is_
 from types import CellType
 from typing import Any, Final, NamedTuple, cast
 
@@ -260,14 +261,16 @@ class Guards:
     Args:
         places: where it read, parents before children.
         captures: the tensors that it captured.
+        kept: objects that live as long as the guards are asked: their ids are not used again.
     """
 
-    def __init__(self, places: Sequence[Place], captures: Sequence[Tensor]) -> None:
+    def __init__(self, places: Sequence[Place], captures: Sequence[Tensor], kept: Sequence[object] = ()) -> None:
         self.places = _with_parents(places)
         self._positions = {place: number for number, place in enumerate(self.places)}
         captured = {id(tensor): number for number, tensor in enumerate(captures)}
         self._captured = {place: captured[place.tensor] for place in self.places if place.tensor in captured}
         self._seen: list[Any] = [place.seen for place in self.places]
+        self._implied = _implied(self.places, kept)
         self.hold: Callable[[], bool] = self._generate()
         """Whether everything is as it was, quickly decided: False may also mean that equal values were made anew."""
 
@@ -318,7 +321,10 @@ class Guards:
 
     def _generate(self) -> Callable[[], bool]:
         """Make the function that compares by identity."""
-        space: dict[str, Any] = {"S": self._seen, "MISSING": MISSING, "key_of": key_of, "ids_of_dict": _ids_of_dict}
+        space: dict[str, Any] = {
+            "S": self._seen, "MISSING": MISSING, "key_of": key_of, "ids_of_dict": _ids_of_dict, "is_": is_,
+        }  # fmt: skip
+        whole = _whole(self._implied)
         lines = ["def check():", "    try:"]
         for number, place in enumerate(self.places):
             if place.parent is None:
@@ -329,14 +335,54 @@ class Guards:
                 else:
                     lines.append(f"        v{number} = r{number}()")
                 continue
+            if place in self._implied:
+                continue
             code = _read(place, number, self._positions[place.parent], space)
             lines.append(f"        v{number} = {code}")
-            if place.guarded:
+            if place in whole:
+                space[f"o{number}"] = items = whole[place]
+                same = f"len(v{number}) == {len(items)} and all(map(is_, v{number}, o{number}))"
+                lines.append(f"        if type(v{number}) is not S[{number}][0] or not ({same}): return False")
+            elif place.guarded:
                 lines.append(f"        if {_differs(place, number, space)}: return False")
         lines += ["    except (AttributeError, LookupError, TypeError, ValueError):", "        return False"]
         lines.append("    return True")
         exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, made once
         return space["check"]
+
+
+def _implied(places: Sequence[Place], kept: Sequence[object]) -> set[Place]:
+    """Return the items that are what they were if the ids in their container are: objects that are kept alive."""
+    alive = set(map(id, kept))
+    parents = {place.parent for place in places}
+    return {place for place in places if place not in parents and _by_container(place, alive)}
+
+
+def _by_container(place: Place, alive: set[int]) -> bool:
+    parent = place.parent
+    if place.access is not ITEM or parent is None or not parent.guarded or not callable(place.seen):
+        return False
+    value = id(place.seen())
+    if value not in alive or not isinstance(parent.seen, Seen):
+        return False
+    ids = parent.seen.ids
+    if parent.kind is dict:
+        return value in ids[len(ids) // 2 :]
+    return parent.kind in SEQUENCES and type(place.name) is int and ids[place.name] == value
+
+
+def _whole(implied: Iterable[Place]) -> dict[Place, tuple[object, ...]]:
+    """Return the sequences all of whose items are implied, and the items: comparing those is quicker than their ids."""
+    found: dict[Place, dict[int, object]] = {}
+    for place in implied:
+        parent = cast(Place, place.parent)
+        if parent.kind is not dict:
+            found.setdefault(parent, {})[place.name % len(parent.seen.ids)] = place.seen()
+    return {
+        parent: tuple([items[number] for number in range(len(items))])
+        for parent, items in found.items()
+        if len(items) == len(parent.seen.ids)
+    }
 
 
 def _with_parents(places: Sequence[Place]) -> list[Place]:

@@ -234,8 +234,8 @@ class Observations:
 
     # -- the end ----------------------------------------------------------------------------------------------
 
-    def guards(self, captures: Sequence[Tensor]) -> Guards | None:
-        """Return the guards of the trace, None if it read nothing.
+    def guards(self, captures: Sequence[Tensor], kept: Sequence[object]) -> Guards | None:
+        """Return the guards of the trace, which keeps some objects alive; None if it read nothing.
 
         A container that the trace itself changed, and whose contents it did not look at, is none: the change
         happens when the function is traced.
@@ -246,7 +246,7 @@ class Observations:
             for place in self._places.values()
             if id(place) not in dropped and id(place.parent) not in dropped
         ]
-        return Guards(places, captures) if any(place.guarded for place in places) else None
+        return Guards(places, captures, kept) if any(place.guarded for place in places) else None
 
 
 def _items(container: Any) -> Iterable[tuple[Any, Any]]:

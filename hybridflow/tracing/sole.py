@@ -2,55 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hybridflow.core.context import current
-from hybridflow.core.dtypes import WIDE
 from hybridflow.core.node import FOREVER
 from hybridflow.core.notes import requires
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.signature import FLOAT, LEAF, TENSOR, Signature
-from hybridflow.tracing.trace import Trace, raw_value
-
-_new = object.__new__
-_ndarray = np.ndarray
+from hybridflow.tracing.trace import WORTH_KEEPING, Trace, raw_value
 
 
 class SoleTrace:
     """The only trace of a function, when its arguments are plain tensors and floats.
 
-    Attributes:
+    Args:
         trace: the trace.
-        run: the executable's call if that is all there is to a call: no Variables, captured tensors or checks.
+        run: the executable's call if that is all there is to a call: no Variables, captured tensors, checks or Python
+            functions.
         variables: the Variables of every call.
-        kinds: the types of the arguments; count: how many of them are tensors.
-        floats: whether some are floats.
-        hold: tells quickly whether the guards hold; None if there are none.
-        enter: makes the whole call, or returns NotImplemented, where tensors go in and arrays come out; else None.
+        kinds: the types of the arguments.
+        bound: whether an instance comes before them.
+
+    Attributes:
+        enter: makes the whole call, given its arguments as a tuple, or returns NotImplemented; then the general way
+            makes it.
     """
 
-    __slots__ = ("count", "enter", "floats", "hold", "kinds", "numbers", "run", "trace", "variables", "wide")
+    __slots__ = ("_bound", "_hold", "_kinds", "_trace", "_variables", "enter")
 
     def __init__(
-        self, trace: Trace, run: Callable[..., Any] | None, variables: tuple[Variable, ...], kinds: tuple[type, ...]
+        self,
+        trace: Trace,
+        run: Callable[..., Any] | None,
+        variables: tuple[Variable, ...],
+        kinds: tuple[type, ...],
+        *,
+        bound: bool,
     ) -> None:
-        self.trace = trace
-        self.run = run
-        self.variables = variables
-        self.kinds = kinds
-        self.floats = float in kinds
-        self.count = kinds.count(Tensor)
-        self.numbers = trace.numbers
-        self.hold = None if trace.guards is None else trace.guards.hold
-        self.wide = trace.wide
-        self.enter = None if run is None or self.floats else self._entry(run)
+        self._trace = trace
+        self._variables = variables
+        self._kinds = kinds
+        self._bound = bound
+        self._hold: Callable[[], bool] = _always if trace.guards is None else trace.guards.hold
+        self.enter: Callable[[tuple[Any, ...]], Any] = (
+            self._enter if run is None or float in kinds else self._generate(run)
+        )
 
     @classmethod
-    def of(cls, trace: Trace, signature: Signature) -> SoleTrace | None:
+    def of(cls, trace: Trace, signature: Signature, *, bound: bool) -> SoleTrace | None:
         """Return the sole trace, or None if calls have other arguments than tensors and floats."""
         plain = all(leaf.kind in (TENSOR, FLOAT) for leaf in signature.leaves)
         flat = all(tree == LEAF for tree in signature.tree)
@@ -62,94 +65,96 @@ class SoleTrace:
         variables = trace.variables(signature)
         if trace.guarded or trace.reads_leaves:
             return None
-        if trace.captures or variables or trace.checks:
-            return cls(trace, None, variables, kinds)
-        return cls(trace, trace.executable(trace.arrays(signature), None).call, (), kinds)
+        if trace.captures or variables or trace.checks or trace.calls_host:
+            return cls(trace, None, variables, kinds, bound=bound)
+        return cls(trace, trace.executable(trace.arrays(signature), None).call, (), kinds, bound=bound)
 
-    def _entry(self, run: Callable[..., Any]) -> Callable[[tuple[Any, ...]], Any]:
-        """Return `raw_arguments`, the guards and `call` as one function, which is half of what they cost."""
-        count, wide, hold, single = self.count, self.wide, self.hold, self.trace.single
-        build = self.trace.plan.build
+    def _generate(self, run: Callable[..., Any]) -> Callable[[tuple[Any, ...]], Any]:
+        """Return `enter` where tensors go in and arrays come out, written for this number of them."""
+        single = self._trace.single
+        tensors = range(len(self._kinds))
+        names = ["_"] * self._bound + [f"a{number}" for number in tensors]
+        lines = ["def enter(args):", f"    if len(args) != {len(names)}: return NotImplemented"]
+        if names:
+            lines.append(f"    {', '.join(names)}, = args")
+        specs = self._trace.graph.input_specs
+        for number in tensors:
+            on_host = _SMALL if specs[number].nbytes < WORTH_KEEPING else _LARGE
+            lines += [line.format(n=number, on_host=on_host.format(n=number)) for line in _TENSOR]
+        call = f"run({', '.join(f'v{number}' for number in tensors)})"
+        if self._trace.guards is not None:
+            lines.append("    if not hold(): return NotImplemented")
+        lines += [
+            f"    try: outputs = {call}",
+            "    except (TypeError, ValueError): return NotImplemented",  # the general way says what is wrong
+            *(_ONE if single else _SEVERAL),
+        ]
+        space: dict[str, Any] = {
+            "Tensor": Tensor, "ndarray": np.ndarray, "FOREVER": FOREVER, "raw_value": raw_value,
+            "new": object.__new__, "make_tensor": make_tensor, "hold": self._hold, "run": run,
+            "build": self._trace.plan.build,
+        }  # fmt: skip
+        space |= {f"d{number}": spec.dtype for number, spec in zip(tensors, specs, strict=False)}
+        exec(compile("\n".join(lines), __file__, "exec"), space)
+        return space["enter"]
 
-        def enter(args: tuple[Any, ...]) -> Any:
-            if len(args) != count:
+    def _enter(self, args: tuple[Any, ...]) -> Any:
+        """Make a call that has more to it than tensors."""
+        trace = self._trace
+        arrays = self._raw_arguments(args[1:] if self._bound else args)
+        if arrays is None or not self._hold():
+            return NotImplemented
+        for tensor in trace.captures:
+            if requires(tensor._edge):
                 return NotImplemented
-            arrays: list[Any] = []
-            for argument in args:
-                if type(argument) is not Tensor:
-                    return NotImplemented
-                edge = argument._edge
-                if edge is not None and edge[0].stamp == FOREVER:
-                    return NotImplemented
-                value = argument._value
-                if type(value) is _ndarray:
-                    if value.dtype.num in WIDE and not wide:
-                        return NotImplemented  # jax would narrow it without a word
-                    value = raw_value(argument)
-                elif value is None:
-                    return NotImplemented
-                arrays.append(value)
-            if hold is not None and not hold():
-                return NotImplemented
-            try:
-                outputs = run(*arrays)
-            except (TypeError, ValueError):
-                return NotImplemented  # the general way traces anew, or says what is wrong
-            if not single:
-                return build([make_tensor(output) for output in outputs])
-            result = _new(Tensor)
-            result._value = outputs[0]
-            result._alt = None
-            result._edge = None
-            return result
+        return trace.call(arrays, self._variables)
 
-        return enter
+    def _raw_arguments(self, args: tuple[Any, ...]) -> list[Any] | None:
+        """Return the raw inputs that the arguments are: tensors, then the numbers that the floats make.
 
-    def call(self, arrays: list[Any]) -> Any:
-        """Run the trace on the raw values of its arguments.
-
-        Raises:
-            TypeError, ValueError: arguments of other shapes or dtypes, which the executable refuses untouched.
+        None if they are not plain tensors of the trace's shapes and dtypes, and floats.
         """
-        if self.run is None:
-            return self.trace.call(arrays, self.variables)
-        outputs = self.run(*arrays)
-        if self.trace.single:
-            return make_tensor(outputs[0])
-        return self.trace.plan.build([make_tensor(output) for output in outputs])
-
-    def raw_arguments(self, args: tuple[Any, ...]) -> list[Any] | None:
-        """Return the raw values of the arguments, or None if they are not all plain tensors and floats."""
-        if self.run is None and any(requires(tensor._edge) for tensor in self.trace.captures):
+        if len(args) != len(self._kinds):
             return None
-        if self.floats:
-            return self._mixed(args)
-        return self._tensors(args)
-
-    def _tensors(self, args: Sequence[Any]) -> list[Any] | None:
+        trace = self._trace
         arrays: list[Any] = []
-        for argument in args:
-            if type(argument) is not Tensor or (argument._edge is not None and requires(argument._edge)):
-                return None
-            value = argument._value
-            if type(value) is np.ndarray:
-                if value.dtype.num in WIDE and not self.wide:
-                    return None  # jax would narrow it without a word
-                value = raw_value(argument)
-            elif value is None:
-                return None
-            arrays.append(value)
-        return arrays if len(arrays) == self.count else None
-
-    def _mixed(self, args: tuple[Any, ...]) -> list[Any] | None:
-        """Return the raw values of the tensors, then the numbers that the floats among them make."""
-        if tuple(map(type, args)) != self.kinds:
-            return None
-        tensors: list[Any] = []
         floats: list[float] = []
-        for argument in args:
-            (floats if type(argument) is float else tensors).append(argument)
-        arrays = self._tensors(tensors)
-        if arrays is not None and self.numbers is not None:
-            arrays += self.numbers(floats)
+        for argument, kind in zip(args, self._kinds, strict=True):
+            if type(argument) is not kind:
+                return None
+            if kind is float:
+                floats.append(argument)
+                continue
+            value, edge, spec = argument._value, argument._edge, trace.graph.input_specs[len(arrays)]
+            if value is None or value.dtype != spec.dtype or value.shape != spec.shape or requires(edge):
+                return None
+            arrays.append(raw_value(argument) if type(value) is np.ndarray else value)
+        if trace.numbers is not None:
+            arrays += trace.numbers(floats)
         return arrays
+
+
+def _always() -> bool:
+    return True
+
+
+_TENSOR = (
+    "    if type(a{n}) is not Tensor: return NotImplemented",
+    "    edge = a{n}._edge",
+    "    if edge is not None and edge[0].stamp == FOREVER: return NotImplemented",
+    "    v{n} = a{n}._value",
+    "    if type(v{n}) is ndarray:",
+    "        if v{n}.dtype is not d{n}: return NotImplemented",  # jax would narrow 64 bits without a word
+)
+"""How the generated `enter` comes to the array of an argument."""
+_SMALL = "if a{n}._alt is not None: v{n} = a{n}._alt"
+_LARGE = "v{n} = raw_value(a{n})"
+"""What it takes for an array on the host: `raw_value` of it, written out where that would keep nothing."""
+_ONE = (
+    "    result = new(Tensor)",
+    "    result._value, = outputs",
+    "    result._alt = None",
+    "    result._edge = None",
+    "    return result",
+)
+_SEVERAL = ("    return build([make_tensor(output) for output in outputs])",)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from sys import getrefcount
 from typing import Any, cast
 
 import jax
@@ -109,12 +109,14 @@ class Trace:
         self.graph, passes = run_passes(graph, only=chosen, differentiable=False)
         self.plan = plan
         self.single = plan.tree == LEAF
+        self.returns_none = plan.tree == jax.tree_util.tree_structure(None)
         self.captures: tuple[Tensor, ...] = tuple([tensor for tensor, _ in builder.captures.values()])
-        self.guards = builder.observations.guards(self.captures)
         self.states: tuple[VariableState, ...] = tuple(builder.variables.values())
         self.captured: tuple[Variable | None, ...] = tuple([state.captured for state in self.states])
+        self.guards = builder.observations.guards(self.captures, [one for one in self.captured if one is not None])
         self.takes_variables = any(state.slot is not None for state in self.states)
         self.assigned: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.assignments])
+        self.assigns_all = len(self.assigned) == len(self.states)
         self.gradients: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.of_gradient])
         self.grad_mode = leaves.grad_mode
         self.autocast = record.autocast = autocast_name()
@@ -317,7 +319,8 @@ class Trace:
         self.last_used = next_use()
         if PENDING.calls:
             settle_known(self)
-        arrays += [raw_value(tensor) for tensor in self.captures]
+        if self.captures:
+            arrays += [raw_value(tensor) for tensor in self.captures]
         if self.assigned:
             outputs = self._call_assigning(arrays, variables, device)
         else:
@@ -330,7 +333,9 @@ class Trace:
         pending = self.check_later(outputs, results) if self.checks else None
         if self.gradients or self.freed_outputs:
             self._finish(results, variables, pending)
-        return results[0] if self.single else self.plan.build(results)
+        if self.single:
+            return results[0]
+        return None if self.returns_none else self.plan.build(results)
 
     def _finish(
         self, tensors: Sequence[Tensor], variables: Sequence[Variable], pending: PendingChecks | None
@@ -349,38 +354,59 @@ class Trace:
         """Run a call that assigns Variables: all of its writes happen, or none."""
         with WRITES:
             before = current_values(variables)
-            arrays.extend(before)
+            given = len(arrays)
+            arrays += before
             executable = self.executable(arrays, device)
+            bare = executable.bare
+            if bare is not None and (np.ndarray in {*map(type, before)} or (given and not self._fit(arrays[:given]))):
+                bare = None
+            written = self._written(variables)
             # Python functions in the graph read the old one, and functions that are run again leave it as it is.
-            taken = () if self.calls_host or OBSERVED.count else self.assigned
-            for index in taken:
-                variables[index]._value = None  # readers in other threads wait for the new value
+            taken = () if self.calls_host or OBSERVED.count else written
+            for variable in taken:
+                variable._value = None  # readers in other threads wait for the new value
             try:
-                outputs = self._run_donating(executable, arrays, before)
+                if self.donated:
+                    self._keep_shared(arrays, before)
+                outputs = executable.call(*arrays) if bare is None else bare(arrays)
             except BaseException:
-                for index in taken:
-                    variables[index]._value = before[index]
+                for variable, value in zip(taken, self._of_written(before), strict=False):
+                    variable._value = value
                 raise
-            self._write(variables, outputs)
+            self._write(written, outputs)
         return outputs
 
-    def _run_donating(self, executable: Executable, arrays: list[Any], before: list[Any]) -> Any:
-        """Call with the assigned Variables' buffers given away, each copied first if somebody else holds it."""
-        host, count = np.ndarray, sys.getrefcount
-        for position in self.donated:
-            value = arrays[position]
-            if type(value) is not host and count(value) > _SOLE_OWNER:
-                arrays[position] = value.copy()
-        return executable.call(*arrays)
+    def _fit(self, values: Sequence[Any]) -> bool:
+        """Whether the inputs before the Variables are jax arrays of the shapes and dtypes that were compiled."""
+        for value, spec in zip(values, self.graph.input_specs, strict=False):
+            if not isinstance(value, jax.Array) or value.shape != spec.shape or value.dtype != spec.dtype:
+                return False
+        return True
 
-    def _write(self, variables: Sequence[Variable], outputs: Sequence[Any]) -> None:
-        values = outputs[self.plan.count :]
+    def _written(self, variables: Sequence[Variable]) -> Sequence[Variable]:
+        """Return the Variables that a call assigns, of those that it reads or assigns."""
+        return variables if self.assigns_all else [variables[index] for index in self.assigned]
+
+    def _of_written(self, before: list[Any]) -> list[Any]:
+        return before[:] if self.assigns_all else [before[index] for index in self.assigned]
+
+    def _keep_shared(self, arrays: list[Any], before: list[Any]) -> None:
+        """Copy what the call would give away of the assigned Variables' buffers and somebody else holds."""
+        held = self._of_written(before)
+        if sum(map(getrefcount, held)) == len(held) * _SOLE_OWNER:
+            return
+        for position, value, count in zip(self.donated, held, [*map(getrefcount, held)], strict=True):
+            if count > _SOLE_OWNER and type(value) is not np.ndarray:
+                arrays[position] = value.copy()
+
+    def _write(self, written: Sequence[Variable], outputs: Sequence[Any]) -> None:
+        values = outputs[self.plan.count :] if self.plan.count else outputs
         if OBSERVED.count:
-            for index, value in zip(self.assigned, values, strict=False):
-                variables[index].store(value)
+            for variable, value in zip(written, values, strict=False):
+                variable.store(value)
         else:
-            for index, value in zip(self.assigned, values, strict=False):
-                variables[index]._value = value
+            for variable, value in zip(written, values, strict=False):
+                variable._value = value
 
     def check_later(self, outputs: Sequence[Any], results: Sequence[Tensor]) -> PendingChecks:
         """See to it that a failed check is raised; the graph itself has kept the Variables' values.
@@ -458,7 +484,7 @@ class Trace:
         sizes = {name: values[i].shape[axis] for i, axis, name in self.symbols}
         gradient = self._gradient_op(tuple([edge is not None for edge in edges]), device, sizes)
         outputs = tuple(gradient.jitted["forward"](*values))
-        self._write(variables, outputs)
+        self._write(self._written(variables), outputs)
         attrs: dict[str, Any] = {"graph": self.recorded, "residuals": True}
         if sizes:
             attrs["sizes"] = tuple(sizes.items())  # what is compiled of the rule is for these
@@ -514,7 +540,7 @@ def raw_value(tensor: Tensor) -> Any:
         if value is None:
             raise LeakError(leak_text(tensor))
         return value
-    if tensor._alt is None and value.nbytes >= _WORTH_KEEPING:
+    if tensor._alt is None and value.nbytes >= WORTH_KEEPING:
         with enable_x64():
             tensor._alt = jax.device_put(value)
     return value if tensor._alt is None else tensor._alt
@@ -524,16 +550,16 @@ _REMEMBERED = 256
 """Of how many combinations of sizes a trace knows that it is right for them."""
 _EXECUTABLES = 64
 """How many executables a trace keeps, one per concrete shape; the oldest makes room."""
-_WORTH_KEEPING = 1 << 16
+WORTH_KEEPING = 1 << 16
 """Bytes from which a host tensor keeps its XLA form: copying it again at every call would cost more."""
 
 
 def _sole_owner_count() -> int:
-    """Return what `sys.getrefcount` says in `_run_donating` of an array that only a Variable held."""
+    """Return what `sys.getrefcount` says in `_keep_shared` of an array that only a Variable held."""
     before = [object()]
-    arrays = [before[0]]
-    value = arrays[0]
-    return sys.getrefcount(value)
+    arrays = [*before]
+    held = before[:]
+    return sum(map(getrefcount, held)) * len(arrays)
 
 
 _SOLE_OWNER = _sole_owner_count()

@@ -13,7 +13,7 @@ import jax
 from hybridflow.backend.collector import collector_paused
 from hybridflow.backend.fusion import NEVER_SPEC, call_with_false, needs_never, with_never
 from hybridflow.backend.host_calls import SESSION_SPEC, run_session, with_session
-from hybridflow.backend.jax_shim import enable_x64, without_locations
+from hybridflow.backend.jax_shim import bare_call, direct_call, enable_x64, without_locations
 from hybridflow.backend.options import compiler_options
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
@@ -35,6 +35,8 @@ class Executable:
 
     Attributes:
         call: takes raw arrays, returns a list or tuple of `jax.Array`.
+        bare: the same for a list of `jax.Array` that are known to have the shapes and dtypes of the graph's inputs: it
+            asks nothing, and costs less; None if there is no such way here.
         compiled: jax's object, for its texts and analyses.
         lower: returns jax's lowering, for its text; it is made anew if the executable was loaded from the store.
         lower_ms: jax tracing and lowering to StableHLO, milliseconds.
@@ -47,6 +49,7 @@ class Executable:
     """
 
     call: Callable[..., Any]
+    bare: Callable[[list[Any]], Sequence[Any]] | None
     compiled: Any
     lower: Callable[[], Any]
     lower_ms: float
@@ -126,14 +129,18 @@ def compile_graph(
         else:
             compiled = steps.timed("xla", steps.lower().compile)
             done = entry if isinstance(entry, str) else entry.save(compiled, steps.lower().as_text, steps.seconds())
-    call: Callable[..., Any] = call_with_false(compiled, device) if takes_false else compiled
+    call = direct_call(compiled)
+    if takes_false:
+        call = call_with_false(call, device)
     if wide:
         call = _wide_call(call)
+    bare = None if takes_false or calls_host else bare_call(compiled, call)
     if calls_host:
         call = _session_call(call)
     return Executable(
-        call, compiled, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"], done, options, donated, namer
-    )
+        call, bare, compiled, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"], done, options, donated,
+        namer,
+    )  # fmt: skip
 
 
 class _Steps:

@@ -192,7 +192,7 @@ class Recorder:
             made.cost = time.perf_counter_ns() - begun - (made.returned - made.start)
             return outputs
 
-        return replace(program.executable, call=call)
+        return replace(program.executable, call=call, bare=None)
 
 
 class _TimedEngine:
