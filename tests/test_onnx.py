@@ -209,6 +209,8 @@ def test_open_sizes_stay_open():
     dims = model.graph.input[0].type.tensor_type.shape.dim
     assert dims[0].dim_param
     assert dims[1].dim_value == 6
+    (sizes,) = [prop.value for prop in model.metadata_props if prop.key == "sizes"]
+    assert dims[0].dim_param in sizes
     for size in (2, 9):
         x = numbers(size, 6)
         for a, b in zip(run_model(model, [x]), leaves(fn(hf.asarray(x))), strict=True):
@@ -281,6 +283,7 @@ def test_large_constants_lie_beside_the_file(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(export, "LARGEST", 1000)
     for _ in range(2):
         graph.to_onnx(tmp_path / "m.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
     assert (tmp_path / "m.onnx.data").stat().st_size == 64 * 64 * 4
     found = run_model(onnx.load(tmp_path / "m.onnx"), [numbers(2, 64)])
     np.testing.assert_allclose(found[0], numbers(2, 64) @ w.numpy(), rtol=1e-5, atol=1e-5)

@@ -193,9 +193,11 @@ class Graph:
     def to_onnx(self, path: str | PathLike[str], *, as_inputs: bool = False) -> None:
         """Write the graph as an ONNX model, which Netron shows and ONNX's runtimes run.
 
-        Every operation names the line that it comes from. Sizes left open are the model's. Where ONNX leaves open
-        which zero `hf.maximum` and the like give of 0.0 and -0.0, so does the model. More than 1 GiB of constants
-        are written beside it, as ``<path>.data``.
+        Every operation names the line that it comes from. Sizes left open are those of the model; what the trace
+        relied on of them is in its metadata. What ONNX leaves to the runtimes stays open: the order of sums, which
+        of 0.0 and -0.0 is larger, what `hf.nn.max_pool` makes of NaN. float16 and bfloat16 are computed in float32
+        where an operation takes several operators. More than 1 GiB of constants are written beside the file, as
+        ``<path>.data``.
 
         Args:
             path: the file.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -41,9 +42,12 @@ def to_onnx(graph: Graph, path: str | PathLike[str], *, as_inputs: bool = False)
         write_bytes(path, model.SerializeToString())
         return
     place = Path(path)
-    data = place.with_name(f"{place.name}.data")
-    data.unlink(missing_ok=True)  # the package appends to a file that is there
-    onnx_module().save(model, place, save_as_external_data=True, location=data.name, size_threshold=1024)
+    data = f"{place.name}.data"
+    with TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as folder:
+        part = Path(folder)
+        onnx_module().save(model, part / place.name, save_as_external_data=True, location=data, size_threshold=1024)
+        (part / data).replace(place.with_name(data))
+        (part / place.name).replace(place)
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:
