@@ -31,26 +31,40 @@ _UNIT = 4096  # arrays are cut at multiples of it, so that every element stays i
 
 
 class _Job:
-    """One range of a task, for a thread to compute."""
+    """One range of a task, for whoever claims it first: a thread that has woken up, or who waits for the result."""
 
-    __slots__ = ("_done", "_error", "_start", "_stop", "_task")
+    __slots__ = ("_claim", "_done", "_error", "_start", "_stop", "_task")
 
     def __init__(self, task: Task, start: int, stop: int) -> None:
-        self._task, self._start, self._stop = task, start, stop
+        self._task: Task | None = task
+        self._start, self._stop = start, stop
         self._error: BaseException | None = None
+        self._claim = allocate_lock()
         self._done = allocate_lock()
         self._done.acquire()
 
+    def _compute(self) -> None:
+        task, self._task = self._task, None  # what holds the arrays
+        assert task is not None
+        task(self._start, self._stop)
+
     def run(self) -> Callable[[], None]:
-        """Compute the range; return what tells the thread that waits."""
-        try:
-            self._task(self._start, self._stop)
-        except BaseException as error:  # it is raised where the result is waited for
-            self._error = error
+        """Compute the range, unless it was claimed; return what tells the thread that waits."""
+        if self._claim.acquire(False):
+            try:
+                self._compute()
+            except BaseException as error:  # it is raised where the result is waited for
+                self._error = error
         return self._done.release
 
-    def wait(self) -> None:
-        """Return when the range is computed, or raise what stopped it."""
+    def finish(self) -> None:
+        """Return when the range is computed, or raise what stopped it.
+
+        If no thread has begun, which on a busy machine may take milliseconds, it is computed here.
+        """
+        if self._claim.acquire(False):
+            self._compute()
+            return
         self._done.acquire()
         if self._error is not None:
             raise self._error
@@ -148,7 +162,7 @@ class Pool:
             stop = start
         task(0, stop)
         for job in jobs:
-            job.wait()
+            job.finish()
 
 
 def _usable() -> int:
