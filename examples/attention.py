@@ -1,5 +1,6 @@
 """Functions to try the command line on: ``hybridflow compare examples/attention.py:attend``."""
 
+import jax.numpy as jnp
 import numpy as np
 
 import hybridflow as hf
@@ -22,3 +23,13 @@ def attend_args():
 def normalise(x):
     """Scale each row to length 1."""
     return x / hf.sqrt(hf.sum(x * x, axis=-1, keepdims=True))
+
+
+def by_norm(x):
+    """The same by the vector norm: ``hybridflow compare examples/attention.py:normalise,by_norm --shapes ...``."""
+    return x / hf.linalg.vector_norm(x, axis=-1, keepdims=True)
+
+
+def normalise_in_jax(x):
+    """The same in JAX, for ``--peers jax=examples/attention.py:normalise_in_jax``."""
+    return x / jnp.linalg.norm(x, axis=-1, keepdims=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,18 @@ def test_sizes_that_make_no_sense(given: Any, text: str):
         hf.compare(straight, **given)
 
 
+def test_options_that_the_function_has_too():
+    def sized(x, sizes=3, agree=False):
+        return x * sizes
+
+    for given in ({"sizes": 4}, {"agree": True}):
+        with pytest.raises(ArgumentError, match=f"{next(iter(given))}= is an option of hf.compare, and a parameter"):
+            hf.compare(sized, X, **given)
+    settled = partial(sized, sizes=4)
+    assert hf.compare(settled, X, repeats=1).same
+    assert hf.compare(settled, hf.TensorSpec([None]), sizes=[2], repeats=1).same
+
+
 def test_arguments_beside_inputs():
     with pytest.raises(ArgumentError, match="beside inputs="):
         hf.compare(straight, X, sizes=[4], inputs=lambda n: X)
@@ -189,6 +202,8 @@ def test_the_crossover(values: Any, below: int | None, at: int | None, estimate:
     assert (found.below, found.at) == (below, at)
     assert found.estimate == (None if estimate is None else pytest.approx(estimate))
     assert str(below or at) in str(found).replace(",", "")
+    assert found.also == ((10,) if values == (2.0, 0.5, 4.0) else ())
+    assert ("it is faster at 10 too" in str(found)) == bool(found.also)
 
 
 def test_a_crossover_needs_a_difference_that_is_told():
@@ -394,6 +409,17 @@ def test_a_comparison_inside_of_a_profile():
     assert (found.eager_kernels, found.compiled_kernels) == (None, None)
     assert ("dispatch", "not known", "not known") in found.rows()
     assert found.kernel_runs == ()
+
+
+def test_a_comparison_beside_jaxs_own_profiler(tmp_path: Path):
+    jax.profiler.start_trace(tmp_path)
+    try:
+        found = hf.compare(straight, X, repeats=1)
+    finally:
+        jax.profiler.stop_trace()
+    assert found.compiled_kernels is None
+    assert [run.seconds for run in found.kernel_runs] == [None] * found.kernels
+    assert "not seen" in str(found)
 
 
 def test_dispatch_is_the_rest_of_the_call():

@@ -130,4 +130,7 @@ def test_words():
     assert faster_text("compiled", "eager", Ratio(1.02, 0.97, 1.08, told=False)) == (
         "compiled against eager: no difference can be told: 1.02x (0.97 to 1.08)."
     )
+    assert faster_text("compiled", "eager", Ratio(1.5, 1.2, 1.8, told=False)).endswith(
+        "1.50x (1.20 to 1.80) turn by turn, but from turn to turn the times vary more than that."
+    )
     assert [format_ratio(value) for value in (0.00123, 2.5, 25.04, 2500)] == ["0.0012x", "2.50x", "25.0x", "2,500x"]

@@ -286,7 +286,10 @@ def faster_text(what: str, than: str, ratio: Ratio) -> str:
         ratio: how many times longer the second takes.
     """
     if not ratio.told:
-        return f"{what} against {than}: no difference can be told: {ratio}."
+        text = f"{what} against {than}: no difference can be told: {ratio}"
+        if ratio.low <= 1 <= ratio.high:
+            return f"{text}."
+        return f"{text} turn by turn, but from turn to turn the times vary more than that."
     if ratio.value >= 1:
         return f"{what} is {format_ratio(ratio.value)} faster than {than} ({format_range(ratio.low, ratio.high)})."
     low, high = 1 / ratio.high, 1 / ratio.low

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast, overload
 
@@ -99,7 +101,7 @@ def compare(
         inputs: makes the arguments of a size: a tuple of them, a dict of named ones or a single one. Without it, every
             None in the shape of a `TensorSpec` among the arguments is the size, and that argument is random.
         progress: called with what is being done and the part of all that is done, from 0 to 1.
-        kwargs: what to call it with, by name.
+        kwargs: what to call it with, by name; what has a name of those above is passed with `functools.partial`.
 
     Returns:
         A `Comparison`; of several functions `Comparisons`; of several sizes a `Sweep`. Its ``same`` is the verdict.
@@ -124,14 +126,16 @@ def compare(
     if tolerance is not None and min(tolerance) < 0:
         raise ArgumentError(message(f"compare: a negative tolerance: rtol={rtol}, atol={atol}"))
     functions = _functions(fn)
+    given = {
+        "repeats": repeats, "rtol": rtol, "atol": atol, "gradients": gradients or None, "peers": peers,
+        "agree": agree or None, "sizes": sizes, "inputs": inputs, "progress": progress,
+    }  # fmt: skip
+    _refuse_theirs(functions, [name for name, value in given.items() if value is not None])
     effort, told = Effort(repeats, tolerance, gradients, agree), progress or (lambda what, done: None)
     if sizes is None:
         if inputs is not None:
             raise ArgumentError(
-                message(
-                    "compare: inputs= makes the arguments of each of sizes=, which is not given",
-                    hint="An argument of the function that is called inputs is passed with functools.partial.",
-                )
+                message("compare: inputs= makes the arguments of each of sizes=, which is not given")
             )
         found = measure(functions, (args, kwargs), peers or {}, effort, told)
         told("done", 1.0)
@@ -158,3 +162,22 @@ def _functions(fn: Callable[..., Any] | Functions) -> Functions:
     if not found:
         raise ArgumentError(message("compare: the list of functions is empty"))
     return found
+
+
+def _refuse_theirs(functions: Functions, given: Sequence[str]) -> None:
+    """Raise if something that was given by name may be meant for a function."""
+    for function in functions:
+        try:
+            parameters = inspect.signature(function).parameters
+        except (TypeError, ValueError):  # some callables of C have none that Python knows
+            continue
+        settled = function.keywords if isinstance(function, functools.partial) else {}
+        for name in given:
+            if name in parameters and name not in settled:
+                raise ArgumentError(
+                    message(
+                        f"compare: {name}= is an option of hf.compare, and a parameter of the function too",
+                        got=f"{getattr(function, '__name__', 'function')}{inspect.signature(function)}",
+                        hint=f"Compare functools.partial(function, {name}=...), which settles the function's own.",
+                    )
+                )

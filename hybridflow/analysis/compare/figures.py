@@ -37,7 +37,7 @@ def calls_figure(name: str, lines: Mapping[str, tuple[float, float]], even: int 
         axes.annotate(f" break-even: {even:,} calls", (even, axes.get_ylim()[1] * 0.93), color=MARK)
     else:
         axes.set_title("no break-even: the compiled call is not faster", loc="right", fontsize="small", color=MARK)
-    axes.legend(loc="lower right")
+    axes.legend(loc="best")
     return figure
 
 
@@ -149,7 +149,8 @@ def _draw_evens(axes: Any, sizes: Sequence[int], evens: Mapping[str, Sequence[in
                           va="center", color=MARK, fontsize="small")  # fmt: skip
     if any(count is not None for counts in evens.values() for count in counts):
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        for format_ticks in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            format_ticks(lambda value, _: f"{value:,.0f}")
         if len(evens) > 1:
             axes.legend(fontsize="small")
     else:

@@ -83,6 +83,11 @@ class _Subject:
         with run_eagerly():
             return self.compiled.python_function(*args, **kwargs)
 
+    def results(self) -> list[np.ndarray[Any, Any]]:
+        """Return the arrays of an eager call's result; Variables are left as they were."""
+        with kept(self.variables):
+            return [host_array(as_tensor(leaf)) for leaf in jax.tree_util.tree_leaves(self.eagerly())]
+
     def fast(self) -> Any:
         """Make a compiled call."""
         args, kwargs = self.call
@@ -256,17 +261,12 @@ def _against_first(
 ) -> tuple[tuple[Parity, ...], dict[str, Parity]]:
     """Judge the results of the other functions, if asked, and of the peers against those of the first function."""
     first, *others = subjects
-    arrays = {runner.name: runner.results() for runner in beside}
-    agreeing = others if effort.agree else []
-    for subject in agreeing:
-        with kept(subject.variables):
-            arrays[subject.name] = [
-                host_array(as_tensor(leaf)) for leaf in jax.tree_util.tree_leaves(subject.eagerly())
-            ]
-    if not arrays:
-        return (), {}
-    found = check_against(first.compiled, first.call, first.name, arrays, effort.tolerance)
-    return tuple([found[subject.name] for subject in agreeing]), found
+
+    def judged(arrays: dict[str, Sequence[Any]]) -> dict[str, Parity]:
+        return check_against(first.compiled, first.call, first.name, arrays, effort.tolerance) if arrays else {}
+
+    agreements = judged({subject.name: subject.results() for subject in others} if effort.agree else {})
+    return tuple(agreements.values()), judged({runner.name: runner.results() for runner in beside})
 
 
 @cache

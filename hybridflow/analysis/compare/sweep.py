@@ -33,19 +33,26 @@ class Crossover:
         at: the smallest size from which on it is at all sizes, None if it is not at the largest.
         estimate: where the two would take equally long, between the two: by a straight line between the logarithms
             of sizes and ratios; None unless the ratio passes 1 between them.
+        also: smaller sizes than `below` at which it is faster nevertheless.
     """
 
     below: int | None
     at: int | None
     estimate: float | None
+    also: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        if self.at is None:
-            return f"a compiled call is not shown to be faster at the largest size, {self.below:,}"
         if self.below is None:
             return f"a compiled call is faster at every size, from {self.at:,} on"
-        about = "" if self.estimate is None else f"; both take equally long at about {self.estimate:,.3g}"
-        return f"a compiled call is faster from {self.at:,} on, and not shown to be at {self.below:,}{about}"
+        if self.at is None:
+            text = f"a compiled call is not shown to be faster at the largest size, {self.below:,}"
+        else:
+            text = f"a compiled call is faster from {self.at:,} on, and not shown to be at {self.below:,}"
+        if self.estimate is not None:
+            text += f"; both take equally long at about {self.estimate:,.3g}"
+        if self.also:
+            text += f"; it is faster at {', '.join([f'{size:,}' for size in self.also])} too"
+        return text
 
 
 def crossover_of(sizes: Sequence[int], ratios: Sequence[Ratio]) -> Crossover:
@@ -59,16 +66,17 @@ def crossover_of(sizes: Sequence[int], ratios: Sequence[Ratio]) -> Crossover:
     first = len(sizes)
     while first and paying[first - 1]:
         first -= 1
-    if first == len(sizes):
-        return Crossover(sizes[-1], None, None)
     if first == 0:
         return Crossover(None, sizes[0], None)
-    below, at = sizes[first - 1], sizes[first]
+    below = sizes[first - 1]
+    also = tuple([size for size, pays in zip(sizes[:first], paying, strict=False) if pays])
+    if first == len(sizes):
+        return Crossover(below, None, None, also)
     low, high = math.log(ratios[first - 1].value), math.log(ratios[first].value)
     estimate = None
     if low < 0 < high:
-        estimate = math.exp(math.log(below) + (math.log(at) - math.log(below)) * -low / (high - low))
-    return Crossover(below, at, estimate)
+        estimate = below * math.exp((math.log(sizes[first]) - math.log(below)) * -low / (high - low))
+    return Crossover(below, sizes[first], estimate, also)
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,6 +122,9 @@ class Sweep(Shown):
             name: the function's name, or its position.
         """
         return crossover_of(self.sizes, [one.ratio for one in self.comparisons(name)])
+
+    def _crossovers(self) -> dict[str, Crossover]:
+        return {name: self.crossover(name) for name in self.names}
 
     def break_even(self, name: str | int = 0) -> dict[int, int | None]:
         """Return, per size, the number of calls from which compiling has paid off; None where it never does.
@@ -165,7 +176,7 @@ class Sweep(Shown):
 
     def findings(self) -> list[str]:
         """Return what the timings show, one sentence each."""
-        found = [f"{name}: {self.crossover(name)}." for name in self.names]
+        found = [f"{name}: {at}." for name, at in self._crossovers().items()]
         for name in self.names:
             evens = [(count, size) for size, count in self.break_even(name).items() if count is not None]
             if evens:
@@ -188,7 +199,7 @@ class Sweep(Shown):
         return [
             f"size {size:,}: {line}"
             for size, at in zip(self.sizes, self.found, strict=True)
-            for line in (at.differences() if len(at) > 1 else [*at[0].differences()])
+            for line in (at if len(at) > 1 else at[0]).differences()
         ]
 
     def caution(self) -> str:
@@ -216,16 +227,15 @@ class Sweep(Shown):
         for number, peer in enumerate(self._peers(0)):
             timings = [self._peers(at)[number].timing for at in range(len(self.sizes))]
             curves.append(Curve(peer.name, timings, OTHERS[-1 - number % len(OTHERS)], dashed=True))
-        crossings: dict[str, float | None] = {}
-        for name in self.names:
-            at = self.crossover(name)
-            crossings[name] = None if at.below is None else at.estimate or at.at
+        crossings = {
+            name: None if at.below is None else at.estimate or at.at for name, at in self._crossovers().items()
+        }
         evens = {name: list(self.break_even(name).values()) for name in self.names}
         return sizes_figure(self.title, self.sizes, curves, crossings, evens)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, seconds and bytes, fit for JSON."""
-        crossovers = {name: vars(self.crossover(name)) for name in self.names}
+        crossovers = {name: {**vars(at), "also": list(at.also)} for name, at in self._crossovers().items()}
         return {
             "same": self.same,
             "sizes": list(self.sizes),
