@@ -15,7 +15,7 @@ from hybridflow.ir.graph import INPUT, Graph, clone_node, input_node
 from hybridflow.passes.registry import PassContext, graph_pass
 from hybridflow.passes.rewrite import placed, rebuilt, relinked
 
-NODES = 9000
+NODES = 1500
 """Graphs of fewer nodes are left alone."""
 PERIOD = 12
 """So many nodes a repeat has at least."""
@@ -38,18 +38,19 @@ class Place(NamedTuple):
 
 @graph_pass(phase="arrange", after=("unroll",), final=True)
 def outline(graph: Graph, context: PassContext) -> Graph:
-    """Make the repeated parts of a graph of 9000 nodes or more one graph, which is called: XLA compiles it once.
+    """Make the repeated parts of a graph of 1500 nodes or more one graph, which is called: XLA compiles it once.
 
     Parts are alike if their nodes have the same operations, attributes, shapes and wiring; what they read from
     outside, constants that differ among it, are arguments. That is found from the graph alone. Repeats have 12 nodes
     and are 4 at least.
 
-    Measured with jaxlib 0.10.2 on a CPU, SGD steps, left alone and outlined. A pre-norm transformer of 96 layers:
-    lowering and XLA take 15.8 and 9.8 s, a step 650 and 600 ms. Of 24 layers: 3.2 and 2.4 s, 151 and 143 to 154 ms;
-    dense layers with a residual, then normalised: 1.2 and 1.2 s, 32 and 36 ms; gated residuals: 0.7 and 0.5 s, 7.6
-    and 7.8 ms. XLA:CPU copies what is called for every call before it fuses, so that less is saved than one would
-    think, and fuses nothing across its border: smaller graphs are left alone. To roll the repeats into a loop over
-    stacked weights is never chosen: a step of 24 layers took 1.7 times as long.
+    XLA:CPU orders the kernels of one function by comparing each with each, when it compiles and when it loads, and
+    fuses nothing across a call. Measured with jaxlib 0.10.2 on a CPU, SGD steps, outlined as a part of left alone:
+    first call, step, temporaries. A pre-norm transformer of 24 / 48 layers: 1.03 / 0.77, 0.98 / 0.96, 0.75 / 0.75;
+    dense layers with a residual, then normalised, 48 / 96 layers: 0.92 / 0.88, 0.84 / 0.94, 0.73 / 0.72; gated
+    residuals of 48 / 96 layers: 0.80 / 0.78, 1.00 / 0.95, 1.29 / 1.31; an LSTM of 100 / 200 steps: 0.94 / 0.90, 0.85 /
+    0.61, 1.00 / 1.00. Smaller graphs have little to gain. To roll the repeats into a loop over stacked weights is
+    never chosen: a step of 24 layers took 1.7 times as long.
 
     Before (with the limits at 0 nodes, 2 nodes and 2 repeats):
         graph f(%x: f32[2], %y: f32[2]) -> (f32[2]) {

@@ -40,6 +40,13 @@ def test_xla_has_as_much_to_do_for_every_layer_however_deep_the_network_is(name:
     assert (lines[16] - lines[8]) / 8 <= 1.15 * (lines[8] - lines[4]) / 4
 
 
+@pytest.fixture
+def not_outlined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave all that is computed in one graph."""
+    monkeypatch.setattr("hybridflow.passes.outline.NODES", 1 << 30)
+
+
+@pytest.mark.usefixtures("not_outlined")
 @pytest.mark.parametrize("name", ["gated", "post_norm_mlp", "resnet", "lstm"])
 def test_breaks_are_as_many_per_layer(name: str):
     counts = [len(breaks(step(name, layers)[1])) for layers in (12, 18, 24)]
@@ -64,6 +71,7 @@ def chain_to_the_last_kept(graph: Graph, readers: dict[Node, set[Node]]) -> dict
     return {node: length(node) for node in graph.nodes}
 
 
+@pytest.mark.usefixtures("not_outlined")
 @pytest.mark.parametrize("name", ["gated", "post_norm", "resnet"])
 def test_no_value_that_several_read_ends_a_longer_chain(name: str):
     _, graph = step(name, 12)
@@ -86,6 +94,18 @@ def test_a_network_with_breaks_computes_the_same(name: str):
     assert not breaks(plain)
     for a, b in zip(run(graph, values), run(plain, values), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6)
+
+
+def test_the_layers_of_a_deep_network_are_outlined_and_compute_the_same(monkeypatch: pytest.MonkeyPatch):
+    blocks, x = NETWORKS["pre_norm"].make(Draw(smoke=True), 12)
+    outlined, plain = [OurStep(NETWORKS["pre_norm"], blocks, x) for _ in range(2)]
+    losses = [outlined.step() for _ in range(2)]
+    monkeypatch.setattr("hybridflow.passes.outline.NODES", 1 << 30)
+    np.testing.assert_allclose(losses, [plain.step() for _ in range(2)], rtol=1e-5)
+    for a, b in zip(outlined.state(), plain.state(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert "11 repeats of " in str(outlined.compiled.explain())
+    assert "repeats of " not in str(plain.compiled.explain())
 
 
 def run(graph: Graph, values: list[Any]) -> list[np.ndarray[Any, Any]]:
