@@ -118,6 +118,24 @@ def test_a_graph_in_colours_is_its_text():
     assert styles == {"bold cyan", "bold", "green", "dim"}
 
 
+def test_profiles_and_comparisons_are_shown_as_they_print():
+    ws = [hf.ones((8, 8))]
+
+    def fn(x: Any) -> Any:
+        return hf.tanh(x @ ws[0])
+
+    with hf.profile() as profile:
+        fn(ws[0])
+    assert [line.rstrip() for line in shown(profile, 140).splitlines()] == [
+        line.rstrip() for line in str(profile).splitlines()
+    ]
+    found = hf.compare(fn, ws[0], repeats=2)
+    text = shown(found, 120)
+    assert "SAME" in text
+    for line in found.findings():
+        assert line in " ".join(text.split())
+
+
 # -- costs --------------------------------------------------------------------------------------------------------
 
 

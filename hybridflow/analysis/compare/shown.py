@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, NamedTuple, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -104,14 +104,15 @@ class Shown(ABC):
         Args:
             console: where to print; the terminal if None.
         """
-        console = console or Console()
-        for table in self.tables():
-            console.print(table)
+        (console or Console()).print(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self.tables()
         for line in self.findings():
-            console.print(line, style="bold", markup=False, highlight=False)
+            yield Text(line, "bold")
         if self.caution():
-            console.print(self.caution(), style="yellow", markup=False, highlight=False)
-        console.print(self.verdict(), style="green" if self.same else "bold red", markup=False, highlight=False)
+            yield Text(self.caution(), "yellow")
+        yield Text(self.verdict(), "green" if self.same else "bold red")
 
     def __str__(self) -> str:
         text = io.StringIO()

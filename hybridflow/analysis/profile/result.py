@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,9 @@ from os import PathLike
 from statistics import median
 from typing import Any, NamedTuple
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from hybridflow.analysis.profile.chart import Axis, Span, flame_svg, legend_svg, memory_svg, spans_of, trace_events
 from hybridflow.analysis.profile.compiled import Call
@@ -247,25 +250,29 @@ class Profile:
             parts.append(f"{name}: {len(found)} compiled calls, {share:.1%} of their time in kernels of the graph")
         return ";\n".join(parts) + "."
 
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._printed()
+        yield Text(self.summary())
+
     def __str__(self) -> str:
-        import io
+        text = io.StringIO()
+        Console(file=text, width=140, color_system=None).print(self._printed())
+        return text.getvalue() + self.summary()
 
-        from rich.console import Console
+    __repr__ = __str__
 
+    def _printed(self) -> Table:
+        """Return the operations that took most as a table."""
         table = Table(title="Where the time went", title_justify="left")
         for column in _COLUMNS:
             table.add_column(column, overflow="fold")
         rows = self.table()
         for row in rows[:SHOWN]:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         if len(rows) > SHOWN:
             rest = sum(row.seconds for row in self.operations[SHOWN:])
             table.add_row(f"{len(rows) - SHOWN} more", "", "", "", format_seconds(rest), "", "", "")
-        text = io.StringIO()
-        Console(file=text, width=140, color_system=None).print(table)
-        return text.getvalue() + self.summary()
-
-    __repr__ = __str__
+        return table
 
     def _repr_html_(self) -> str:
         rows = _unbroken(self.table()[:SHOWN])
