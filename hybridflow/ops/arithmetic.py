@@ -183,11 +183,14 @@ def _divmod_onnx(part: int) -> Any:
 
 def _onnx_integers(o: Any, a: Any, b: Any) -> tuple[Any, Any]:
     by_zero = o.Equal(b, 0)
-    flips = o.And(o.Equal(b, -1), True) if a.dtype.kind == "i" else by_zero  # the smallest integer overflows
-    safe = o.Where(o.Or(by_zero, flips), 1, b)
-    rest = o.Where(o.Equal(safe, 1), 0, o.Mod(a, safe))
-    quotient = o.Where(by_zero, 0, (a - rest) / safe)
-    return (o.Where(flips, 0 - a, quotient) if a.dtype.kind == "i" else quotient), rest
+    if a.dtype.kind == "u":
+        safe = o.Where(by_zero, 1, b)
+        return o.Where(by_zero, 0, a / safe), o.Mod(a, safe)
+    negates = o.Equal(b, -1)  # the smallest integer divided by -1 overflows, which may stop the process
+    safe = o.Where(o.Or(by_zero, negates), 1, b)
+    rest = o.Mod(a, safe)
+    quotient = o.Where(by_zero, 0, o.Where(negates, 0 - a, (a - rest) / safe))
+    return quotient, rest
 
 
 def _onnx_floats(o: Any, a: Any, b: Any) -> tuple[Any, Any]:

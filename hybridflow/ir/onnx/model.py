@@ -153,11 +153,11 @@ class Writer:
         try:
             found = self._built(node, xs)
             if len(self.graph.dims.guards) > guards:
-                self.graph.dims.forget_guards(guards)
                 self.operators.no("it needs the number of a size that is left open")
             return self._named(node, found, nodes, first)
         except NoCounterpartError as why:
-            self.graph.dims.forget_guards(guards)
+            if len(self.graph.dims.guards) > guards:  # what was asked for nothing
+                self.graph.dims.forget_guards(guards)
             key = (node.op.name, node.location, str(why))
             self.missing[key] = self.missing.get(key, 0) + 1
             return [self._unknown((node, index)) for index in range(len(node.outputs))]

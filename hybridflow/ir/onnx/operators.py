@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from hybridflow.core.dims import Dim, SizeFloat
-from hybridflow.core.dtypes import DType, as_dtype, bool_, float32, float64, int32, int64
+from hybridflow.core.dtypes import DType, as_dtype, float32, float64, int32, int64
 from hybridflow.core.onnx import OPSET, element_type, onnx_module, type_text
 
 if TYPE_CHECKING:
@@ -188,10 +188,6 @@ class Operators:
             shape = [-1 if opened else size for opened, size in zip(open_sizes, shape, strict=True)]
         return self.Reshape(x, self.ints(shape), allowzero=int(not all(open_sizes) and 0 in list(map(_plain, shape))))
 
-    def bools(self, x: Value) -> Value:
-        """Return whether elements are not 0."""
-        return self.cast(x, bool_)
-
     # -- graphs ---------------------------------------------------------------------------------------------------
 
     def inline(self, graph: Graph, values: Sequence[Value]) -> list[Value]:
@@ -235,8 +231,9 @@ def _plain(size: Any) -> Any:
 
 _WIDER: dict[str, tuple[DType, ...]] = {
     "bfloat16": (float32,), "float16": (float32,), "uint32": (int64,),
-    **dict.fromkeys(("bool", "int8", "int16", "uint8", "uint16", "int32"), (int32, int64, float32)),
+    **dict.fromkeys(("bool", "int8", "int16", "uint8", "uint16"), (int32, int64, float32)), "int32": (int64,),
 }  # fmt: skip
+"""What holds every number of a dtype, the narrowest first."""
 
 
 @lru_cache(None)
