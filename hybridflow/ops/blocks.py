@@ -1,8 +1,8 @@
 """Elementwise jax functions on the host, in blocks of a few sizes: no new shape compiles anything.
 
-A draw from a generator must have XLA's bits, so eager mode runs XLA too. Compiling a draw takes 0.1 to 1 s, so here
-each function is compiled once per process for each block size that is needed, and arrays are cut into blocks. The last
-block is padded. What an element becomes does not depend on its block: it depends on its position, which comes with a
+A draw from a generator must have XLA's bits, so eager mode runs XLA too, and so it does for functions that NumPy lacks.
+Compiling a draw takes 0.1 to 1 s, so here each function is compiled once per process for each block size that is needed,
+and arrays are cut into blocks. The last block is padded. What an element becomes does not depend on its block: it depends on its position, which comes with a
 generator's state (`threefry.positions`).
 """
 
@@ -146,6 +146,15 @@ def each_for_itself(lower: Callable[..., Any]) -> Callable[..., Any]:
 
     def kernel(state: _Array, *parameters: _Array, shape: tuple[int, ...], **attrs: Any) -> _Array:
         return drawn(lower, state, *parameters, shape=shape, **attrs)
+
+    return kernel
+
+
+def by_xla(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the kernel of an op whose lowering is elementwise, of one input, where NumPy has no such function."""
+
+    def kernel(x: _Array) -> _Array:
+        return mapped(lower, x)
 
     return kernel
 

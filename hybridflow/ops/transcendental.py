@@ -9,7 +9,8 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.op import Each, No, Sample, Saves, op, public_names
+from hybridflow.core.op import Each, Sample, Saves, op, public_names
+from hybridflow.ops.blocks import by_xla
 from hybridflow.ops.common import (
     FLOATING,
     Tensor,
@@ -417,7 +418,7 @@ _SLOPE = 2.0 / math.sqrt(math.pi)
 
 
 @op(
-    kernel=No("NumPy has no error function"),
+    kernel=by_xla(lax.erf),
     lower=lax.erf,
     infer=pointwise("erf", ("float",)),
     vjp=lambda F, g, y, x: (g * (_SLOPE * F.exp(-(x * x))),),

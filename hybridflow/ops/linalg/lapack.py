@@ -22,6 +22,8 @@ from hybridflow.core.op import No
 from hybridflow.ops.linalg.common import nan_of, real_dtype
 
 _Array = np.ndarray[Any, Any]
+_LETTER = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
+"""What the names of routines begin with."""
 
 
 def or_lowering(kernel: Callable[..., Any]) -> Callable[..., Any] | No:
@@ -34,10 +36,9 @@ def _routine(name: str, dtype: Any) -> Callable[..., Any]:
     """Return a routine for a dtype; for complex numbers ``he`` and ``un`` take the place of ``sy`` and ``or``."""
     from scipy.linalg import lapack  # most programs need none, and it takes long to import
 
-    letter = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}[dtype.name]
     if dtype.kind == "c":
         name = name.replace("syevd", "heevd").replace("orgqr", "ungqr")
-    return cast("Callable[..., Any]", getattr(lapack, letter + name))
+    return cast("Callable[..., Any]", getattr(lapack, _LETTER[dtype.name] + name))
 
 
 @cache
@@ -55,6 +56,19 @@ def _fill(info: int, results: list[_Array], index: Any, found: tuple[_Array, ...
     """Store one matrix's results: NaN where the routine failed."""
     for result, one in zip(results, found, strict=True):
         result[index] = one if info == 0 else nan_of(result.dtype)
+
+
+def solve_triangular(a: _Array, b: _Array, *, lower: bool, transpose: bool, unit_diagonal: bool) -> _Array:
+    """Return solutions of systems with triangular matrices, ``(..., n, k)``."""
+    from scipy.linalg import blas
+
+    result = np.empty_like(b)
+    if not result.size:
+        return result
+    solve = cast("Callable[..., Any]", getattr(blas, _LETTER[a.dtype.name] + "trsm"))
+    for index in np.ndindex(b.shape[:-2]):
+        result[index] = solve(1, a[index], b[index], lower=lower, trans_a=transpose, diag=unit_diagonal)
+    return result
 
 
 @subnormals_flushed()

@@ -10,11 +10,12 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import DTypeError, ShapeError
-from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
 )
+from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import (
     adjoint,
     conjugated,
@@ -34,6 +35,17 @@ from hybridflow.ops.linalg.common import (
     well_conditioned,
 )
 from hybridflow.ops.onnx import DECOMPOSITION
+
+
+def _triangular_kernel(a: Any, b: Any, *, lower: bool, transpose: bool, unit_diagonal: bool) -> Any:
+    vector = b.ndim == 1
+    right = b[:, None] if vector else b
+    if not is_square(a) or a.shape[-1] != right.shape[-2]:
+        raise ValueError
+    batch = np.broadcast_shapes(a.shape[:-2], right.shape[:-2])
+    left, right = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, right))
+    found = lapack.solve_triangular(left, right, lower=lower, transpose=transpose, unit_diagonal=unit_diagonal)
+    return found[..., 0] if vector else found
 
 
 def _triangular_lower(a: Any, b: Any, *, lower: bool, transpose: bool, unit_diagonal: bool) -> Any:
@@ -76,7 +88,7 @@ def _triangular_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=No("NumPy has no triangular solver"),
+    kernel=_triangular_kernel,
     lower=_triangular_lower,
     infer=lambda a, b, *, lower, transpose, unit_diagonal: system_infer("solve_triangular", a, b),
     vjp=_triangular_vjp,
