@@ -84,9 +84,9 @@ def compilations(run: Callable[[], Any]) -> int:
     """Return how often XLA compiles something while a function runs."""
     count = 0
 
-    def listen(event: str, seconds: float, **details: Any) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
         nonlocal count
-        del seconds, details
+        del duration_secs, kwargs
         count += event.endswith("backend_compile_duration")
 
     jax.monitoring.register_event_duration_secs_listener(listen)
