@@ -1,9 +1,9 @@
 """Elementwise jax functions on the host, in blocks of a few sizes: no new shape compiles anything.
 
 A draw from a generator must have XLA's bits, so eager mode runs XLA too, and so it does for functions that NumPy lacks.
-Compiling a draw takes 0.1 to 1 s, so here each function is compiled once per process for each block size that is needed,
-and arrays are cut into blocks. The last block is padded. What an element becomes does not depend on its block: it
-depends on its position, which comes with a generator's state (`threefry.positions`).
+Compiling a draw takes 0.1 to 1 s, so here each function is compiled once per process for each block size that is
+needed, and arrays are cut into blocks. The last block is padded. What an element becomes does not depend on its block:
+it depends on its position, which comes with a generator's state (`threefry.positions`).
 """
 
 from __future__ import annotations
