@@ -99,7 +99,7 @@ def test_numbers_of_runs_are_ordered_across_the_end_of_32_bits():
 
 def test_a_call_has_the_time_that_no_earlier_one_took():
     def call(start, returned):
-        return Call(1, Program("f", None, None, None, "", "cpu"), None, start, returned)  # type: ignore[arg-type]
+        return Call(1, Program("f", None, None, "", "cpu"), None, start, returned)  # type: ignore[arg-type]
 
     first, second, third, none = call(0, 10), call(12, 20), call(500, 510), call(600, 605)
     _find_ends([first, second, third, none], {first: 100.0, second: 170.0, third: 560.0})
@@ -280,6 +280,13 @@ def test_a_context_that_outlives_the_block_is_not_profiled():
     assert calls_of(p) == {"tanh": 1}
     assert len(recorder.runs) == 1
     assert recorder.calls == []
+
+    def profiled():
+        with hf.profile() as inner:
+            hf.exp(X)
+        return inner
+
+    assert calls_of(context.run(profiled)) == {"exp": 1}
 
 
 def test_the_first_operation_of_a_thread_may_be_in_a_profile():

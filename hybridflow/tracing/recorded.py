@@ -93,7 +93,7 @@ def _timed_if_profiled(rule: _Backward, part: Hashable, graph: Graph, call: Call
             return call(*arrays)
         made = profiler.compiled(
             rule, part, graph.name, rule.device,
-            lambda: (compile_graph(graph, sizes=rule.sizes, device=rule.device), graph),
+            lambda: compile_graph(graph, sizes=rule.sizes, device=rule.device),
         )  # fmt: skip
         return made.call(*arrays)
 

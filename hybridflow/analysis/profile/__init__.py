@@ -46,8 +46,8 @@ def profile() -> Generator[Profile]:
         >>> sorted(row.name for row in p.operations)
         ['matmul', 'tanh']
     """
-    context = current()
-    if context.tracer is not None or PROFILER.get() is not None:
+    context, outer = current(), PROFILER.get()
+    if context.tracer is not None or (outer is not None and outer.records()):
         where = "in a compiled function" if context.tracer is not None else "inside of another profile"
         raise TraceError(message(f"profile: entered {where}", hint="Enter it once, around the calls."))
     synchronize()

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 
 from hybridflow.core.node import Where
-from hybridflow.ir.graph import Graph
 from hybridflow.xla.executable import Executable
 from hybridflow.xla.scopes import Namer, naming
 
@@ -23,8 +22,8 @@ _number: Callable[[], int] = itertools.count(1).__next__
 _programs: weakref.WeakKeyDictionary[Any, dict[Hashable, Program]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
-Make = Callable[[], tuple[Executable, Graph]]
-"""Compiles something; returns the executable and the graph that it runs."""
+Make = Callable[[], Executable]
+"""Compiles something."""
 
 
 @dataclass(eq=False)
@@ -33,7 +32,6 @@ class Program:
 
     Attributes:
         name: the function's.
-        graph: the graph.
         executable: what runs it.
         namer: what named its nodes.
         module: the program's name.
@@ -41,7 +39,6 @@ class Program:
     """
 
     name: str
-    graph: Graph
     executable: Executable
     namer: Namer
     module: str
@@ -63,10 +60,10 @@ def compile_program(owner: Any, key: Hashable, name: str, device: Any, make: Mak
     """Compile something with its nodes named, and keep it."""
     namer = Namer(f"_profiled_{_number()}")
     with naming(namer):
-        executable, graph = make()
+        executable = make()
     module = executable.compiled.as_text().split(",", 1)[0].removeprefix("HloModule ").strip()
     platform = jax.default_backend() if device is None else device.platform
-    program = Program(name, graph, executable, namer, module, platform)
+    program = Program(name, executable, namer, module, platform)
     with _lock:
         return _programs.setdefault(owner, {}).setdefault(key, program)
 

@@ -153,7 +153,7 @@ class Recorder:
         sizes = {name: values[i].shape[axis] for i, axis, name in trace.symbols}
         count = trace.plan.count
         return self.compiled(
-            trace, (device, *sizes.items()), trace.graph.name, device, lambda: trace.compiled(sizes, device),
+            trace, (device, *sizes.items()), trace.graph.name, device, lambda: trace.compiled(sizes, device)[0],
             slice(count, count + len(trace.assigned)),
         )  # fmt: skip
 

@@ -176,11 +176,11 @@ class Profile:
         Args:
             graph: what ``fn.graph(*args)`` returned.
         """
+        inside = set(graph.walk())
         found: defaultdict[Node, float] = defaultdict(float)
         for kernel in self._kernels:
-            if kernel.call.program.graph is graph:
-                for node in kernel.nodes:
-                    found[node] += kernel.own / len(kernel.nodes) / 1e9
+            for node in inside.intersection(kernel.nodes):
+                found[node] += kernel.own / len(kernel.nodes) / 1e9
         return dict(found)
 
     def _rows(self, *, by_line: bool) -> list[Row]:
