@@ -267,6 +267,27 @@ def test_what_is_traced_at_every_call(fn, argument, said):
     assert few.explain().advice == ()
 
 
+def test_modes_that_are_read_from_outside():
+    mode = "0"
+
+    @hf.compile
+    def fn(x):
+        return layer(x) if mode else x
+
+    for number in range(4):
+        mode = f"mode {number}"
+        for _ in range(3):
+            fn(X)
+    assert fn.trace_count == 4
+    assert fn.explain().advice == ()
+    for number in range(8):
+        mode = f"step {number}"
+        fn(X)
+    (found,) = fn.explain().advice
+    assert "mode was another Python value" in found.text
+    assert found.line == f"{__file__}:{fn.python_function.__code__.co_firstlineno + 2}"
+
+
 def test_open_sizes_are_no_retraces():
     compiled = hf.compile(layer)
     for size in range(2, 9):

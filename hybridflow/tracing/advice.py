@@ -83,10 +83,11 @@ def _on_retraces(records: Sequence[TraceRecord], reused: int) -> Iterator[Advice
             last[name] = change, record
     for name, count in counts.items():
         change, record = last[name]
-        kind, traces = _kind(change), count + 1
-        if kind == "type" or traces < RETRACES or (kind != "integer" and (traces < MODES or reused >= traces)):
+        kind, traces, read = _kind(change), count + 1, _read_at(change.argument, record)
+        # Calls that find the only trace of their arguments are not counted, so what is read from outside must say more.
+        least = RETRACES if kind == "integer" else MODES if read is None else 2 * MODES
+        if kind == "type" or traces < least or (kind != "integer" and reused >= traces):
             continue
-        read = _read_at(change.argument, record)
         said, hint = _WORDS[kind]
         if kind == "integer" and read is not None:
             hint = "Keep {0} in a hf.Variable, or pass it as a tensor, where no shape depends on it."
@@ -111,7 +112,7 @@ _WORDS = {
     ),
     "shape": (
         "{0} came in {1} shapes, which",
-        "Let sizes be open: dynamic='auto', or an input_signature with None; or pad to a few sizes.",
+        "Let sizes be open: dynamic='auto' and code that does not need their numbers; or pad to a few sizes.",
     ),
     "structure": (
         "the structure of the arguments was another one {1} times, at {0} among others, which",
@@ -133,6 +134,8 @@ def _kind(change: Change) -> str:
         return "structure"
     if _is_int(before) and _is_int(after):
         return "integer"
+    if change.argument == "sizes":
+        return "shape"
     specs = _SPEC.match(before), _SPEC.match(after)
     if specs[0] is not None and specs[1] is not None:
         one, other = specs[0], specs[1]
