@@ -249,7 +249,7 @@ def program_of(graph: Graph, executable: Executable, namer: Namer, device: Any) 
     text = executable.compiled.as_text()
     module = text.split(",", 1)[0].removeprefix("HloModule ").strip()
     platform = jax.default_backend() if device is None else device.platform
-    return Program(graph.name, graph, executable, namer, module, platform)
+    return Program(graph.name, executable, namer, module, platform)
 
 
 def launched(program: Program) -> tuple[KernelRun, ...]:
