@@ -48,9 +48,7 @@ class SoleTrace:
         self._kinds = kinds
         self._bound = bound
         self._hold: Callable[[], bool] = _always if trace.guards is None else trace.guards.hold
-        self.enter: Callable[[tuple[Any, ...]], Any] = (
-            self._enter if run is None or float in kinds else self._generate(run)
-        )
+        self.enter: Callable[[tuple[Any, ...]], Any] = self._enter if run is None else self._generate(run)
 
     @classmethod
     def of(cls, trace: Trace, signature: Signature, *, bound: bool) -> SoleTrace | None:
@@ -70,43 +68,50 @@ class SoleTrace:
         return cls(trace, trace.executable(trace.arrays(signature), None).call, (), kinds, bound=bound)
 
     def _generate(self, run: Callable[..., Any]) -> Callable[[tuple[Any, ...]], Any]:
-        """Return `enter` where tensors go in and arrays come out, written for this number of them."""
-        single = self._trace.single
-        tensors = range(len(self._kinds))
-        names = ["_"] * self._bound + [f"a{number}" for number in tensors]
+        """Return `enter` where tensors and floats go in and arrays come out, written for these arguments."""
+        trace = self._trace
+        tensors = [number for number, kind in enumerate(self._kinds) if kind is Tensor]
+        floats = [number for number, kind in enumerate(self._kinds) if kind is float]
+        names = ["_"] * self._bound + [f"a{number}" for number in range(len(self._kinds))]
         lines = ["def enter(args):", f"    if len(args) != {len(names)}: return NotImplemented"]
         if names:
             lines.append(f"    {', '.join(names)}, = args")
-        specs = self._trace.graph.input_specs
-        for number in tensors:
-            on_host = _SMALL if specs[number].nbytes < WORTH_KEEPING else _LARGE
+        specs = dict(zip(tensors, trace.graph.input_specs, strict=False))
+        for number, spec in specs.items():
+            on_host = _SMALL if spec.nbytes < WORTH_KEEPING else _LARGE
             lines += [line.format(n=number, on_host=on_host.format(n=number)) for line in _TENSOR]
-        call = f"run({', '.join(f'v{number}' for number in tensors)})"
-        if self._trace.guards is not None:
+        lines += [f"    if type(a{number}) is not float: return NotImplemented" for number in floats]
+        if trace.guards is not None:
             lines.append("    if not hold(): return NotImplemented")
+        values = [f"v{number}" for number in tensors]
+        if trace.numbers is not None:
+            lines.append(f"    made = numbers([{', '.join(f'a{number}' for number in floats)}])")
+            values.append("*made")
         lines += [
-            f"    try: outputs = {call}",
+            f"    try: outputs = run({', '.join(values)})",
             "    except (TypeError, ValueError): return NotImplemented",  # the general way says what is wrong
-            *(_ONE if single else _SEVERAL),
+            *(_ONE if trace.single else _SEVERAL),
         ]
         space: dict[str, Any] = {
             "Tensor": Tensor, "ndarray": np.ndarray, "FOREVER": FOREVER, "raw_value": raw_value,
             "new": object.__new__, "make_tensor": make_tensor, "hold": self._hold, "run": run,
-            "build": self._trace.plan.build,
+            "build": trace.plan.build, "numbers": trace.numbers,
         }  # fmt: skip
-        space |= {f"d{number}": spec.dtype for number, spec in zip(tensors, specs, strict=False)}
+        space |= {f"d{number}": spec.dtype for number, spec in specs.items()}
         exec(compile("\n".join(lines), __file__, "exec"), space)
         return space["enter"]
 
     def _enter(self, args: tuple[Any, ...]) -> Any:
-        """Make a call that has more to it than tensors."""
+        """Make a call that has more to it than arrays."""
         trace = self._trace
-        arrays = self._raw_arguments(args[1:] if self._bound else args)
-        if arrays is None or not self._hold():
+        if not self._hold():
             return NotImplemented
         for tensor in trace.captures:
             if requires(tensor._edge):
                 return NotImplemented
+        arrays = self._raw_arguments(args[1:] if self._bound else args)
+        if arrays is None:
+            return NotImplemented
         return trace.call(arrays, self._variables)
 
     def _raw_arguments(self, args: tuple[Any, ...]) -> list[Any] | None:
