@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from hybridflow.analysis.profile.events import Kernel
 from hybridflow.analysis.statistics import Ratio
 from hybridflow.analysis.timing import Timing
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MissingPackageError
+from hybridflow.core.op import REGISTRY
 from hybridflow.xla.scopes import Namer
 
 
@@ -323,7 +325,14 @@ def test_eager_kernels_are_told_from_dispatch(monkeypatch: pytest.MonkeyPatch):
         clock.now += 100.0
         return hf.sum(y * x)
 
+    execute = kernels.execute
+
+    def dispatch_of_50_seconds(*args: Any) -> Any:
+        clock.now += 50.0
+        return execute(*args)
+
     monkeypatch.setattr(kernels, "time", clock)
+    monkeypatch.setattr(kernels, "execute", dispatch_of_50_seconds)
     monkeypatch.setattr(kernels, "run_quietly", kernel_of_3_seconds)
     assert kernels.eager_kernel_seconds(lambda: python(X), lambda: None, 1e3) == 3 * 3.0
 
@@ -347,9 +356,29 @@ def test_gradient_rules_count_as_kernels(monkeypatch: pytest.MonkeyPatch):
     assert kernels.eager_kernel_seconds(lambda: python(X), lambda: None, 1e3) == 7.0
 
 
-def test_effects_are_not_doubled(capsys: pytest.CaptureFixture[str]):
-    kernels.eager_kernel_seconds(lambda: hf.print("once"), lambda: None, 1e3)
-    assert capsys.readouterr().out.count("once") == 2  # in two calls
+def test_operations_of_a_gradient_rule_count_once(monkeypatch: pytest.MonkeyPatch):
+    clock, timer = Clock(), kernels._KernelTimer()
+
+    class Inner:
+        def run(self, node: Any, g: Any, wanted: Any) -> list[Any]:
+            clock.now += 5.0
+            timer.seconds += 2.0  # of an operation that the rule binds
+            return [g]
+
+    monkeypatch.setattr(kernels, "time", clock)
+    timer.seconds = 1.0
+    assert timer.engine(Inner()).run(None, X, (True,)) == [X]
+    assert timer.seconds == 1.0 + 5.0
+
+
+def test_what_may_have_effects_runs_once(monkeypatch: pytest.MonkeyPatch):
+    runs: list[str] = []
+    tanh = REGISTRY["tanh"]
+    monkeypatch.setattr(kernels, "run_quietly", lambda kernel, *values, **attrs: runs.append("again"))
+    for traits, count in ((tanh.traits, 1), (tanh.traits | {"effect"}, 0), (tanh.traits | {"nested"}, 0)):
+        runs.clear()
+        kernels._KernelTimer().bind(replace(tanh, traits=traits), (X,), {})
+        assert len(runs) == count
 
 
 def test_kernels_are_named_by_operations_and_lines():

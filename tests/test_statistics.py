@@ -114,6 +114,14 @@ def test_a_verdict_needs_both_kinds_of_interval():
     assert not found.told
 
 
+def test_a_verdict_needs_the_turns_to_agree():
+    a, b = [0.1] * 5 + [2.0] * 15, [1.0] * 15 + [5.0] * 5
+    assert median_interval(a)[0] > median_interval(b)[1]
+    found = ratio_of(a, b)  # the medians are apart, but half of the turns say the opposite
+    assert found.low < 1 < found.high
+    assert not found.told
+
+
 def test_few_turns_tell_nothing():
     assert not ratio_of([10.0] * 5, [1.0] * 5).told
     assert str(ratio_of([10.0] * 5, [1.0] * 5)) == "10.0x (too few turns for an interval)"

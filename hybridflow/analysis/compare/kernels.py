@@ -32,7 +32,7 @@ from hybridflow.xla.scopes import Namer, instructions
 
 LOOK_S = 0.3
 """About how long calls are looked into."""
-_ONCE = frozenset({"effect", "nested", "foreign"})
+_ONCE = frozenset({"effect", "nested"})
 """Traits of operations whose kernels may do more than to compute."""
 
 
