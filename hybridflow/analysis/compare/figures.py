@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -124,16 +124,23 @@ def sizes_figure(
             calls.fill_between(sizes, [low for low, _ in ends], [high for _, high in ends], color=curve.color,
                                alpha=0.2, linewidth=0)  # fmt: skip
     calls.set_yscale("log")
-    calls.yaxis.set_major_formatter(lambda value, _: format_seconds(value))
+    _label(calls, format_seconds)
     for name, crossing in crossings.items():
         if crossing is not None:
             calls.axvline(crossing, color=MARK, linestyle=":", linewidth=1)
             several = f"{name}: " if len(crossings) > 1 else ""
             calls.annotate(f" {several}pays from {crossing:,.0f}", (crossing, 0.03),
                            xycoords=("data", "axes fraction"), color=MARK, fontsize="small")  # fmt: skip
-    calls.legend(loc="upper left", fontsize="small")
+    calls.legend(loc="best", fontsize="small")
     _draw_evens(even, sizes, evens)
     return figure
+
+
+def _label(axes: Any, text: Callable[[float], str]) -> None:
+    """Label a logarithmic axis of y; between the powers of ten too, where there are few of them."""
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_formatter(lambda value, _: text(value))
+    axes.yaxis.set_minor_formatter(lambda value, _: text(value) if high < 30 * low else "")
 
 
 def _draw_evens(axes: Any, sizes: Sequence[int], evens: Mapping[str, Sequence[int | None]]) -> None:
@@ -149,8 +156,7 @@ def _draw_evens(axes: Any, sizes: Sequence[int], evens: Mapping[str, Sequence[in
                           va="center", color=MARK, fontsize="small")  # fmt: skip
     if any(count is not None for counts in evens.values() for count in counts):
         axes.set_yscale("log")
-        for format_ticks in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            format_ticks(lambda value, _: f"{value:,.0f}")
+        _label(axes, lambda value: f"{value:,.0f}")
         if len(evens) > 1:
             axes.legend(fontsize="small")
     else:

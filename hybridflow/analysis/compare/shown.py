@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, NamedTuple, cast
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
@@ -87,10 +88,10 @@ class Shown(ABC):
         """Return the tables for a `rich` console."""
         found: list[Table] = []
         for grid in self.grids():
-            table = Table(title=grid.title, title_justify="left")
+            table = Table(title=grid.title, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False, box=SIMPLE_HEAD)
+            rows = grid.rows[:SHOWN] if grid.long else grid.rows
             for name in grid.head:
                 table.add_column(name, overflow="fold")
-            rows = grid.rows[:SHOWN] if grid.long else grid.rows
             for number, row in enumerate(rows):
                 table.add_row(*map(Text, row), style="bold red" if number in grid.alarming else None)
             if len(rows) < len(grid.rows):

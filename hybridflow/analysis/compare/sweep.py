@@ -154,7 +154,7 @@ class Sweep(Shown):
 
     def _grid(self, number: int, name: str) -> Grid:
         peers = [peer.name for peer in self._peers(0)] if number == 0 else []
-        head = ("size", "eager", "compiled", "speed-up (95 %)", "compiled, in kernels", "first call",
+        head = ("size", "eager", "compiled", "speed-up (95 %)", "in kernels", "first call",
                 "break-even", *peers, "results")  # fmt: skip
         rows: list[tuple[str, ...]] = []
         for at, (size, one) in enumerate(zip(self.sizes, self.comparisons(number), strict=True)):
