@@ -411,7 +411,7 @@ def test_kernels_of_a_loop_run_as_often_as_its_body():
 
 def test_time_in_kernels_is_a_union(monkeypatch: pytest.MonkeyPatch):
     compiled = hf.compile(straight)
-    program = kernels.program_of(compiled.graph(X), compiled.lower(X).executable, Namer(""), None)
+    program = kernels.program_of("straight", compiled.lower(X).executable, Namer(""), None)
 
     def known(_: Any, calls: list[Any]) -> list[Kernel]:
         for late in calls[2:]:

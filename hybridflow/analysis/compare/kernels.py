@@ -26,7 +26,6 @@ from hybridflow.core.node import Node, is_gradient, short_where
 from hybridflow.core.op import Op
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.tensor import Tensor
-from hybridflow.ir.graph import Graph
 from hybridflow.xla.executable import Executable
 from hybridflow.xla.scopes import Namer, instructions
 
@@ -244,12 +243,12 @@ def _profiled(
     return calls
 
 
-def program_of(graph: Graph, executable: Executable, namer: Namer, device: Any) -> Program:
+def program_of(name: str, executable: Executable, namer: Namer, device: Any) -> Program:
     """Return an executable whose nodes were named, as the profiler knows it."""
     text = executable.compiled.as_text()
     module = text.split(",", 1)[0].removeprefix("HloModule ").strip()
     platform = jax.default_backend() if device is None else device.platform
-    return Program(graph.name, executable, namer, module, platform)
+    return Program(name, executable, namer, module, platform)
 
 
 def launched(program: Program) -> tuple[KernelRun, ...]:

@@ -218,7 +218,7 @@ def _described(subject: _Subject, eager: Timing, fast: Timing, restore: Callable
     trace, record = subject.trace, subject.trace.record
     args, kwargs = subject.call
     executable = subject.compiled.lower(*args, **kwargs).executable
-    program = program_of(trace.graph, executable, subject.namer, current().device)
+    program = program_of(subject.name, executable, subject.namer, current().device)
 
     def call() -> None:
         wait_for(subject.fast(), subject.assigned)
