@@ -671,6 +671,9 @@ def kill_writers(path: Path, times: int, rng: np.random.Generator) -> int:
     directory = Directory(path)
     body = {name: bytes([ord(name)]) * 3_000_000 for name in "abc"}
     whole = 0
+    start = time.perf_counter()
+    directory.write("z", body["a"], 7_000_000)
+    took = time.perf_counter() - start  # on a busy machine writers have to live longer to write anything
     for _ in range(times):
         child = os.fork()
         if child == 0:
@@ -680,7 +683,7 @@ def kill_writers(path: Path, times: int, rng: np.random.Generator) -> int:
                         directory.write(name, data, 7_000_000)
             finally:
                 os._exit(1)
-        time.sleep(float(rng.uniform(0.0, 0.02)))
+        time.sleep(float(rng.uniform(0.0, max(0.02, 5 * took))))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         for name, data in body.items():
