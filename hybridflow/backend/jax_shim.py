@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ _without: list[int] = []
 
 
 @contextmanager
-def without_locations() -> Iterator[None]:
+def without_locations() -> Generator[None]:
     """Lower without the lines of Python that operations come from: they are this package's, and take long to write.
 
     Names of operations stay. What other threads lower meanwhile has no lines either.

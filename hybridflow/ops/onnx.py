@@ -85,7 +85,7 @@ def counted(o: Any, x: Any, axis: Sequence[int], least: int = 0, correction: flo
     return o.value(max(int(np.prod(sizes)) - correction, least), x.dtype)
 
 
-def mean(o: Any, x: Any, axis: tuple[int, ...]) -> Any:
+def mean_over(o: Any, x: Any, axis: tuple[int, ...]) -> Any:
     """Average over axes, which stay with size 1."""
     return o.ReduceMean(x, o.ints(axis), keepdims=1) if axis else x
 

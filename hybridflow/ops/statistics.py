@@ -29,7 +29,7 @@ from hybridflow.ops.common import (
     require_kind,
 )
 from hybridflow.ops.host_rows import extremum
-from hybridflow.ops.onnx import counted, mean, position
+from hybridflow.ops.onnx import counted, mean_over, position
 from hybridflow.ops.shape import expand_dims, reshape
 from hybridflow.ops.sizes import Axes, Axis, accumulator, as_asked, count_along, reduced_shape, restore_axes, size_value
 from hybridflow.ops.summation import add_up
@@ -111,7 +111,7 @@ def _var_samples(rng: np.random.Generator) -> Any:
 
 
 def _var_onnx(o: Any, x: Any, *, axis: Axes, correction: float, keepdims: bool) -> Any:
-    away = x - mean(o, x, axis)
+    away = x - mean_over(o, x, axis)
     total = o.ReduceSumSquare(away, o.ints(axis), keepdims=int(keepdims)) if axis else away * away
     return total / counted(o, x, axis, correction=correction)
 

@@ -24,7 +24,7 @@ from hybridflow.ops.common import (
     require_kind,
 )
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
-from hybridflow.ops.onnx import mean
+from hybridflow.ops.onnx import mean_over
 from hybridflow.ops.reductions import mean as mean_of
 from hybridflow.ops.statistics import var
 from hybridflow.ops.summation import add_up
@@ -412,8 +412,8 @@ def _group_norm_onnx(
 ) -> Any:
     shape = _aligned(x.shape, 1)
     rows = o.reshape(x, _in_groups(x.shape, groups))
-    away = rows - mean(o, rows, (2,))
-    y = o.reshape(away / o.Sqrt(mean(o, away * away, (2,)) + epsilon), x.shape)
+    away = rows - mean_over(o, rows, (2,))
+    y = o.reshape(away / o.Sqrt(mean_over(o, away * away, (2,)) + epsilon), x.shape)
     y = y * o.reshape(parameters[0], shape) if has_scale else y
     return y + o.reshape(parameters[-1], shape) if has_shift else y
 

@@ -31,7 +31,7 @@ from hybridflow.ops.nn.common import (
     narrow,
     wide,
 )
-from hybridflow.ops.onnx import mean
+from hybridflow.ops.onnx import mean_over
 from hybridflow.ops.sizes import count_along, reduced_shape
 from hybridflow.ops.summation import add_up
 
@@ -236,8 +236,8 @@ def _layer_norm_onnx(
 ) -> Any:
     if x.dtype == float32 and axis == tuple(range(x.ndim - len(axis), x.ndim)) and axis and has_scale:
         return o.LayerNormalization(x, *parameters, axis=axis[0], epsilon=epsilon)
-    away = x - mean(o, x, axis)
-    y = away / o.Sqrt(mean(o, away * away, axis) + epsilon)
+    away = x - mean_over(o, x, axis)
+    y = away / o.Sqrt(mean_over(o, away * away, axis) + epsilon)
     y = y * o.reshape(parameters[0], _aligned(x.shape, axis)) if has_scale else y
     return y + o.reshape(parameters[-1], _aligned(x.shape, axis)) if has_shift else y
 
@@ -343,7 +343,7 @@ def _rms_norm_vjp(F: Any, g: Any, y: Any, x: Any, *scale: Any, axis: tuple[int, 
 
 
 def _rms_norm_onnx(o: Any, x: Any, *scale: Any, axis: tuple[int, ...], epsilon: float) -> Any:
-    y = x / o.Sqrt(mean(o, x * x, axis) + epsilon)
+    y = x / o.Sqrt(mean_over(o, x * x, axis) + epsilon)
     return y * o.reshape(scale[0], _aligned(x.shape, axis)) if scale else y
 
 
