@@ -138,3 +138,22 @@ def test_importing_brings_along_only_what_is_needed():
     late = ("rich", "jax.extend", "jax._src.pallas", "hybridflow.analysis", "hybridflow.testing", "matplotlib")
     printed = run_python(f"LATE = {late}\nimport gc\nprint(gc.get_threshold(), [])\n{code}").splitlines()
     assert printed[0] == printed[1]
+
+
+def test_the_collector_neither_looks_at_what_an_import_made_nor_loses_what_was_there():
+    code = """
+import gc, weakref
+class Node: pass
+gone = Node()
+gone.itself = gone
+seen = weakref.ref(gone)
+del gone
+FROZEN
+looks = []
+gc.callbacks.append(lambda phase, info: looks.append((phase, len(gc.get_objects(generation=1)))))
+import hybridflow
+made = [[] for _ in range(1000)]
+print(max(size for _, size in looks) < 5000, gc.get_freeze_count() > 0, gc.collect() > 0 and seen() is None)
+"""
+    assert run_python(code.replace("FROZEN", "")).split() == ["True", "False", "True"]
+    assert run_python(code.replace("FROZEN", "gc.freeze()")).split()[1:] == ["True", "False"]

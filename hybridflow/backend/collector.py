@@ -22,8 +22,8 @@ def collector_paused() -> Generator[None]:
             gc.enable()
 
 
-_MANY = 100_000
-"""Allocations between two looks of the collector during an import: none of what it makes is garbage."""
+_MANY = 1_000_000
+"""More allocations than an import makes: none of what it makes is garbage, so the collector need not look at it."""
 
 
 def rare_collections() -> Callable[[], None]:
@@ -37,6 +37,9 @@ def rare_collections() -> Callable[[], None]:
     during = gc.get_threshold()
 
     def back() -> None:
+        if not gc.get_freeze_count():  # what others froze stays frozen
+            gc.freeze()
+            gc.unfreeze()  # what the import made is old now: the next look, some lines later, would take 10 ms
         if gc.get_threshold() == during:
             gc.set_threshold(*before)
 
