@@ -49,6 +49,7 @@ from hybridflow.core.dtypes import uint64 as uint64
 from hybridflow.core.errors import CacheWarning as CacheWarning
 from hybridflow.core.errors import EffectWarning as EffectWarning
 from hybridflow.core.errors import RetraceWarning as RetraceWarning
+from hybridflow.core.functions import no_convert as no_convert
 from hybridflow.core.node import name_scope as name_scope
 from hybridflow.core.spec import TensorSpec as TensorSpec
 from hybridflow.core.tensor import Tensor as Tensor
@@ -89,12 +90,9 @@ from hybridflow.ops import random as random
 from hybridflow.ops.matmul import matmul as matmul
 from hybridflow.ops.namespace_info import array_namespace_info as __array_namespace_info__
 from hybridflow.tracing import config as config
-from hybridflow.tracing.convert import no_convert as no_convert
 from hybridflow.tracing.function import CompiledFunction as CompiledFunction
 from hybridflow.tracing.function import compile as compile
-from hybridflow.tracing.compile_recorded import compile_recorded as compile_recorded
 from hybridflow.tracing.session import Session as Session
-from hybridflow.tracing.to_jax import to_jax as to_jax
 from hybridflow.transforms.clipping import clip_by_global_norm as clip_by_global_norm
 from hybridflow.transforms.clipping import clip_by_norm as clip_by_norm
 from hybridflow.transforms.clipping import clip_by_value as clip_by_value
@@ -122,6 +120,8 @@ if _TYPE_CHECKING:  # what `later` imports when it is asked for
     from hybridflow.analysis.cost import cost as cost
     from hybridflow.analysis.profile import Profile as Profile
     from hybridflow.analysis.profile import profile as profile
+    from hybridflow.tracing.compile_recorded import compile_recorded as compile_recorded
+    from hybridflow.tracing.to_jax import to_jax as to_jax
 
 __array_api_version__ = "2024.12"
 bool = bool_

@@ -135,7 +135,10 @@ def test_what_is_imported_late_is_declared():
 
 def test_importing_brings_along_only_what_is_needed():
     code = "import hybridflow, gc, sys; print(gc.get_threshold(), [m for m in sys.modules if m.startswith(LATE)])"
-    late = ("rich", "jax.extend", "jax._src.pallas", "hybridflow.analysis", "hybridflow.testing", "matplotlib")
+    late = (
+        "rich", "jax.extend", "jax._src.pallas", "hybridflow.analysis", "hybridflow.testing", "matplotlib", "graphlib",
+        "hybridflow.passes", "hybridflow.tracing.convert", "hybridflow.tracing.explain", "hybridflow.xla.store",
+    )  # fmt: skip
     printed = run_python(f"LATE = {late}\nimport gc\nprint(gc.get_threshold(), [])\n{code}").splitlines()
     assert printed[0] == printed[1]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from hybridflow.tracing.trace import Trace
+if TYPE_CHECKING:
+    from hybridflow.tracing.trace import Trace
 
 
 class CacheInfo(NamedTuple):

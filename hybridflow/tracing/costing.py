@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -18,8 +18,10 @@ from hybridflow.ir.costs import concrete
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.dynamic import ANY, Pattern, sizes_of, with_patterns
 from hybridflow.tracing.signature import TENSOR, Signature
-from hybridflow.tracing.trace import Trace
-from hybridflow.xla.executable import Executable
+
+if TYPE_CHECKING:
+    from hybridflow.tracing.trace import Trace
+    from hybridflow.xla.executable import Executable
 
 
 @dataclass(frozen=True)

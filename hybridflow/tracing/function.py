@@ -1,4 +1,7 @@
-"""`hf.compile`: functions traced per signature, lowered to XLA, cached."""
+"""`hf.compile`: functions traced per signature, lowered to XLA, cached.
+
+What only a trace needs (the conversion of source, the passes, the store of executables) is imported by the first one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
 
@@ -22,7 +25,6 @@ from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.ir.graph import Graph
-from hybridflow.tracing.advice import advice_on
 from hybridflow.tracing.arguments import (
     Quick,
     apply_arguments,
@@ -33,17 +35,11 @@ from hybridflow.tracing.arguments import (
     quick_arguments,
     without_first,
 )
-from hybridflow.tracing.budget import budget_bytes
 from hybridflow.tracing.cache import CacheInfo, TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
-from hybridflow.tracing.convert import NotConvertible, converted_text, recursion_limit
 from hybridflow.tracing.costing import Costing, Specs, report
 from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_open
-from hybridflow.tracing.explain import Change, Explanation, TraceRecord
 from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
-from hybridflow.tracing.lowered import Lowered
-from hybridflow.tracing.observe import unconverted
-from hybridflow.tracing.replay import Replay, inputs_of
 from hybridflow.tracing.signature import (
     LEAF,
     BoundCall,
@@ -54,12 +50,22 @@ from hybridflow.tracing.signature import (
     named_leaves,
     with_numbers,
 )
-from hybridflow.tracing.sole import SoleTrace
-from hybridflow.tracing.trace import Trace, make_trace, require_no_variables
 from hybridflow.tracing.tracebacks import trimmed
+
+if TYPE_CHECKING:
+    from hybridflow.tracing.explain import Change, Explanation, TraceRecord
+    from hybridflow.tracing.lowered import Lowered
+    from hybridflow.tracing.replay import Replay
+    from hybridflow.tracing.trace import Trace
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def _budget_of(given: Any) -> int | None:
+    from hybridflow.tracing.budget import budget_bytes
+
+    return budget_bytes(given)
 
 
 _MANY = 16
@@ -115,7 +121,7 @@ class CompiledFunction(Generic[P, R]):
             "input_signature": input_signature, "dynamic": check_dynamic(dynamic), "max_depth": max_depth,
             "memory_budget": memory_budget,
         }  # fmt: skip
-        self._budget = budget_bytes(memory_budget)
+        self._budget = None if memory_budget is None else _budget_of(memory_budget)
         self._shapes = SeenShapes(dynamic)
         self._inputs = InputSignature.of(input_signature, self._parameters, self._name)
         self._max_traces = max_traces
@@ -197,6 +203,9 @@ class CompiledFunction(Generic[P, R]):
 
     def _caller(self, args: tuple[Any, ...]) -> Callable[[dict[str, Any]], Any]:
         """Return a function of named arguments that calls the user's function."""
+        from hybridflow.tracing.convert import recursion_limit
+        from hybridflow.tracing.observe import unconverted
+
         first = args[:1] if self._bound else ()
 
         def run(arguments: dict[str, Any]) -> Any:
@@ -238,6 +247,8 @@ class CompiledFunction(Generic[P, R]):
         """Let the next call go the short way, if the traces differ only in what is outside of their arguments."""
         if PROFILER.get() is not None:
             return  # its executables are not those of later calls
+        from hybridflow.tracing.sole import SoleTrace
+
         self._last = trace
         short = self._plain and SETTINGS.plain and self._traces.of_one_key
         sole = SoleTrace.of(trace, signature, bound=self._bound) if short else None
@@ -261,6 +272,8 @@ class CompiledFunction(Generic[P, R]):
         return None
 
     def _add(self, generic: Signature, args: tuple[Any, ...], to_run: bool) -> tuple[Trace, Signature]:
+        from hybridflow.tracing.trace import require_no_variables
+
         self._misses += 1
         needed = self._needed.get(generic.key, frozenset[int]())
         while True:
@@ -301,6 +314,9 @@ class CompiledFunction(Generic[P, R]):
         return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in self._records)
 
     def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
+        from hybridflow.tracing.explain import TraceRecord
+        from hybridflow.tracing.trace import make_trace
+
         dropped = self._traces.was_dropped(_cache_key(signature))
         named = named_leaves(signature)
         record = TraceRecord(
@@ -317,6 +333,8 @@ class CompiledFunction(Generic[P, R]):
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
         """Return what differs from the cached trace that is most alike."""
+        from hybridflow.tracing.explain import Change
+
         best: tuple[bool, list[tuple[str, str, str]]] | None = None
         for trace in self._traces:
             arguments = differences(trace.leaves, trace.tree, signature)
@@ -452,6 +470,9 @@ class CompiledFunction(Generic[P, R]):
 
     def explain(self) -> Explanation:
         """Return what was traced, why and at what cost: a printable sequence of records."""
+        from hybridflow.tracing.advice import advice_on
+        from hybridflow.tracing.explain import Explanation
+
         return Explanation(self._name, self._records, advice_on(self._records, self._traces, self._hits))
 
     def graph(self, *args: P.args, **kwargs: P.kwargs) -> Graph:
@@ -461,6 +482,9 @@ class CompiledFunction(Generic[P, R]):
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
         """Return the texts of what a call with these arguments runs, from the IR to XLA's optimised HLO."""
+        from hybridflow.tracing.lowered import Lowered
+        from hybridflow.tracing.replay import inputs_of
+
         trace, signature = self._trace_for(args, kwargs)
         arrays = inputs_of(trace, signature)
         return Lowered(trace.raw_graph, trace.graph, trace.executable(arrays, current().device))
@@ -483,6 +507,8 @@ class CompiledFunction(Generic[P, R]):
 
     def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:
         """Return what `hf.debugging.locate` runs: the call's graph as it was traced, and its inputs."""
+        from hybridflow.tracing.replay import Replay
+
         return Replay.of(*self._trace_for(args, kwargs))
 
     def converted_code(self) -> str:
@@ -492,6 +518,8 @@ class CompiledFunction(Generic[P, R]):
             ArgumentError: the function is traced as it is; the text says why.
 
         """
+        from hybridflow.tracing.convert import NotConvertible, converted_text
+
         if not self._autograph:
             raise ArgumentError(message(f"converted_code: {self._name} is compiled with autograph=False"))
         try:

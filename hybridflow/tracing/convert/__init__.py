@@ -4,14 +4,9 @@ A converted function is the user's own, line for line: its syntax tree is rewrit
 and bound to its globals, defaults and closure. It runs only while a function is traced.
 """
 
-from hybridflow.core.functions import Hooks
 from hybridflow.tracing.convert.build import converted_text as converted_text
 from hybridflow.tracing.convert.build import is_converted as is_converted
 from hybridflow.tracing.convert.build import reason_of as reason_of
 from hybridflow.tracing.convert.callee import converted as converted
-from hybridflow.tracing.convert.callee import no_convert as no_convert
 from hybridflow.tracing.convert.regions import recursion_limit as recursion_limit
 from hybridflow.tracing.convert.source import NotConvertible as NotConvertible
-
-Hooks.convert = staticmethod(converted)
-Hooks.reason = staticmethod(reason_of)

@@ -10,7 +10,8 @@ import weakref
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from hybridflow.tracing.convert.callee import is_kept, is_users
+from hybridflow.core.functions import is_kept
+from hybridflow.tracing.convert.callee import is_users
 from hybridflow.tracing.convert.runtime import Runtime
 from hybridflow.tracing.convert.source import NotConvertible, copied, find
 from hybridflow.tracing.convert.syntax import RUNTIME, at, function

@@ -5,21 +5,17 @@ from __future__ import annotations
 import functools
 import os
 import sysconfig
-import weakref
 from collections import deque
-from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import jax
 import numpy as np
 
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.functions import KEPT
 from hybridflow.tracing import observe
 from hybridflow.tracing.convert import builtin, protocols, wrappers
 from hybridflow.tracing.convert.regions import before_change
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _PATHS = sysconfig.get_paths()
@@ -29,47 +25,10 @@ _LIBRARIES = tuple(
     }
     | {_PATHS[key] + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-_KEPT: weakref.WeakSet[Any] = weakref.WeakSet()
 CONTAINERS = frozenset({list, dict, set, deque, bytearray, np.ndarray})
 """Types that an augmented assignment changes in place."""
 _KEEPS_FUNCTIONS = frozenset({"compile", "from_jax", "to_jax", "pure_callback", "callback", "compare", "no_convert"})
 """Functions of hybridflow that want a function as the user wrote it."""
-
-
-def no_convert(function: F) -> F:
-    """Leave a function as it is when a compiled function calls it: its Python control flow is not converted.
-
-    Args:
-        function: a Python function.
-
-    Returns:
-        The same function.
-
-    Raises:
-        ArgumentTypeError: something else than a Python function.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> @hf.no_convert
-        ... def plain(x):
-        ...     return x * 2 if hf.is_tracing() else x
-        >>> hf.compile(lambda x: plain(x))(1.0).item()
-        2.0
-    """
-    if not isinstance(function, FunctionType):
-        raise ArgumentTypeError(
-            message(
-                f"no_convert: a {type(function).__name__} is no Python function", got=repr(function)[:80],
-                hint="Decorate the function itself, below other decorators.",
-            )
-        )  # fmt: skip
-    _KEPT.add(function)
-    return cast(F, function)
-
-
-def is_kept(code: CodeType) -> bool:
-    """Whether a function of this code is marked with `no_convert`."""
-    return any(one.__code__ is code for one in _KEPT)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -93,7 +52,7 @@ def converted(function: Any) -> Any:
     if kind is FunctionType:
         if is_converted(function.__code__):
             return function
-        made = function if function in _KEPT else converted_function(function)
+        made = function if function in KEPT else converted_function(function)
         if made is function:
             observe.unconverted(function)
         return made
