@@ -1,6 +1,6 @@
 """`hf.compile`: functions traced per signature, lowered to XLA, cached.
 
-What only a trace needs (the conversion of source, the passes, the store of executables) is imported by the first one.
+What only a trace needs (conversion of source, passes, the store of executables) is imported by the first: 30 to 40 ms.
 """
 
 from __future__ import annotations
