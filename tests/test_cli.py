@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ import hybridflow as hf
 from hybridflow.cli import checkup, main
 from hybridflow.cli.comparing import progress_bar
 from hybridflow.cli.targets import load_target
+
+VERSION = checkup._version
 
 GOOD = """
 import numpy as np
@@ -255,8 +256,8 @@ def test_doctor(capsys: pytest.CaptureFixture[str]):
     [
         ("_same", lambda: "they differ"),
         ("_same_gradient", lambda: 1 / 0),
-        ("_version", lambda package: "0.9.1" if package == "jaxlib" else metadata.version(package)),
-        ("_version", lambda package: "not installed" if package == "numpy" else metadata.version(package)),
+        ("_version", lambda package: "0.9.1" if package == "jaxlib" else VERSION(package)),
+        ("_version", lambda package: "not installed" if package == "numpy" else VERSION(package)),
     ],
 )
 def test_doctor_says_what_does_not_work(

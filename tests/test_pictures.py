@@ -353,7 +353,7 @@ def test_frames_fold_by_a_click_and_operations_are_found(tmp_path: Path):
 @pytest.mark.browser
 def test_a_large_graph_opens_folded(tmp_path: Path):
     def deep(x, w):
-        for layer in range(60):
+        for layer in range(40):
             with hf.name_scope(f"layer_{layer}"):
                 x = block(x, w)
         return hf.mean(x)

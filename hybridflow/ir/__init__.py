@@ -1,7 +1,14 @@
-"""The graph: its nodes, its text, and the rules it keeps."""
+"""The graph: its nodes, its text, and the rules it keeps.
 
+The operations that only graphs hold are registered with it, so that every text of a graph can be parsed.
+"""
+
+from hybridflow.ir.fusion import BREAK as BREAK
+from hybridflow.ir.fusion import OUTLINED as OUTLINED
+from hybridflow.ir.fusion import TIED as TIED
 from hybridflow.ir.graph import Constant as Constant
 from hybridflow.ir.graph import Graph as Graph
+from hybridflow.ir.number import NUMBER as NUMBER
 from hybridflow.ir.parser import parse as parse
 from hybridflow.ir.printer import format_node as format_node
 from hybridflow.ir.printer import print_graph as print_graph

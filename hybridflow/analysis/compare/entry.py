@@ -135,7 +135,10 @@ def compare(
     if sizes is None:
         if inputs is not None:
             raise ArgumentError(
-                message("compare: inputs= makes the arguments of each of sizes=, which is not given")
+                message(
+                    "compare: inputs= makes the arguments of each of sizes=, which is not given",
+                    hint="hf.compare(f, sizes=[100, 10_000], inputs=lambda size: (hf.ones((size,)),))",
+                )
             )
         found = measure(functions, (args, kwargs), peers or {}, effort, told)
         told("done", 1.0)
@@ -160,7 +163,9 @@ def _functions(fn: Callable[..., Any] | Functions) -> Functions:
             message("compare: takes a function, or a list of functions", got=repr(fn), hint="hf.compare([f, g], x)")
         )
     if not found:
-        raise ArgumentError(message("compare: the list of functions is empty"))
+        raise ArgumentError(
+            message("compare: the list of functions is empty", got=repr(fn), hint="hf.compare([f, g], x)")
+        )
     return found
 
 

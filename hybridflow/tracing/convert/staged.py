@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import lax
 
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.convert import is_number
@@ -31,7 +30,6 @@ from hybridflow.core.dtypes import (
 )
 from hybridflow.core.errors import NumberRangeError, TracedValueError, message
 from hybridflow.core.node import format_where, user_place
-from hybridflow.core.op import No, Op, Stops, register
 from hybridflow.core.staged_number import (
     BOOL,
     FLOAT,
@@ -47,29 +45,12 @@ from hybridflow.core.tensor import Tensor, asarray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import add_check
+from hybridflow.ir.number import NUMBER
 
 EXACT = 1 << 53
 """Up to here a double holds every integer."""
 _RAW: dict[type, DType] = {bool: bool_, int: int64, float: float64}
 _BELOW = float(LARGEST) * (1 - 2.0**-40)
-
-
-def _rounded(x: Any) -> Any:
-    return lax.select(lax.eq(x, x), x, lax.full_like(x, float("nan")))
-
-
-NUMBER = register(
-    Op(
-        "number",
-        lambda x: x,  # pyright: ignore[reportUnknownLambdaType]
-        _rounded,
-        lambda x: x,  # pyright: ignore[reportUnknownLambdaType]
-        Stops("a Python number has no gradient"),
-        samples=No("made of Python numbers that tensors decide; tested in tests/test_staged_numbers.py"),
-        traits=frozenset({"pointwise", "layout"}),
-        onnx="Identity",
-    )
-)
 
 
 # -- making them ----------------------------------------------------------------------------------------------------
