@@ -53,11 +53,13 @@ LOCAL = _Local()
 """`LOCAL.run(kernel, *args)` runs a NumPy kernel quietly in this thread."""
 
 RUNNER: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar("hybridflow runner", default=None)
-"""The thread's runner again, where it is found three times as fast: ``(RUNNER.get() or runner())(kernel, *args)``.
+"""The thread's runner again, where it is found three times as fast: ``(runner_now() or runner())(kernel, *args)``.
 
 A context that another thread copied names that thread's runner. If both run a kernel at the same moment, one of them
 gets a RuntimeError, and takes the way through `run_quietly`.
 """
+
+runner_now = RUNNER.get  # bound once, as `context_now`
 
 
 def runner() -> Callable[..., Any]:

@@ -118,6 +118,9 @@ class Context:
 
 
 CONTEXT: ContextVar[Context | None] = ContextVar("hybridflow", default=None)
+context_now = CONTEXT.get
+"""``CONTEXT.get``, bound once: through an imported name CPython makes a bound method per call, which costs more than
+the call."""
 HOST_FUNCTION: ContextVar[str | None] = ContextVar("hybridflow host function", default=None)
 """The name of the Python function that runs for a compiled call, which may hold the Variables; None outside."""
 _EMPTY = Context()

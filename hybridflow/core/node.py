@@ -28,7 +28,8 @@ Where = tuple[CodeType, int] | tuple[CodeType, int, str]
 scope if there is one. What computes a gradient has its forward operation's place, in the scope `GRADIENT`."""
 GRADIENT = "gradient"
 
-next_sequence: Callable[[], int] = itertools.count(1).__next__
+SEQUENCE = itertools.count(1)
+next_sequence: Callable[[], int] = SEQUENCE.__next__  # ``next(SEQUENCE)`` is the same, and quicker
 FOREVER = 1 << 62
 """The stamp of what depends on a leaf that requires a gradient: it is recorded without a tape too."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

@@ -16,12 +16,12 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.backend.host import RUNNER, run_quietly, runner
+from hybridflow.backend.host import run_quietly, runner, runner_now
 from hybridflow.backend.parallel import LARGE, for_large
-from hybridflow.core.context import CONTEXT
+from hybridflow.core.context import context_now
 from hybridflow.core.errors import HybridflowError
 from hybridflow.core.methods import TensorMethods
-from hybridflow.core.node import FOREVER, OPEN_SCOPES, Node, next_sequence, user_place
+from hybridflow.core.node import FOREVER, OPEN_SCOPES, SEQUENCE, Node, user_place
 from hybridflow.core.op import No, Op, Stops, on_public
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
@@ -29,7 +29,10 @@ from hybridflow.core.variable import Variable
 
 _new = object.__new__
 _ndarray = np.ndarray
+_getframe = sys._getframe
 _NO_ATTRS: dict[str, Any] = {}
+_NUMBER = object()
+"""In place of the spec of a 0-d operand, which is recorded with its value."""
 _DTYPES = "i1 i2 i4 i8 u1 u2 u4 u8 f4 f8"
 _FLOATS = "f4 f8"
 _REALS = frozenset({np.dtype(name).num for name in _FLOATS.split()})
@@ -51,27 +54,39 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
     """Make a binary operator."""
     kernel = cast(Callable[..., Any], op.kernel)
     large_kernel = for_large(kernel)
-    saves = op.saves
-    save_a, save_b, save_y = saves.keeps(0), saves.keeps(1), saves.y
-    saves_any, nothing = save_a or save_b or save_y, (None, None, None)
-    of_a, of_b = saves.read_by((True, False)), saves.read_by((False, True))
-    y_for_a, a_for_a, b_for_a = -1 in of_a, 0 in of_a, 1 in of_a
-    y_for_b, a_for_b, b_for_b = -1 in of_b, 0 in of_b, 1 in of_b
+    saves, nothing = op.saves, (None, None, None)
+    for_both = _of_saved(saves.y, saves.keeps(0), saves.keeps(1))
+    for_a, for_b = [_of_saved(-1 in read, 0 in read, 1 in read) for read in map(saves.read_by, _ONE_OF_TWO)]
     passes = type(op.vjp) is not Stops
     fast: frozenset[int] | None = None
-    usual: Any = None  # the accepted dtype that came last, and
-    usual_specs: tuple[Any, ...] = (None, None, None, None, None)  # as `_specs_of_two` made them last
+    usual: Any = None  # the accepted dtype that came last
+    usual_call: tuple[Any, ...] = (None,) * 8  # what `call_like` made last
     usual_place: Any = (None, 0)  # where the user called last: comparing is all that the next call from there pays
 
+    def call_like(a: Any, b: Any, y: Any) -> tuple[Any, ...]:
+        """Return what calls with operands of the same shapes and dtype share.
+
+        Those, the kernel, the result's shape and specs, and the specs of the left and of the right operand, if it is
+        not recorded, where its gradient's rule does not save it.
+        """
+        left, right = [
+            None if kept is not None and kept[place] else (x.shape, x.dtype, None) if x.ndim else _NUMBER
+            for x, kept, place in ((a, for_b, 1), (b, for_a, 2))
+        ]
+        return (
+            a.shape, b.shape, a.dtype, kernel if a.size < LARGE else large_kernel, y.shape, ((y.shape, y.dtype),),
+            (left, None) if type(left) is tuple else left, (None, right) if type(right) is tuple else right,
+        )  # fmt: skip
+
     def operator(self: Any, other: Any) -> Any:  # noqa: C901
-        nonlocal fast, usual, usual_specs, usual_place
+        nonlocal fast, usual, usual_call, usual_place
         if type(other) is not Tensor or type(self) is not Tensor:
             self, other = _quick(self, other), _quick(other, self)
             if type(other) is not Tensor or type(self) is not Tensor:
                 return public(self, other) if _operand(other) and _operand(self) else NotImplemented
         a = self._value
         b = other._value
-        context = CONTEXT.get()
+        context = context_now()
         if (
             type(a) is not _ndarray
             or type(b) is not _ndarray
@@ -85,78 +100,95 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
             if dtype.num not in fast:
                 return public(self, other)
             usual = dtype
-        try:
-            y = (RUNNER.get() or runner())(kernel if a.size < LARGE else large_kernel, a, b)
-        except (ValueError, RuntimeError):
-            return public(self, other)  # which finds the words for what is wrong
-        if type(y) is not _ndarray:
-            y = np.asarray(y)
-        result = _new(Tensor)
-        result._value = y
-        result._alt = None
-        if self._edge is None and other._edge is None:
-            result._edge = None
-            return result
         edge_a = self._edge
         edge_b = other._edge
-        start = FOREVER if context is None else context.start
         lasting = False
-        if edge_a is not None:
-            stamp = edge_a[0].stamp
-            if stamp < start:
-                edge_a = None
-            elif stamp == FOREVER:
-                lasting = passes
-        if edge_b is not None:
-            stamp = edge_b[0].stamp
-            if stamp < start:
-                edge_b = None
-            elif stamp == FOREVER:
-                lasting = passes
-        if (edge_a is None and edge_b is None) or (context is None and not passes):
+        if edge_a is not None or edge_b is not None:
+            start = FOREVER if context is None else context.start
+            if edge_a is not None:
+                stamp = edge_a[0].stamp
+                if stamp < start:
+                    edge_a = None
+                elif stamp is FOREVER:
+                    lasting = passes
+            if edge_b is not None:
+                stamp = edge_b[0].stamp
+                if stamp < start:
+                    edge_b = None
+                elif stamp is FOREVER:
+                    lasting = passes
+            if context is None and not passes:
+                edge_a = edge_b = None
+        if edge_a is None and edge_b is None:
+            try:
+                y = (runner_now() or runner())(kernel if a.size < LARGE else large_kernel, a, b)
+            except (ValueError, RuntimeError):
+                return public(self, other)  # which finds the words for what is wrong
+            result = _new(Tensor)
+            result._value = y if type(y) is _ndarray else np.asarray(y)
+            result._alt = None
             result._edge = None
             return result
+        shape_a, shape_b, dtype_before, chosen, shape, outputs, specs_a, specs_b = usual_call
+        usually = dtype is dtype_before and a.shape == shape_a and b.shape == shape_b
+        try:
+            y = (runner_now() or runner())(
+                chosen if usually else kernel if a.size < LARGE else large_kernel, a, b
+            )
+        except (ValueError, RuntimeError):
+            return public(self, other)
+        if not usually:
+            usual_call = call_like(a, b, y)
+            shape_a, shape_b, dtype_before, chosen, shape, outputs, specs_a, specs_b = usual_call
+        if not shape:
+            y = np.asarray(y)  # it came as a scalar
         node = Node()
         node.op = op
         node.inputs = (edge_a, edge_b)
         node.attrs = _NO_ATTRS
-        shape, dtype_before, node.outputs, of_left, of_right = usual_specs
-        if y.shape != shape or dtype is not dtype_before:
-            shape, _, node.outputs, of_left, of_right = usual_specs = _specs_of_two(y, dtype)
-        frame = sys._getframe(1)
+        node.outputs = outputs
+        if edge_b is None:  # only what the gradient of the other one reads is saved
+            kept = for_a
+            node.input_specs = specs_b if specs_b is not _NUMBER else (None, ((), dtype, b))
+        elif edge_a is None:
+            kept = for_b
+            node.input_specs = specs_a if specs_a is not _NUMBER else (((), dtype, a), None)
+        else:
+            kept = for_both
+            node.input_specs = None
+        if kept is None:
+            node.saved = nothing
+        else:
+            keep_y, keep_a, keep_b = kept
+            node.saved = (y if keep_y else None, a if keep_a else None, b if keep_b else None)
+        frame = _getframe(1)
         code, offset = usual_place
-        if frame.f_code is code and frame.f_lasti == offset and not OPEN_SCOPES:
-            node.where = usual_place
+        if frame.f_code is code and not OPEN_SCOPES:
+            node.where = usual_place if frame.f_lasti == offset else (code, frame.f_lasti)
         else:
             node.where = where = user_place(2)
             if where is not None and where[0] is frame.f_code and len(where) == 2:
                 usual_place = where
-        node.input_specs = None
-        if edge_b is None:  # only what the gradient of the other one reads is saved
-            node.saved = (y if y_for_a else None, a if a_for_a else None, b if b_for_a else None) if of_a else nothing
-            if not b_for_a:
-                shape_b = b.shape
-                same = shape_b == shape and shape_b
-                node.input_specs = of_right if same else (None, (shape_b, dtype, None if shape_b else b))
-        elif edge_a is None:
-            node.saved = (y if y_for_b else None, a if a_for_b else None, b if b_for_b else None) if of_b else nothing
-            if not a_for_b:
-                shape_a = a.shape
-                same = shape_a == shape and shape_a
-                node.input_specs = of_left if same else ((shape_a, dtype, None if shape_a else a), None)
-        elif saves_any:
-            node.saved = (y if save_y else None, a if save_a else None, b if save_b else None)
-        else:
-            node.saved = nothing
         node.backend = "host"
         node.scope = None
-        node.sequence = node.stamp = next_sequence()
+        node.sequence = node.stamp = next(SEQUENCE)
         if lasting:
             node.stamp = FOREVER
+        result = _new(Tensor)
+        result._value = y
+        result._alt = None
         result._edge = (node, 0)
         return result
 
     return operator
+
+
+_ONE_OF_TWO = (True, False), (False, True)
+
+
+def _of_saved(y: bool, a: bool, b: bool) -> tuple[bool, bool, bool] | None:
+    """Return which of the result and the operands are saved, None if none is."""
+    return (y, a, b) if y or a or b else None
 
 
 def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:  # noqa: C901 (every call would cost)
@@ -166,17 +198,17 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:  # noqa:
     save_x, save_y = op.saves.keeps(0), op.saves.y
     passes = type(op.vjp) is not Stops
     fast: frozenset[int] | None = None
-    usual: Any = None  # the accepted dtype that came last, and
-    usual_specs: tuple[Any, ...] = (None, None, None)  # the shape and operand's dtype of the last result, and its spec
+    usual: Any = None  # the accepted dtype that came last
+    usual_call: tuple[Any, ...] = (None, None, None, None)  # the operand's shape and dtype, the kernel and specs
     usual_place: Any = (None, 0)  # where the user called last: comparing is all that the next call from there pays
 
     @functools.wraps(public)
     def function(x: Any) -> Any:
-        nonlocal fast, usual, usual_specs, usual_place
+        nonlocal fast, usual, usual_call, usual_place
         if type(x) is not Tensor:
             return public(x)
         value = x._value
-        context = CONTEXT.get()
+        context = context_now()
         if type(value) is not _ndarray or (context is not None and context.indirect):
             return public(x)
         dtype = value.dtype
@@ -186,37 +218,43 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:  # noqa:
             if dtype.num not in fast:
                 return public(x)
             usual = dtype
+        edge = x._edge
+        if (
+            edge is None
+            or (stamp := edge[0].stamp) < (FOREVER if context is None else context.start)
+            or (context is None and not passes)
+        ):
+            try:
+                y = (runner_now() or runner())(kernel if value.size < LARGE else large_kernel, value)
+            except (ValueError, RuntimeError):
+                return public(x)
+            result = _new(Tensor)
+            result._value = y if type(y) is _ndarray else np.asarray(y)
+            result._alt = None
+            result._edge = None
+            return result
+        shape, dtype_before, chosen, outputs = usual_call
+        usually = dtype is dtype_before and value.shape == shape
         try:
-            y = (RUNNER.get() or runner())(kernel if value.size < LARGE else large_kernel, value)
+            y = (runner_now() or runner())(
+                chosen if usually else kernel if value.size < LARGE else large_kernel, value
+            )
         except (ValueError, RuntimeError):
             return public(x)
-        if type(y) is not _ndarray:
-            y = np.asarray(y)
-        result = _new(Tensor)
-        result._value = y
-        result._alt = None
-        edge = x._edge
-        if edge is None:
-            result._edge = None
-            return result
-        stamp = edge[0].stamp
-        start = FOREVER if context is None else context.start
-        if stamp < start or (context is None and not passes):
-            result._edge = None
-            return result
+        if not usually:
+            shape, outputs = value.shape, ((y.shape, y.dtype),)
+            usual_call = shape, dtype, kernel if value.size < LARGE else large_kernel, outputs
+        if not shape:
+            y = np.asarray(y)  # it came as a scalar
         node = Node()
         node.op = op
         node.inputs = (edge,)
         node.attrs = _NO_ATTRS
-        shape, dtype_before, node.outputs = usual_specs
-        if y.shape != shape or dtype is not dtype_before:
-            shape = y.shape
-            node.outputs = outputs = ((shape, y.dtype),)
-            usual_specs = shape, dtype, outputs
-        frame = sys._getframe(1)
+        node.outputs = outputs
+        frame = _getframe(1)
         code, offset = usual_place
-        if frame.f_code is code and frame.f_lasti == offset and not OPEN_SCOPES:
-            node.where = usual_place
+        if frame.f_code is code and not OPEN_SCOPES:
+            node.where = usual_place if frame.f_lasti == offset else (code, frame.f_lasti)
         else:
             node.where = where = user_place(2)
             if where is not None and where[0] is frame.f_code and len(where) == 2:
@@ -225,19 +263,16 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:  # noqa:
         node.input_specs = None
         node.backend = "host"
         node.scope = None
-        node.sequence = node.stamp = next_sequence()
-        if stamp == FOREVER and passes:
+        node.sequence = node.stamp = next(SEQUENCE)
+        if stamp is FOREVER and passes:
             node.stamp = FOREVER
+        result = _new(Tensor)
+        result._value = y
+        result._alt = None
         result._edge = (node, 0)
         return result
 
     return function
-
-
-def _specs_of_two(y: Any, dtype: Any) -> tuple[Any, ...]:
-    """Return a result's shape, its operands' dtype, its specs, and those of operands like it on either side."""
-    shape = y.shape
-    return shape, dtype, ((shape, y.dtype),), ((shape, dtype, None), None), (None, (shape, dtype, None))
 
 
 def _quick(value: Any, like: Any) -> Any:
@@ -246,7 +281,7 @@ def _quick(value: Any, like: Any) -> Any:
         return value.read()
     if type(value) is float and isinstance(like, Tensor | Variable):
         array = like._value
-        context = CONTEXT.get()
+        context = context_now()
         if type(array) is _ndarray and array.dtype.num in _REALS and (context is None or not context.indirect):
             return make_tensor(run_quietly(np.array, value, array.dtype))
     return value
