@@ -17,8 +17,9 @@ import pytest
 import hybridflow as hf
 from hybridflow.backend import parallel
 from hybridflow.backend.host import run_quietly
-from hybridflow.backend.parallel import LARGE, POOL, Pool
+from hybridflow.backend.parallel import LARGE, PART, POOL, Pool
 from hybridflow.core.op import REGISTRY
+from hybridflow.ops import host_rows, summation
 from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.summation import add_up
 
@@ -29,7 +30,9 @@ SHARED = sorted(
 
 
 @pytest.fixture(autouse=True)
-def _four_threads() -> Iterator[None]:
+def _four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for module in (summation, host_rows):
+        monkeypatch.setattr(module, "QUICK_PART", PART)
     with hf.config.threads(4):
         yield
 
@@ -154,7 +157,10 @@ def test_wrong_shapes_are_named():
 
 LONG = [
     ((1_100_000,), (0,)),
+    ((600_011,), (0,)),
     ((1000, 1100), (1,)),
+    ((600, 1031), (1,)),
+    ((3, 200_003), (1,)),
     ((1000, 1100), (0,)),
     ((3, 400_000), (1,)),
     ((3, 400_000), (0,)),
@@ -204,6 +210,10 @@ def test_extremes(shape: Any, axis: Any, ufunc: Any, rng: np.random.Generator):
             found = np.asarray(extremum(ufunc, x, axis, keepdims))
             expected = np.asarray(ufunc.reduce(x, axis=axis, keepdims=keepdims))
             np.testing.assert_array_equal(found, expected, strict=True)
+    for place in (0, x.size // 2, -1):
+        single = np.zeros(shape, np.float32)
+        single.reshape(-1)[place] = 1 if ufunc is np.maximum else -1
+        np.testing.assert_array_equal(extremum(ufunc, single, axis, False), ufunc.reduce(single, axis=axis))
     zeros = rng.choice(np.array([0.0, -0.0], np.float32), shape)
     reduce = hf.max if ufunc is np.maximum else hf.min
     signs = np.signbit(reduce(hf.asarray(zeros), axis=axis).numpy())

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridflow.backend.parallel import LARGE, POOL
+from hybridflow.backend.parallel import POOL, QUICK_PART
 from hybridflow.ops.summation import add_up
 
 BLOCK = 16384
@@ -81,23 +81,34 @@ def extremum(ufunc: np.ufunc, x: Any, axis: tuple[int, ...], keepdims: bool, ini
     """
     first = x.ndim - len(axis)
     length = math.prod(x.shape[first:])
-    quick = x.size <= MANY or (length >= _LONG and x.size < LARGE)
+    shared = x.size >= 2 * QUICK_PART
+    quick = x.size <= MANY or (length >= _LONG and not shared)
     if quick or not axis or axis[0] != first or not x.flags.c_contiguous:
         return ufunc.reduce(x, axis=axis, keepdims=keepdims, initial=initial)
     shape = x.shape[:first] + (1,) * (len(axis) if keepdims else 0)
     flat = x.reshape(-1)
+    if shared:
+        return np.asarray(_shared_extremum(ufunc, flat, length)).reshape(shape)
+    return ufunc.reduceat(flat, np.arange(0, flat.size, length)).reshape(shape)
+
+
+def _shared_extremum(ufunc: np.ufunc, flat: Any, length: int) -> Any:
+    """Find the largest, or smallest, elements of rows that follow each other, in several threads.
+
+    Of a vector `reduceat` keeps the interpreter's lock, so that no other thread begins; of a matrix it does not.
+    """
     alone = length == flat.size
     if alone:
         length = _PIECE
-    starts = np.arange(0, flat.size, length)
-    found = np.empty(starts.size, x.dtype)
+    count = flat.size // length
+    rows = flat[: count * length].reshape(count, length)
+    found = np.empty((count, 1), flat.dtype)
 
     def task(start: int, stop: int) -> None:
-        part = flat[start * length : stop * length]
-        ufunc.reduceat(part, starts[: stop - start], out=found[start:stop])
+        ufunc.reduceat(rows[start:stop], (0,), axis=1, out=found[start:stop])
 
-    POOL.run(task, starts.size, flat.size)
-    return np.asarray(ufunc.reduce(found) if alone else found).reshape(shape)
+    POOL.run(task, count, flat.size, part=QUICK_PART)
+    return ufunc(ufunc.reduce(found, axis=None), ufunc.reduce(flat[-length:])) if alone else found
 
 
 def row_products(x: Any, y: Any) -> Any:

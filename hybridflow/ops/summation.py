@@ -1,18 +1,20 @@
 """Sums on the host, as precise as pairwise summation whatever the axes are, and faster on many elements.
 
 `numpy.add` sums neighbours in eight partial sums that it starts anew every 128 elements. `numpy.einsum` has sixteen, in
-vector registers, and takes a third of the time for a million; it is given rows of 512. Rows are added to each other by
-products with ones, 32 at a time, where BLAS adds four at once. Which blocks there are follows from the shape alone, and
-BLAS gets less than it would use threads for, so the number of threads changes no bit.
+vector registers, and takes a third of the time for a million; it is given rows of up to 1024. Rows are added to each
+other by products with ones, 32 at a time, where BLAS adds four at once. Which blocks there are follows from the shape
+alone, and BLAS gets less than it would use threads for: its own threads take half the time, but what a sum's last bits
+are would depend on how many there are.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from hybridflow.backend.parallel import POOL
+from hybridflow.backend.parallel import POOL, QUICK_PART
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.ops.sizes import Axes, count_elements, reduced_shape
 
@@ -62,13 +64,35 @@ def _neighbours(x: Any, count: int, dtype: Any) -> Any:
 def add_rows(x: Any) -> Any:
     """Sum the rows of a matrix of float32 or float64 that lies in memory row by row."""
     rows, length = x.shape
-    if length <= 2 * _ROW:
+    piece = _piece(length)
+    if piece == length or (not piece and rows * _ROW > length and x.size >= 2 * QUICK_PART):
         sums = np.empty(rows, x.dtype)
-        POOL.run(lambda start, stop: np.einsum("ij->i", x[start:stop], out=sums[start:stop]), rows, x.size)
+
+        def some_rows(start: int, stop: int) -> None:
+            if piece:
+                np.einsum("ij->i", x[start:stop], out=sums[start:stop])
+            else:  # of many rows the blocks would be read long before what is left of each
+                np.add.reduce(x[start:stop], axis=1, out=sums[start:stop])
+
+        POOL.run(some_rows, rows, x.size, part=QUICK_PART)
         return sums
+    sums = add_rows(x.reshape(-1, piece)).reshape(rows, -1) if piece else _add_blocks(x)
+    return add_rows(sums) if rows > sums.shape[1] else np.add.reduce(sums, axis=1)
+
+
+@lru_cache(1024)
+def _piece(length: int) -> int:
+    """Return how long the pieces are into which a row is cut evenly, 0 if that cannot be."""
+    if length <= 2 * _ROW:
+        return length
+    return next((piece for piece in range(2 * _ROW, _ROW // 2, -1) if length % piece == 0), 0)
+
+
+def _add_blocks(x: Any) -> Any:
+    """Sum blocks of the rows of a matrix, and what is left of each row."""
+    rows, length = x.shape
     whole = length // _ROW
-    rest = length % _ROW
-    sums = np.empty((rows, whole + (rest > 0)), x.dtype)
+    sums = np.empty((rows, whole + 1), x.dtype)
     blocks = x[:, : whole * _ROW].reshape(rows, whole, _ROW)
 
     def some_rows(start: int, stop: int) -> None:
@@ -78,12 +102,11 @@ def add_rows(x: Any) -> Any:
         np.einsum("ijk->ij", blocks[:, start:stop], out=sums[:, start:stop])
 
     if rows > whole:
-        POOL.run(some_rows, rows, x.size)
+        POOL.run(some_rows, rows, x.size, part=QUICK_PART)
     else:
-        POOL.run(some_blocks, whole, x.size)
-    if rest:
-        np.einsum("ij->i", x[:, whole * _ROW :], out=sums[:, whole])
-    return add_rows(sums) if rows > sums.shape[1] else np.add.reduce(sums, axis=1)
+        POOL.run(some_blocks, whole, x.size, part=QUICK_PART)
+    np.einsum("ij->i", x[:, whole * _ROW :], out=sums[:, whole])
+    return sums
 
 
 def _along(x: Any, axis: int, dtype: Any) -> Any:
@@ -105,6 +128,6 @@ def _along(x: Any, axis: int, dtype: Any) -> Any:
             else:
                 np.matmul(ones, part, out=out)
 
-        POOL.run(task, whole, x.size)
+        POOL.run(task, whole, x.size, part=QUICK_PART)
         x = sums
     return x.reshape(*before, x.shape[1], *after)
