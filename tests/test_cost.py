@@ -211,6 +211,9 @@ def test_the_split_of_a_training_step():
     assert memory.peak >= parameters * 3 + bytes_of(memory.arguments)
     assert memory.peak_at is not None
     assert memory.peak_at.bytes == max(moment.bytes for moment in memory.timeline)
+    for gaps, said in ((0, "gradients included"), (1536, "gradients included; 1.5 KiB of it are gaps")):
+        rows = replace(memory, temporaries=memory.peak_at.bytes + gaps).rows()
+        assert {what: remark for what, _, remark in rows}["temporaries"].endswith(said)
 
 
 def test_sgd_has_no_state_and_inference_no_activations():

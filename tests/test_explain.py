@@ -6,6 +6,7 @@ import dataclasses
 import warnings
 
 import numpy as np
+import pytest
 
 import hybridflow as hf
 
@@ -187,3 +188,16 @@ def test_a_call_site_inside_a_helper():
 
     helper()
     assert f.explain()[0].call_site == f"{__file__}:{helper.__code__.co_firstlineno + 1}"
+
+
+@pytest.mark.parametrize("starter", ["<frozen runpy>", "/somewhere/bin/hybridflow"])
+def test_what_starts_the_command_line_is_no_line_of_the_users(starter: str):
+    step, x = hf.compile(lambda x: hf.tanh(x @ x)), hf.ones((2, 2))
+    space = {"step": step, "x": x, "hf": hf}
+    exec(compile("step(x)\nwith hf.profile() as p:\n    hf.tanh(x)", starter, "exec"), space)
+    (record,) = step.explain()
+    assert record.call_site is None
+    assert "trace 1: (x: f32[2,2])" in str(step.explain())
+    assert "called at" in step.explain()._repr_html_()
+    assert "the command line" in step.explain()._repr_html_()
+    assert [row.line for row in space["p"].operations] == [""]

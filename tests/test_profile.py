@@ -244,6 +244,7 @@ def test_instructions_are_joined_to_the_innermost_node_and_fusions_to_all_of_the
     assert set(found["fusion"].nodes) == {zero, one}
     assert found["reduce"].nodes == (two,)
     assert found["reduce-window"].nodes == (two,), "what XLA added serves who reads it"
+    assert [name for name in ("fusion", "reduce-window", "reduce") if found[name].serves] == ["reduce-window"]
     assert {found["tanh.1"].computation, found["reduce"].computation} == {"fused", "main"}
 
 

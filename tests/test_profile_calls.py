@@ -167,6 +167,53 @@ def test_a_variable_that_is_updated_in_place_is_in_the_memory_once():
     assert p.memory[-1][1] == size
 
 
+def test_a_call_whose_end_is_noted_after_the_block_leaves_no_memory():
+    size = X.numpy().nbytes
+    f = hf.compile(lambda x: hf.tanh(x @ x) @ x)
+    f(X)
+    with hf.profile() as p:
+        kept = [f(X) for _ in range(2)]
+    assert p.calls[0].temporary_bytes > 0
+    last = p._calls[-1]
+    last.since, last.end = p.end + 1000.0, p.end + 2000.0  # as on a machine that is busy with others
+    assert p.memory[-1][1] == len(kept) * size
+    assert min(after for _, after in p.memory) >= 0
+
+
+def test_the_time_before_the_first_kernel_is_told():
+    f = hf.compile(lambda x: hf.tanh(x @ x) @ x)
+    f(X)
+    with hf.profile() as p:
+        f(X)
+    (call,) = p._calls
+    call.since = min(kernel.start for kernel in p._kernels) - 1e9  # as if XLA had taken a second to begin
+    (found,) = p.calls
+    assert found.starting == pytest.approx(1.0 / found.seconds)
+    assert 0.99 < found.starting + found.attributed <= 1.0
+    assert f"{found.starting:.1%} before the first kernel" in p.summary()
+
+
+def test_times_of_kernels_side_by_side_are_said_to_add_up_to_more():
+    f = hf.compile(lambda x: hf.tanh(x @ x) @ x)
+    f(X)
+    with hf.profile() as p:
+        f(X)
+    assert "side by side" not in p.summary()
+    p._kernels[0].own = (p.end - p.start) + 1.0
+    assert "side by side" in p.summary()
+
+
+def test_columns_that_tell_nothing_are_not_printed():
+    with hf.profile() as p:
+        hf.tanh(X)
+    head = str(p).splitlines()[2]
+    assert "bytes made" in head
+    assert "mode" not in head
+    with hf.profile() as p:
+        hf.tanh(hf.compile(lambda x: x @ x)(X))
+    assert "mode" in str(p).splitlines()[2]
+
+
 # -- control flow, checkpoints, tapes -----------------------------------------------------------------------------
 
 

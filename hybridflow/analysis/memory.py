@@ -107,9 +107,16 @@ class Memory:
         ]
         rows = [(what, bytes_of(held), remark) for what, held, remark in split]
         if self.temporaries is not None:
-            rows.append(("temporaries", self.temporaries, "estimated for XLA:CPU, activations and gradients included"))
+            remark = "estimated for XLA:CPU, activations and gradients included" + self._gaps()
+            rows.append(("temporaries", self.temporaries, remark))
             rows.append(("peak", self.peak, "all inputs, results and temporaries" + self._where()))
         return rows
+
+    def _gaps(self) -> str:
+        """Return how much of the temporaries is never in use: arrays do not fit between others without gaps."""
+        at = self.peak_at
+        gaps = 0 if at is None or self.temporaries is None else self.temporaries - at.bytes
+        return f"; {format_bytes(gaps)} of it are gaps" if gaps else ""
 
     def _where(self) -> str:
         at = self.peak_at

@@ -25,7 +25,7 @@ def profile(arguments: argparse.Namespace, console: Console) -> bool:
                     for _ in range(arguments.repeats):
                         compiled(*target.args, **target.kwargs)
             console.rule(f"{title}, {arguments.repeats} calls", align="left")
-            console.print(str(found), markup=False, highlight=False, soft_wrap=True)
+            console.print(found)
             if arguments.out is not None and not eager:
                 write = found.to_chrome_trace if arguments.out.suffix == ".json" else found.to_html
                 write(arguments.out)

@@ -30,7 +30,7 @@ STAGES = {
 
 def inspect(arguments: argparse.Namespace, console: Console) -> bool:
     """Print a function's graphs, the cost and memory of a call, and why it was traced; or one text alone."""
-    page_path: Path | None = arguments.html
+    page_path: Path | None = arguments.out
     if page_path is not None and not page_path.resolve().parent.is_dir():
         raise ArgumentError(message(f"inspect: there is no folder {str(page_path.resolve().parent)!r} to write to"))
     target = load_target(arguments.target, arguments.shapes)
@@ -55,10 +55,11 @@ def _print(lowered: Lowered, cost: CostReport, explained: Explanation, console: 
         console.print(lowered.as_text(stage), markup=False, highlight=False, soft_wrap=True)
     console.rule("Cost and memory of one call", align="left")
     cost.print(console)
-    console.print(f"{count_kernels(lowered.as_text('hlo'))} kernels", highlight=False)
+    count = count_kernels(lowered.as_text("hlo"))
+    console.print(f"{count} kernel{'' if count == 1 else 's'}, besides those in loops and branches", highlight=False)
     console.rule("Why", align="left")
     console.print(explained.tree())
-    console.print("Texts for XLA: --as stablehlo, --as hlo; pages: --html", highlight=False)
+    console.print("Texts for XLA: --as stablehlo, --as hlo; pages: --out", highlight=False)
 
 
 def _write(path: Path, target: Target, lowered: Lowered, cost: CostReport, explained: Explanation) -> Path:

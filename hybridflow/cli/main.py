@@ -61,7 +61,9 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--shapes", nargs="+", metavar="SPEC", help="random arguments, such as f32[4,3] i32[4]")
         if name == "inspect":
             added.add_argument("--as", dest="stage", choices=inspection.STAGES, help="print this text alone")
-            added.add_argument("--html", type=Path, help="a page to write (.html), or a folder of pages and texts")
+            added.add_argument(
+                "--out", "--html", type=Path, help="a page to write (.html), or a folder of pages and texts"
+            )
         if name == "profile":
             added.add_argument("--repeats", type=_positive, default=10, help="calls of each mode (%(default)s)")
             added.add_argument("--out", type=Path, help="a page (.html) or a flame chart (.json) of the compiled calls")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -22,11 +23,15 @@ svg { max-width: 100%; height: auto; }
 """
 
 
+_UNIT = re.compile(r"(?<=\d) (?=(?:[KMGT]iB|B|GFLOP/s|[mun]?s)\b|%)")
+
+
 def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return an HTML table."""
+    """Return an HTML table, numbers and their units on one line."""
     lines = ["<table>"]
     if head:
         lines.append("<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>")
+    rows = [[_UNIT.sub("\N{NO-BREAK SPACE}", cell) for cell in row] for row in rows]
     lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
     return "\n".join([*lines, "</table>"])
 

@@ -33,6 +33,8 @@ next_sequence: Callable[[], int] = SEQUENCE.__next__  # ``next(SEQUENCE)`` is th
 FOREVER = 1 << 62
 """The stamp of what depends on a leaf that requires a gradient: it is recorded without a tape too."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_COMMAND = "hybridflow"
+"""The script that installers write for the command line; ``python -m`` starts it from a frozen module."""
 
 
 class Node:
@@ -198,10 +200,12 @@ def in_gradient(where: Where | None) -> Where | None:
 
 
 def where_file_line(where: Where | None) -> tuple[str, int] | None:
-    """Return the file and line of a place."""
+    """Return the file and line of a place, None for what starts the command line: that is no line of the user's."""
     if where is None:
         return None
     code, offset = where[0], where[1]
+    if code.co_filename.startswith("<frozen ") or os.path.basename(code.co_filename) == _COMMAND:
+        return None
     line = code.co_firstlineno
     for start, end, number in code.co_lines():
         if start <= offset < end and number is not None:

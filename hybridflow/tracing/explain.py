@@ -39,7 +39,7 @@ class TraceRecord:
     Attributes:
         number: 1 for the first.
         signature: argument names and what they were.
-        call_site: where the call came from, as ``file:line``.
+        call_site: where the call came from, as ``file:line``; None for one of the command line.
         changes: what differs from the nearest earlier trace; empty for the first.
         trace_ms, passes_ms, lower_ms, xla_ms, load_ms: what it cost, milliseconds; `load_ms` is for executables that
             were loaded from the store on disk.

@@ -64,7 +64,8 @@ def trace_item(record: TraceRecord, shown: int | None = SHOWN) -> Item:
     for number, made in enumerate(record.executables, 1):
         if shown is None or number > len(record.executables) - shown:
             items.append(_executable_item(number, made, shown))
-    return Item("", f"trace {record.number} at {record.call_site}: ({arguments})", tuple(items))
+    place = f" at {record.call_site}" if record.call_site else ""
+    return Item("", f"trace {record.number}{place}: ({arguments})", tuple(items))
 
 
 def _surroundings(record: TraceRecord, shown: int | None) -> Iterator[Item]:

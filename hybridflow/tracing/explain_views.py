@@ -73,7 +73,7 @@ def _cells(record: TraceRecord) -> tuple[str, ...]:
     before = record.passes[0].nodes_before if record.passes else record.nodes
     after = record.passes[-1].nodes_after if record.passes else record.nodes
     return (
-        str(record.number), short_line(record.call_site),
+        str(record.number), short_line(record.call_site) if record.call_site else "the command line",
         ", ".join(f"{name}: {value}" for name, value in record.signature.items()), record.reason,
         f"{before} -> {after}", f"{' + '.join([f'{one:.1f}' for one in milliseconds])} ms",
     )  # fmt: skip

@@ -301,9 +301,10 @@ class CompiledFunction(Generic[P, R]):
 
     def _warn(self, record: TraceRecord) -> None:
         """Say once that the function is traced anew at nearly every call, and why."""
+        place = f", for the call at {record.call_site}" if record.call_site else ""
         text = message(
             f"{self._name} was traced {self._misses} times; only {self._hits} calls found a trace since the second",
-            got=f"{record.reason}, for the call at {record.call_site}; tracing has cost {self._spent() / 1e3:.2f} s",
+            got=f"{record.reason}{place}; tracing has cost {self._spent() / 1e3:.2f} s",
             hint="Pass what changes as a tensor, and tensors of one shape; .explain() tells what every trace was for.",
         )
         file, line = where_file_line(user_place(3)) or (__file__, 0)

@@ -78,12 +78,14 @@ class Instruction(NamedTuple):
         computation: the part of the program that it is in: a loop's body is one of its own.
         runs_others: whether it runs other parts: a loop, a branch, a call.
         fused: the part of the program that a fusion is, empty for others.
+        serves: whether it computes none of the nodes whole: XLA added it, and they are those that it serves.
     """
 
     nodes: tuple[Node, ...]
     computation: str
     runs_others: bool
     fused: str = ""
+    serves: bool = False
 
 
 def instructions(hlo: str, namer: Namer) -> dict[str, Instruction]:
@@ -105,13 +107,15 @@ def instructions(hlo: str, namer: Namer) -> dict[str, Instruction]:
     for name, one in found.items():
         for operand in one.operands:
             readers[operand].append(name)
+    nameless = {name for name in found if not nodes[name]}
     for name, one in found.items():
-        if not nodes[name]:
+        if name in nameless:
             near = [node for other in readers[name] for node in nodes[other]]
             near = near or [node for other in one.operands for node in nodes.get(other, ())]
             nodes[name] = tuple(dict.fromkeys(near))
     return {
-        name: Instruction(nodes[name], one.computation, one.runs_others, one.fused) for name, one in found.items()
+        name: Instruction(nodes[name], one.computation, one.runs_others, one.fused, name in nameless)
+        for name, one in found.items()
     }
 
 
@@ -124,7 +128,10 @@ def fusions(hlo: str, namer: Namer) -> dict[str, tuple[Node, ...]]:
     """
     found = instructions(hlo, namer)
     inside = {one.fused for one in found.values()}
-    return {name: one.nodes for name, one in found.items() if one.fused and one.computation not in inside}
+    return {
+        name: one.nodes for name, one in found.items()
+        if one.fused and not one.serves and one.computation not in inside
+    }  # fmt: skip
 
 
 class _Line(NamedTuple):

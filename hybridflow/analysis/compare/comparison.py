@@ -59,8 +59,9 @@ class Comparison(Shown):
         first_call: the first compiled call.
         parities: what was compared, each output judged; results first.
         flops: floating-point operations of one call, by the operations' own counts.
-        operations: how many operations an eager call executes, loop bodies counted once.
-        kernels: how many kernels the compiled call launches, by its optimised HLO.
+        operations: how many operations an eager call executes, a gradient rule being one; inside of `hf.profile`, which
+            has its own count of them, how many the traced graph has.
+        kernels: how many kernels the compiled program has outside of its loops and branches, by its optimised HLO.
         eager_bytes: peak of the arrays an eager call allocates on the host.
         compiled_bytes: temporaries and results of the compiled call.
         precisions: how many operations compute in each floating-point dtype, casts aside.
@@ -133,6 +134,12 @@ class Comparison(Shown):
         return None if self.compiled_kernels is None else self.compiled.median - self.compiled_kernels
 
     @property
+    def launches(self) -> int:
+        """How many kernels one compiled call launches, in loops as often as they were seen to run."""
+        seen = [run.runs for run in self.kernel_runs if run.seconds is not None]
+        return sum(seen) if seen else self.kernels
+
+    @property
     def fusions(self) -> int:
         """How many of the kernels compute several operations."""
         return sum(1 for run in self.kernel_runs if run.fused > 1)
@@ -162,7 +169,7 @@ class Comparison(Shown):
             ("speed-up over eager (95 %)", "", ratio_text(self.ratio),
              *[ratio_text(self.eager.over(one.timing)) for one in peers]),
             ("break-even", "", calls_text(self.break_even), *more),
-            ("operations / kernels launched", str(self.operations), self._kernels_text(), *more),
+            ("operations / kernels launched", f"{self.operations:,}", self._kernels_text(), *more),
             ("memory of one call", _bytes(self.eager_bytes), _bytes(self.compiled_bytes), *more),
         ]  # fmt: skip
         if self.flops:
@@ -181,7 +188,11 @@ class Comparison(Shown):
         return rows
 
     def _kernels_text(self) -> str:
-        return f"{self.kernels}, {self.fusions} of them fused" if self.kernel_runs else str(self.kernels)
+        if not self.kernel_runs:
+            return str(self.kernels)
+        different = len(self.kernel_runs)
+        runs = "" if self.launches == different else f"{self.launches:,}: "
+        return f"{runs}{different} kernel{'' if different == 1 else 's'}, {self.fusions} of them fused"
 
     def grids(self) -> list[Grid]:
         """Return the table, and that of the kernels."""
@@ -242,6 +253,7 @@ class Comparison(Shown):
             "flops": self.flops,
             "operations": self.operations,
             "kernels": self.kernels,
+            "launches": self.launches,
             "fusions": self.fusions,
             "eager_bytes": self.eager_bytes,
             "compiled_bytes": self.compiled_bytes,

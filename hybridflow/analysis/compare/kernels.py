@@ -31,8 +31,14 @@ from hybridflow.xla.scopes import Namer, instructions
 
 LOOK_S = 0.3
 """About how long calls are looked into."""
+_FREE = frozenset({"source", "identity"})
 _ONCE = frozenset({"effect", "nested"})
 """Traits of operations whose kernels may do more than to compute."""
+
+
+def is_free(op: Op) -> bool:
+    """Whether an operation computes nothing."""
+    return not op.traits.isdisjoint(_FREE)
 
 
 def calls_of(seconds: float, most: int) -> int:
@@ -47,8 +53,9 @@ class KernelRun:
     Attributes:
         name: XLA's name of the instruction.
         operations: the operations that it computes, as in ``2 add + tanh``; more than one means that XLA fused them.
+            What XLA added itself, a copy for example, has those that it serves: ``for 2 add + tanh``.
         lines: the user's lines that they come from, as ``FILE:LINE``.
-        fused: how many operations it computes.
+        fused: how many operations it computes; 1 for what serves several, 0 for what serves none.
         seconds: how long it runs in one call, all its runs together, without the kernels that it runs itself; None
             if XLA gave no time for it.
         runs: how often it runs in one call: more than once inside of loops.
@@ -65,11 +72,13 @@ class KernelRun:
 # -- eager --------------------------------------------------------------------------------------------------------
 
 
-def eager_kernel_seconds(call: Callable[[], Any], restore: Callable[[], None], seconds: float) -> float | None:
-    """Return how long the kernels of one eager call run, without what finds and feeds them.
+def eager_kernels(call: Callable[[], Any], restore: Callable[[], None], seconds: float) -> tuple[float, int] | None:
+    """Return how long the kernels of one eager call run, without what finds and feeds them, and how many operations.
 
     Every operation's NumPy kernel is run a second time on the same bare arrays, and that is timed; an operation that
     runs through XLA is timed with the call of its executable, a gradient rule, which runs on bare arrays, as a whole.
+    A plain call runs beside each call that is looked into, so that a machine that is busy for a while slows both: what
+    counts is the share.
 
     Args:
         call: makes the call.
@@ -77,13 +86,18 @@ def eager_kernel_seconds(call: Callable[[], Any], restore: Callable[[], None], s
         seconds: what a call takes.
 
     Returns:
-        The median of several calls, but no more than `seconds`; None inside of `hf.profile`, which takes the times
-        of operations itself.
+        The median share of several calls, of `seconds`, but no more than that, and the operations of a call, a gradient
+        rule being one; None inside of `hf.profile`, which takes the times of operations itself.
     """
     if PROFILER.get() is not None:
         return None
-    found: list[float] = []
-    for _ in range(calls_of(seconds, 50)):
+    shares: list[float] = []
+    operations = 0
+    for _ in range(calls_of(2 * seconds, 50)):
+        restore()
+        start = time.perf_counter()
+        wait_for_result(call())
+        plain = time.perf_counter() - start
         restore()
         timer = _KernelTimer()
         profiler = PROFILER.set(timer)
@@ -94,15 +108,17 @@ def eager_kernel_seconds(call: Callable[[], Any], restore: Callable[[], None], s
         finally:
             PROFILER.reset(profiler)
             CONTEXT.reset(outer)
-        found.append(timer.seconds)
+        shares.append(timer.seconds / plain)
+        operations = timer.operations
     restore()
-    return min(median(found), seconds)
+    return min(median(shares), 1.0) * seconds, operations
 
 
 class _KernelTimer(Recorder):
     """Adds up what the kernels of eager operations take; stands where the profiler would."""
 
     seconds = 0.0
+    operations = 0
 
     def records(self) -> bool:
         """Compiled functions run as ever."""
@@ -110,6 +126,7 @@ class _KernelTimer(Recorder):
 
     def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Execute an operation and take its kernel's time."""
+        self.operations += not is_free(op)
         return bind_eagerly(op, inputs, attrs, CONTEXT.get(), self._execute)
 
     def _execute(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple[Any, list[Any], str]:
@@ -151,10 +168,11 @@ class _TimedEngine:
 
     def _timed(self, run: Callable[[], Any]) -> Any:
         """Return what something returns; operations that it binds are part of it."""
-        before, start = self.timer.seconds, time.perf_counter()
+        counted, before, start = self.timer.operations, self.timer.seconds, time.perf_counter()
         result = run()
         wait_for([getattr(one, "_value", one) for one in (result if isinstance(result, tuple | list) else [result])])
         self.timer.seconds = before + time.perf_counter() - start
+        self.timer.operations = counted + 1
         return result
 
 
@@ -209,7 +227,7 @@ def _timed(kernels: Sequence[KernelRun], events: Sequence[Kernel], scale: float)
         own[event.name][event.call] += round(event.own)
         runs[event.name][event.call] += 1
         if event.name not in known:
-            known[event.name] = _kernel(event.name, event.nodes)
+            known[event.name] = _kernel(event.name, event.nodes, event.serves)
     found = [
         replace(one, seconds=median(own[name].values()) * scale, runs=round(median(runs[name].values())))
         if name in own else one
@@ -255,13 +273,16 @@ def launched(program: Program) -> tuple[KernelRun, ...]:
     """Return the kernels that a call launches, without their times, in the order of the program."""
     text = program.executable.compiled.as_text()
     known = instructions(text, program.namer)
-    return tuple([_kernel(name, known[name].nodes if name in known else ()) for name in entry_kernels(text)])
+    found = [(name, known.get(name)) for name in entry_kernels(text)]
+    return tuple([_kernel(name, *((one.nodes, one.serves) if one else ((), False))) for name, one in found])
 
 
-def _kernel(name: str, nodes: Sequence[Node]) -> KernelRun:
+def _kernel(name: str, nodes: Sequence[Node], serves: bool) -> KernelRun:
     counts = Counter(node.op.name + (" (gradient)" if is_gradient(node.where) else "") for node in nodes)
     operations = " + ".join(f"{count} {op}" if count > 1 else op for op, count in counts.items())
     lines = tuple(sorted({short_where(node.where) for node in nodes} - {""}, key=_by_number))
+    if serves and len(nodes) > 1:
+        return KernelRun(name, f"for {operations}", lines, 1, None, 1)
     return KernelRun(name, operations or "XLA's own", lines, len(nodes), None, 1)
 
 

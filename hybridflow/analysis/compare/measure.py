@@ -19,7 +19,8 @@ from hybridflow.analysis.compare.comparison import Comparison, FirstCall
 from hybridflow.analysis.compare.kernels import (
     compiled_kernels,
     count_kernels,
-    eager_kernel_seconds,
+    eager_kernels,
+    is_free,
     program_of,
 )
 from hybridflow.analysis.compare.peers import Peer, Runner, runners
@@ -36,10 +37,9 @@ from hybridflow.analysis.parity import (
 from hybridflow.analysis.timing import Timed, Timing, interleave, seconds_of, wait_for
 from hybridflow.core.context import current
 from hybridflow.core.dtypes import is_floating
-from hybridflow.core.node import Node
 from hybridflow.core.tensor import as_tensor, host_array
 from hybridflow.core.variable import Variable
-from hybridflow.ir.costs import graph_flops
+from hybridflow.ir.costs import graph_flops, node_costs
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing import config
 from hybridflow.tracing.config import run_eagerly
@@ -224,7 +224,8 @@ def _described(subject: _Subject, eager: Timing, fast: Timing, restore: Callable
         wait_for(subject.fast(), subject.assigned)
 
     compiled_seconds, kernels = compiled_kernels(call, restore, program, fast.median)
-    eager_seconds = eager_kernel_seconds(subject.eagerly, restore, eager.median)
+    inside = eager_kernels(subject.eagerly, restore, eager.median)
+    eager_seconds, operations = inside or (None, _operations(trace.raw_graph))
     precisions, casts = _precisions(trace.raw_graph)
     return Comparison(
         name=subject.name,
@@ -236,7 +237,7 @@ def _described(subject: _Subject, eager: Timing, fast: Timing, restore: Callable
         ),
         parities=(),
         flops=int(graph_flops(trace.raw_graph)),
-        operations=sum(1 for node in trace.raw_graph.walk() if not _is_free(node)),
+        operations=operations,
         kernels=count_kernels(program.executable.compiled.as_text()),
         eager_bytes=subject.eager_bytes,
         compiled_bytes=_compiled_memory(program.executable.compiled),
@@ -313,7 +314,7 @@ def _precisions(graph: Graph) -> tuple[dict[str, int], int]:
     found: Counter[str] = Counter()
     casts = 0
     for node in graph.walk():
-        if _is_free(node) or not is_floating(node.spec().dtype):
+        if is_free(node.op) or not is_floating(node.spec().dtype):
             continue
         edge = node.inputs[0] if node.inputs else None
         if node.op.has("conversion") and edge is not None:
@@ -323,5 +324,6 @@ def _precisions(graph: Graph) -> tuple[dict[str, int], int]:
     return dict(found.most_common()), casts
 
 
-def _is_free(node: Node) -> bool:
-    return node.op.has("source") or node.op.has("identity")
+def _operations(graph: Graph) -> int:
+    """Return how many operations a call of a traced graph has, of bodies as many as they may run."""
+    return int(sum(one.runs for one in node_costs(graph) if one.taken and not is_free(one.node.op)))

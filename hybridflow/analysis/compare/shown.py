@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from html import escape
@@ -180,13 +179,9 @@ class Shown(ABC):
         write_text(path, json.dumps(_finite(self.to_dict()), indent=2, allow_nan=False) + "\n")
 
 
-_UNIT = re.compile(r"(?<=\d) (?=[A-Za-z%])")
-
-
 def _table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table that scrolls where it does not fit, numbers and their units on one line."""
-    together = [[_UNIT.sub("\u00a0", cell) for cell in row] for row in rows]
-    return f'<div class="wide">{table_html(head, together)}</div>'
+    """Return a table that scrolls where it does not fit."""
+    return f'<div class="wide">{table_html(head, rows)}</div>'
 
 
 def _finite(value: Any) -> Any:

@@ -26,6 +26,7 @@ class Kernel:
         nodes: the nodes that it computes: several, if XLA fused them; none, if it is XLA's own.
         start, end: nanoseconds on the clock of the calls.
         own: nanoseconds without the kernels that it runs: those of a loop's body for example.
+        serves: whether it only serves the nodes: a copy that XLA added for them.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Kernel:
     start: float
     end: float
     own: float = 0.0
+    serves: bool = False
 
 
 class _Event(NamedTuple):
@@ -68,7 +70,8 @@ def read_kernels(folder: Path, calls: Sequence[Call]) -> list[Kernel]:
         call = owner(event)
         if call is not None:
             found = known[event.module][event.name]
-            kernel = Kernel(event.name, call, found.nodes, event.start + offset, event.end + offset)
+            start, end = event.start + offset, event.end + offset
+            kernel = Kernel(event.name, call, found.nodes, start, end, serves=found.serves)
             kernels[call].append((kernel, found))
     for members in kernels.values():
         _find_own_times(members)

@@ -11,6 +11,7 @@ from os import PathLike
 from statistics import median
 from typing import Any, NamedTuple
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
@@ -66,6 +67,7 @@ class CompiledCall:
         kernels: how many kernels ran.
         attributed: the share of the time in which a kernel ran that computes nodes of the graph, from 0 to 1; kernels
             that ran at the same time count once.
+        starting: the share of the time before its first kernel, which XLA took to begin; from 0 to 1.
         temporary_bytes: what the executable needs besides its arguments and results, bytes.
     """
 
@@ -73,6 +75,7 @@ class CompiledCall:
     seconds: float
     kernels: int
     attributed: float
+    starting: float
     temporary_bytes: int
 
 
@@ -154,7 +157,8 @@ class Profile:
         """
         changes: list[tuple[float, int]] = list(self._memory)
         for call, found in zip(self._calls, self.calls, strict=True):
-            changes += [(call.since, found.temporary_bytes), (min(call.end, self.end), -found.temporary_bytes)]
+            if call.since < self.end:  # XLA may note the end of the last ones late, after the block's
+                changes += [(call.since, found.temporary_bytes), (min(call.end, self.end), -found.temporary_bytes)]
         alive, result = 0, list[tuple[float, int]]()
         for time, size in sorted(changes):
             if self.start <= time <= self.end:
@@ -209,15 +213,14 @@ class Profile:
                 own = (run.end - run.start - run.inside) / 1e9
                 yield _Timed(run.name, phase, "eager", short_where(run.where), own, run.bytes)
         for kernel in self._kernels:
-            if kernel.nodes:
+            if kernel.nodes and not (kernel.serves and len(kernel.nodes) > 1):
                 counts = Counter(node.op.name for node in kernel.nodes)
                 name = " + ".join(f"{count} {one}" if count > 1 else one for one, count in counts.items())
-                phases = sorted({_phase(node.where) for node in kernel.nodes})
-                line = ", ".join(sorted({short_where(node.where) for node in kernel.nodes} - {""}))
-                yield _Timed(name, " and ".join(phases), "compiled", line, kernel.own / 1e9)
             else:
                 name = f"XLA's own {kernel.name.partition('.')[0]}"
-                yield _Timed(name, "forward", "compiled", "", kernel.own / 1e9)
+            phases = sorted({_phase(node.where) for node in kernel.nodes}) or ["forward"]
+            line = ", ".join(sorted({short_where(node.where) for node in kernel.nodes} - {""}))
+            yield _Timed(name, " and ".join(phases), "compiled", line, kernel.own / 1e9)
 
     # -- showing ----------------------------------------------------------------------------------------------
 
@@ -246,8 +249,13 @@ class Profile:
         if self.peak_bytes:
             parts.append(f"at most {self.peak_bytes:,} bytes were alive that the block had made")
         for name, found in _by_name(self.calls).items():
-            share = _attributed(found)
-            parts.append(f"{name}: {len(found)} compiled calls, {share:.1%} of their time in kernels of the graph")
+            ours, before = _share(found, "attributed"), _share(found, "starting")
+            parts.append(
+                f"{name}: {len(found)} compiled calls, {ours:.1%} of their time in kernels of the graph, {before:.1%} "
+                "before the first kernel"
+            )
+        if timed > working:
+            parts.append("kernels ran side by side: their times and shares add up to more than that of the block")
         return ";\n".join(parts) + "."
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -256,22 +264,31 @@ class Profile:
 
     def __str__(self) -> str:
         text = io.StringIO()
-        Console(file=text, width=140, color_system=None).print(self._printed())
+        Console(file=text, width=120, color_system=None).print(self._printed())
         return text.getvalue() + self.summary()
 
     __repr__ = __str__
 
     def _printed(self) -> Table:
-        """Return the operations that took most as a table."""
-        table = Table(title="Where the time went", title_justify="left")
-        for column in _COLUMNS:
-            table.add_column(column, overflow="fold")
+        """Return the operations that took most as a table, without columns that tell nothing."""
         rows = self.table()
+        modes = len({row[_COLUMNS.index("mode")] for row in rows})
+        told = [
+            place for place, name in enumerate(_COLUMNS)
+            if not rows or (any(row[place] for row in rows) and (name != "mode" or modes > 1))
+        ]  # fmt: skip
+        table = Table(
+            title="Where the time went", title_justify="left", padding=(0, 1, 0, 0), pad_edge=False, box=SIMPLE_HEAD
+        )
+        for place in told:
+            whole = _COLUMNS[place] in ("calls", "time", "share")
+            table.add_column(_COLUMNS[place], overflow="fold", no_wrap=whole)
         for row in rows[:SHOWN]:
-            table.add_row(*map(Text, row))
+            table.add_row(*[Text(row[place]) for place in told])
         if len(rows) > SHOWN:
             rest = sum(row.seconds for row in self.operations[SHOWN:])
-            table.add_row(f"{len(rows) - SHOWN} more", "", "", "", format_seconds(rest), "", "", "")
+            last = {"operation": f"{len(rows) - SHOWN} more", "time": format_seconds(rest)}
+            table.add_row(*[last.get(_COLUMNS[place], "") for place in told])
         return table
 
     def _repr_html_(self) -> str:
@@ -301,12 +318,12 @@ class Profile:
         write_text(path, page("Where the time went", body))
 
     def _call_rows(self) -> list[tuple[str, ...]]:
-        """Return a row per compiled function: calls, middle time, kernels, share in kernels of the graph, memory."""
+        """Return a row per compiled function: calls, median, kernels, shares of the time, memory."""
         return [
             (
                 name, str(len(found)), format_seconds(median(one.seconds for one in found)),
-                str(max(one.kernels for one in found)), f"{_attributed(found):.1%}",
-                format_bytes(max(one.temporary_bytes for one in found)),
+                str(max(one.kernels for one in found)), f"{_share(found, 'attributed'):.1%}",
+                f"{_share(found, 'starting'):.1%}", format_bytes(max(one.temporary_bytes for one in found)),
             )
             for name, found in _by_name(self.calls).items()
         ]  # fmt: skip
@@ -339,7 +356,7 @@ class Profile:
         return spans_of(self._runs, self._calls, self._kernels)
 
 
-_CALL_COLUMNS = ("function", "calls", "middle time", "kernels", "in kernels of the graph", "temporaries")
+_CALL_COLUMNS = ("function", "calls", "median", "kernels", "in kernels of the graph", "before the first", "temporaries")
 _COLUMNS = ("operation", "phase", "mode", "calls", "time", "share", "bytes made", "line")
 
 
@@ -347,8 +364,11 @@ def _compiled_call(call: Call, kernels: Sequence[Kernel]) -> CompiledCall:
     ours = covered([kernel for kernel in kernels if kernel.nodes], call.since, call.end)
     memory: Any = call.program.executable.compiled.memory_analysis()
     temporary = 0 if memory is None else int(memory.temp_size_in_bytes)
+    first = min([kernel.start for kernel in kernels], default=call.end)
     length = call.end - call.since
-    return CompiledCall(call.program.name, length / 1e9, len(kernels), ours / max(length, 1), temporary)
+    starting = min(max(first - call.since, 0), length)
+    whole = max(length, 1)
+    return CompiledCall(call.program.name, length / 1e9, len(kernels), ours / whole, starting / whole, temporary)
 
 
 def _by_name(calls: Iterable[CompiledCall]) -> dict[str, list[CompiledCall]]:
@@ -358,9 +378,9 @@ def _by_name(calls: Iterable[CompiledCall]) -> dict[str, list[CompiledCall]]:
     return found
 
 
-def _attributed(calls: Sequence[CompiledCall]) -> float:
-    """Return the share of the time of calls, together, in which a kernel of the graph ran."""
-    return sum(one.attributed * one.seconds for one in calls) / max(sum(one.seconds for one in calls), 1e-12)
+def _share(calls: Sequence[CompiledCall], name: str) -> float:
+    """Return a share of the time of calls, of all of them together."""
+    return sum(getattr(one, name) * one.seconds for one in calls) / max(sum(one.seconds for one in calls), 1e-12)
 
 
 def _unbroken(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
