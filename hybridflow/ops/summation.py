@@ -2,7 +2,7 @@
 
 `numpy.add` sums neighbours in eight partial sums that it starts anew every 128 elements. `numpy.einsum` has sixteen, in
 vector registers, and takes a third of the time for a million; it is given rows of up to 1024. Rows are added to each
-other by products with ones, 32 at a time, where BLAS adds four at once. Which blocks there are follows from the shape
+other by products with ones, 64 at a time, where BLAS adds four at once. Which blocks there are follows from the shape
 alone, and BLAS gets less than it would use threads for: its own threads take half the time, but what a sum's last bits
 are would depend on how many there are.
 """
@@ -22,9 +22,9 @@ _SMALL = 4096
 """Up to this many elements, the order of additions matters less than the calls it costs to change it."""
 _QUICK = 1 << 15
 """Up to this many elements, NumPy's own sum of neighbours takes no longer than the calls that replace it."""
-_BLOCK = 32
-_WIDE = 8192
-"""Wider rows are added by `numpy.add`: BLAS would share them among its threads."""
+_BLOCK = 64
+_WIDE = 4096
+"""Of wider rows half as many are added at a time, and twice as wide ones by `numpy.add`: BLAS would share them."""
 _ROW = 512
 """How many neighbours are added before their sum is added to others."""
 _ONES = {np.dtype(name): np.ones(_BLOCK, name) for name in ("float32", "float64")}
@@ -40,7 +40,9 @@ def add_up(x: Any, axis: Axes, keepdims: bool) -> Any:
     if dtype.num in LOW_PRECISION:
         dtype = float32
     last = axis == tuple(range(x.ndim - len(axis), x.ndim))
-    if x.size <= (_QUICK if last else _SMALL) or dtype.kind not in "fc" or not axis:
+    count = count_elements(tuple([x.shape[i] for i in axis]))
+    few = x.size <= _QUICK if last else x.size <= _SMALL or count <= _BLOCK
+    if few or dtype.kind not in "fc" or not axis:
         return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
     shape = reduced_shape(x.shape, axis, keepdims)
     neighbours = tuple([i for n, i in enumerate(reversed(axis)) if i == x.ndim - 1 - n])
@@ -114,12 +116,15 @@ def _along(x: Any, axis: int, dtype: Any) -> Any:
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     ones = _ONES.get(dtype) if x.dtype is dtype and x.flags.c_contiguous else None
     x = x.reshape(count_elements(before), x.shape[axis], count_elements(after))
-    while x.shape[1] > 2 * _BLOCK:
-        whole = x.shape[1] // _BLOCK
-        blocks = x[:, : whole * _BLOCK].reshape(len(x), whole, _BLOCK, x.shape[2])
-        sums = np.empty((len(x), whole + x.shape[1] % _BLOCK, x.shape[2]), dtype)
-        sums[:, whole:] = x[:, whole * _BLOCK :]
-        product = ones if x.shape[2] <= _WIDE else None
+    block = _BLOCK if x.shape[2] <= _WIDE else _BLOCK // 2
+    product = None if ones is None or x.shape[2] > 2 * _WIDE else ones[:block]
+    while x.shape[1] > block:
+        whole = x.shape[1] // block
+        blocks = x[:, : whole * block].reshape(len(x), whole, block, x.shape[2])
+        rest = x[:, whole * block :]
+        sums = np.empty((len(x), whole + (rest.shape[1] > 0), x.shape[2]), dtype)
+        if rest.shape[1]:
+            np.add.reduce(rest, axis=1, dtype=dtype, out=sums[:, whole])
 
         def task(start: int, stop: int, blocks: Any = blocks, sums: Any = sums, ones: Any = product) -> None:
             part, out = blocks[:, start:stop], sums[:, start:stop]
