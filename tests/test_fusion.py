@@ -42,6 +42,29 @@ graph f(%x: f32[8,8], %w: f32[8,8]) -> (f32[8,8], f32[8,8]) {
 """
 
 
+RESULTS_IN_ORDERS = """
+graph f(%x: f32[2,3,4,5], %w: f32[5,5]) -> (f32[2,4,3,5], f32[2,4,3,5], f32[2,3,4,1]) {
+  %0, %1, %2 = outlined(%x, %w) {
+    graph=graph block(%a: f32[2,3,4,5], %b: f32[5,5]) -> (f32[2,3,4,5], f32[2,4,3,5], f32[2,3,4,1]) {
+      %0 = matmul(%a, %b) : f32[2,3,4,5]
+      %1 = permute_dims(%0) {axes=(0, 2, 1, 3)} : f32[2,4,3,5]
+      %2 = sum(%0) {axis=(3,), keepdims=True} : f32[2,3,4,1]
+      return %0, %1, %2
+    }
+  } : f32[2,3,4,5], f32[2,4,3,5], f32[2,3,4,1]
+  %3, %4, %5 = outlined(%0, %w) {
+    graph=graph block(%a: f32[2,3,4,5], %b: f32[5,5]) -> (f32[2,3,4,5], f32[2,4,3,5], f32[2,3,4,1]) {
+      %0 = matmul(%a, %b) : f32[2,3,4,5]
+      %1 = permute_dims(%0) {axes=(0, 2, 1, 3)} : f32[2,4,3,5]
+      %2 = sum(%0) {axis=(3,), keepdims=True} : f32[2,3,4,1]
+      return %0, %1, %2
+    }
+  } : f32[2,3,4,5], f32[2,4,3,5], f32[2,3,4,1]
+  return %1, %4, %5
+}
+"""
+
+
 def run(graph: Graph, *values: Any) -> list[np.ndarray[Any, Any]]:
     """Compile a graph as it is, and run it."""
     return [np.asarray(value) for value in compile_graph(graph, sizes={}).call(*values)]
@@ -101,3 +124,21 @@ def test_breaks_and_python_functions_and_64_bits_in_one_program(capsys: pytest.C
     assert capsys.readouterr().out.strip() == "Tensor([0.5, 1. ], dtype=float64)"
     assert result.dtype == np.float64
     np.testing.assert_array_equal(result, [1.0, 2.0])
+
+
+def test_nothing_is_copied_where_functions_return(monkeypatch: pytest.MonkeyPatch):
+    """Results have their axes in order in memory, as arguments and outputs do."""
+
+    def copies(graph: Graph) -> int:
+        text = compile_graph(graph, sizes={}).compiled.as_text()
+        return text[text.index("\nENTRY") :].count("copy")
+
+    graph = hf.ir.parse(RESULTS_IN_ORDERS)
+    assert copies(graph) == 0
+    x = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5)
+    permuted, again, total = run(graph, x, np.eye(5, dtype=np.float32))
+    np.testing.assert_array_equal(permuted, x.transpose(0, 2, 1, 3))
+    np.testing.assert_array_equal(again, permuted)
+    np.testing.assert_array_equal(total, x.sum(-1, keepdims=True))
+    monkeypatch.setattr("hybridflow.backend.fusion.row_major", lambda x: x)
+    assert copies(hf.ir.parse(RESULTS_IN_ORDERS)) > 0

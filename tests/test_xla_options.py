@@ -15,7 +15,16 @@ from processes import run_python
 
 import hybridflow as hf
 from hybridflow.backend import jax_shim, options
-from hybridflow.backend.options import EAGER_OPTIONS, OPTIONS, XlaOption, compiler_options, jaxlib_version
+from hybridflow.backend.options import (
+    CALL_OPTIONS,
+    EAGER_OPTIONS,
+    OPTIONS,
+    XlaOption,
+    call_options,
+    compiler_options,
+    jaxlib_version,
+)
+from hybridflow.xla.executable import compile_graph
 
 CPU_ONLY = pytest.mark.skipif(jax.default_backend() != "cpu", reason="an option of the CPU backend")
 
@@ -101,8 +110,85 @@ def test_eager_operations_are_compiled_quickly():
     assert min(times[True]) < min(times[False])
 
 
+def passes_of_xla(compiling, directory):
+    """Return the names of XLA's passes in the order in which they began while something was compiled."""
+    with jax.profiler.trace(directory):
+        compiling()
+    (file,) = directory.glob("**/*.xplane.pb")
+    planes = jax.profiler.ProfileData.from_file(str(file)).planes
+    events = [(event.start_ns, event.name) for plane in planes for line in plane.lines for event in line.events]
+    return [name.partition("#")[0] for _, name in sorted(events)]
+
+
+CALLS = """
+graph f(%x: f32[8,8]) -> (f32[8,8]) {
+  %0 = exp(%x) : f32[8,8]
+  %1 = fusion_break(%0) : f32[8,8]
+  %2 = tanh(%1) : f32[8,8]
+  %3 = fusion_break(%2) : f32[8,8]
+  return %3
+}
+"""
+
+
+@CPU_ONLY
+def test_functions_are_copied_per_call_only_when_they_are_optimised(tmp_path, monkeypatch):
+    graph = hf.ir.parse(CALLS)
+    found = []
+
+    def compiling():
+        found.append(compile_graph(graph, sizes={}))
+
+    with hf.config.cache(False):
+        passes = passes_of_xla(compiling, tmp_path / "with")
+        assert passes.index("fusion") < passes.index("flatten-call-graph")
+        assert found[0].options.items() >= call_options("cpu").items()
+        monkeypatch.setattr("hybridflow.xla.executable.call_options", lambda backend: {})
+        passes = passes_of_xla(compiling, tmp_path / "without")
+        assert passes.index("flatten-call-graph") < passes.index("fusion")
+    x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+    one, other = (np.asarray(executable.call(x)[0]) for executable in found)
+    np.testing.assert_array_equal(one, other)
+
+
+class Options:
+    """Bytes of options, as jaxlib's are."""
+
+    def __init__(self, encoded):
+        self.encoded = encoded
+
+    def SerializeAsString(self):
+        return self.encoded
+
+    ParseFromString = classmethod(lambda cls, encoded: cls(encoded))
+
+
+def test_extra_options_are_those_of_one_compilation_alone():
+    lowered = jax.jit(lambda x: (x + 1,)).lower(1.0)
+    client = lowered._lowering.compile_args["backend"]
+    compiled = jax_shim.compile_with(lowered, {"xla_some_option": "of a value " * 20})
+    again = jax_shim.load_executable(jax_shim.save_executable(compiled), 1, 1, jax.devices()[0])
+    assert compiled(2.0)[0] == again(2.0)[0] == 3.0
+    assert lowered._lowering.compile_args["backend"] is client
+    assert compiled._executable._unloaded_executable.backend is client
+    seen = []
+
+    class Client:
+        platform = "cpu"
+
+        def compile_and_load(self, module, *, compile_options):
+            seen.append((module, compile_options.encoded))
+
+    extra = jax_shim._ClientWithOptions(Client(), {"a": "b" * 200})
+    extra.compile_and_load("module", compile_options=Options(b"jax's"))
+    entry = b"\n\x01a\x12\xc8\x01" + b"b" * 200  # fields 1 and 2: a string of 1, a string of 200 = 0xc8 0x01
+    table = b"\xa2\x1f\xce\x01" + entry  # field 500, of 206 bytes
+    assert seen == [("module", b"jax's" + b"\x1a\xd5\x01" + b"\x1a\xd2\x01" + table)]
+    assert extra.platform == "cpu"
+
+
 def test_every_row_has_a_reason_and_a_test():
-    rows = OPTIONS + EAGER_OPTIONS
+    rows = OPTIONS + EAGER_OPTIONS + CALL_OPTIONS
     assert len({row.name for row in rows}) == len(rows)
     for row in rows:
         assert row.why
@@ -118,10 +204,13 @@ def test_rows_apply_to_their_backend_and_versions(monkeypatch):
     rows = (row("always"), row("gpu", "gpu"), row("any", "*"), row("later", since=(0, 11)), row("gone", until=(0, 11)))
     monkeypatch.setattr(options, "OPTIONS", rows)
     monkeypatch.setattr(options, "EAGER_OPTIONS", (row("eager"),))
+    monkeypatch.setattr(options, "CALL_OPTIONS", (row("calls"), row("calls later", since=(0, 11))))
     monkeypatch.setattr(options, "jaxlib_version", lambda: (0, 10, 2))
     assert list(compiler_options(backend="cpu")) == ["always", "any", "gone"]
     assert list(compiler_options(backend="gpu")) == ["gpu", "any"]
     assert list(compiler_options(backend="cpu", eager=True)) == ["always", "any", "gone", "eager"]
+    assert list(call_options("cpu")) == ["calls"]
+    assert not call_options("gpu")
     monkeypatch.setattr(options, "jaxlib_version", lambda: (0, 11, 0))
     assert list(compiler_options(backend="cpu")) == ["always", "any", "later"]
 

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.backend.host_calls import session_argument, with_session
-from hybridflow.backend.jax_shim import set_xla_metadata
+from hybridflow.backend.jax_shim import row_major, set_xla_metadata
 
 _NEVER: ContextVar[Any] = ContextVar("hybridflow never", default=None)
 """While a program is lowered: its input that is always False."""
@@ -96,7 +96,9 @@ def outlined(function: Callable[..., Sequence[Any]]) -> Callable[..., tuple[Any,
     def body(false: Any, session: Any, *arrays: Any) -> tuple[Any, ...]:
         # The tag is meant for this function alone, not for the small ones of jax's that it calls.
         with set_xla_metadata(inlineable=None):
-            return tuple(with_session(with_never(function))(*arrays, false, session))
+            results = with_session(with_never(function))(*arrays, false, session)
+            # XLA lets arguments be as they are by default, and what is not made so would be copied behind each call.
+            return tuple([row_major(result) for result in results])
 
     body.__name__ = function.__name__
     jitted = jax.jit(body)

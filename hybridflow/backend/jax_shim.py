@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import jax
 from jax.core import Tracer as Tracer
 from jax.experimental import io_callback, serialize_executable
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.experimental.xla_metadata import set_xla_metadata as set_xla_metadata
 
 JAX_VERSION: tuple[int, ...] = tuple(int(part) for part in jax.__version__.split(".")[:3] if part.isdigit())
@@ -45,6 +46,68 @@ def without_locations() -> Generator[None]:
             before = _without.pop()
             if not _without and cast(Any, jax.config).jax_traceback_in_locations_limit == 0:
                 jax.config.update(_LIMIT, before)
+
+
+def compile_with(lowered: Any, options: Mapping[str, Any]) -> Any:
+    """Compile a lowering with entries of XLA's `xla_backend_extra_options`: it is a table, which jax does not pass on.
+
+    With a jax that is made otherwise they have no effect.
+
+    Args:
+        lowered: a `jax.stages.Lowered` that no other thread compiles meanwhile.
+        options: the entries.
+
+    Returns:
+        The `jax.stages.Compiled`.
+    """
+    try:
+        arguments = lowered._lowering.compile_args
+        client = arguments["backend"]
+    except (AttributeError, KeyError):
+        return lowered.compile()
+    arguments["backend"] = _ClientWithOptions(client, options)
+    try:
+        compiled = lowered.compile()
+    finally:
+        arguments["backend"] = client
+    unloaded = getattr(compiled._executable, "_unloaded_executable", None)
+    if unloaded is not None:  # what is saved of it knows its client, and jaxlib's own alone
+        unloaded.backend = client
+    return compiled
+
+
+class _ClientWithOptions:
+    """What compiles for a device, with extra options."""
+
+    def __init__(self, client: Any, options: Mapping[str, Any]) -> None:
+        self._client = client
+        entries = [_field(1, name.encode()) + _field(2, str(value).encode()) for name, value in options.items()]
+        # Of the options: those of the executable, of these: the debug options, of these: the table. What follows an
+        # encoded message is merged into it.
+        self._extra = b"".join([_field(3, _field(3, _field(500, entry))) for entry in entries])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def compile_and_load(self, *arguments: Any, compile_options: Any, **keywords: Any) -> Any:
+        """Compile with the options that jax made, and the extra ones."""
+        more = type(compile_options).ParseFromString(compile_options.SerializeAsString() + self._extra)
+        return self._client.compile_and_load(*arguments, compile_options=more, **keywords)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Return a field of a protocol buffer that holds bytes."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    more, low = divmod(number, 128)
+    return bytes([low | 128]) + _varint(more) if more else bytes([low])
+
+
+def row_major(x: Any) -> Any:
+    """Have a lowered program keep an array in the order of its axes; elsewhere XLA may choose another."""
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim)))) if x.ndim > 1 else x
 
 
 def is_tracer(value: Any) -> bool:

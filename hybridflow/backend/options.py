@@ -75,6 +75,19 @@ EAGER_OPTIONS: tuple[XlaOption, ...] = (
         test="tests/test_xla_options.py::test_eager_operations_are_compiled_quickly",
     ),
 )
+CALL_OPTIONS: tuple[XlaOption, ...] = (
+    XlaOption(
+        name="xla_cpu_flatten_after_fusion",
+        value="true",
+        backend="cpu",
+        since=(0, 10),
+        until=None,
+        why="otherwise XLA copies a function that it must not inline for every call of it before it does anything "
+        "else, and optimises each copy: with it, 96 layers of a transformer compiled in 0.8 of the time",
+        test="tests/test_xla_options.py::test_functions_are_copied_per_call_only_when_they_are_optimised",
+    ),
+)
+"""Options for programs that call functions which stay functions; `compile_with` passes them on."""
 
 
 @cache
@@ -106,8 +119,19 @@ def compiler_options(*, eager: bool = False, backend: str | None = None) -> dict
     return {
         option.name: option.value
         for option in table
-        if option.backend in ("*", backend)
+        if _applies(option, backend) and (version[:2] <= TESTED or _is_known(option))
+    }
+
+
+def call_options(backend: str) -> dict[str, str | bool | int]:
+    """Return the extra options for a program that calls functions which stay functions; XLA ignores unknown ones."""
+    return {option.name: option.value for option in CALL_OPTIONS if _applies(option, backend)}
+
+
+def _applies(option: XlaOption, backend: str) -> bool:
+    version = jaxlib_version()
+    return (
+        option.backend in ("*", backend)
         and option.since <= version
         and (option.until is None or version < option.until)
-        and (version[:2] <= TESTED or _is_known(option))
-    }
+    )

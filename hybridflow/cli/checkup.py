@@ -19,7 +19,16 @@ from rich.text import Text
 import hybridflow as hf
 from hybridflow.analysis import compare as comparing
 from hybridflow.backend.jax_shim import x64_enabled
-from hybridflow.backend.options import EAGER_OPTIONS, OPTIONS, TESTED, XlaOption, compiler_options, jaxlib_version
+from hybridflow.backend.options import (
+    CALL_OPTIONS,
+    EAGER_OPTIONS,
+    OPTIONS,
+    TESTED,
+    XlaOption,
+    call_options,
+    compiler_options,
+    jaxlib_version,
+)
 from hybridflow.cli.storing import store_table
 from hybridflow.xla.store.directory import Directory, Unsafe
 from hybridflow.xla.store.place import place
@@ -189,12 +198,15 @@ def _numbers(version: str) -> tuple[int, ...]:
 def _print_options(console: Console) -> None:
     """Print the table of XLA options, with the known problem that is the reason for each."""
     console.print(f"XLA options, for known problems of jaxlib (here {_version('jaxlib')})", highlight=False)
-    for options, eager in ((OPTIONS, False), (EAGER_OPTIONS, True)):
-        used = compiler_options(eager=eager)
+    backend = jax.default_backend()
+    for options, used, where in (
+        (OPTIONS, compiler_options(), ""),
+        (EAGER_OPTIONS, compiler_options(eager=True), "operations compiled alone: "),
+        (CALL_OPTIONS, call_options(backend), "programs with outlined parts or fusion breaks: "),
+    ):
         for option in options:
             state = "used" if option.name in used else "not used"
             line = f"  {option.backend}: {option.name}={option.value!r} ({state} here; jaxlib {_range(option)})"
-            where = "operations compiled alone: " if eager else ""
             for text in (line, f"    {where}{option.why}"):
                 console.print(text, markup=False, highlight=False, soft_wrap=True)
 

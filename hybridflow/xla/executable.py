@@ -13,8 +13,8 @@ import jax
 from hybridflow.backend.collector import collector_paused
 from hybridflow.backend.fusion import NEVER_SPEC, call_with_false, needs_never, with_never
 from hybridflow.backend.host_calls import SESSION_SPEC, run_session, with_session
-from hybridflow.backend.jax_shim import bare_call, direct_call, enable_x64, without_locations
-from hybridflow.backend.options import compiler_options
+from hybridflow.backend.jax_shim import bare_call, compile_with, direct_call, enable_x64, without_locations
+from hybridflow.backend.options import call_options, compiler_options
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
 from hybridflow.core.node import Node
@@ -102,6 +102,8 @@ def compile_graph(
     donated = () if calls_host else tuple(donate)
     options = compiler_options(backend=backend)
     function = jax.jit(lowering, donate_argnums=donated, compiler_options=options)
+    extra = call_options(backend) if takes_false else {}
+    options |= extra
     arguments: list[Any] = [
         jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
         for spec in concrete_specs(graph.input_specs, sizes)
@@ -127,7 +129,7 @@ def compile_graph(
         if compiled is not None:
             done = "loaded"
         else:
-            compiled = steps.timed("xla", steps.lower().compile)
+            compiled = steps.timed("xla", lambda: compile_with(steps.lower(), extra))
             done = entry if isinstance(entry, str) else entry.save(compiled, steps.lower().as_text, steps.seconds())
     call = direct_call(compiled)
     if takes_false:
