@@ -15,6 +15,7 @@ from processes import run_python
 
 import hybridflow as hf
 from hybridflow.backend import jax_shim, options
+from hybridflow.backend.fusion import inlines_nothing_often
 from hybridflow.backend.options import (
     CALL_OPTIONS,
     EAGER_OPTIONS,
@@ -121,7 +122,7 @@ def passes_of_xla(compiling, directory):
 
 
 CALLS = """
-graph f(%x: f32[8,8]) -> (f32[8,8]) {
+graph f(%x: f32[8,8], %y: f32[8,8]) -> (f32[8,8]) {
   %0 = exp(%x) : f32[8,8]
   %1 = fusion_break(%0) : f32[8,8]
   %2 = tanh(%1) : f32[8,8]
@@ -129,26 +130,35 @@ graph f(%x: f32[8,8]) -> (f32[8,8]) {
   return %3
 }
 """
+TIED_TWICE = CALLS.replace("return %3", "%4 = tied(%3, %y) : f32[8,8]\n  %5 = tied(%y, %4) : f32[8,8]\n  return %5")
 
 
 @CPU_ONLY
 def test_functions_are_copied_per_call_only_when_they_are_optimised(tmp_path, monkeypatch):
-    graph = hf.ir.parse(CALLS)
+    x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
     found = []
 
-    def compiling():
-        found.append(compile_graph(graph, sizes={}))
+    def late(text, directory):
+        graph = hf.ir.parse(text)
+        passes = passes_of_xla(lambda: found.append(compile_graph(graph, sizes={})), tmp_path / directory)
+        return passes.index("fusion") < passes.index("flatten-call-graph")
 
     with hf.config.cache(False):
-        passes = passes_of_xla(compiling, tmp_path / "with")
-        assert passes.index("fusion") < passes.index("flatten-call-graph")
-        assert found[0].options.items() >= call_options("cpu").items()
+        assert late(CALLS, "with")
+        assert not late(TIED_TWICE, "with functions of jax's")
         monkeypatch.setattr("hybridflow.xla.executable.call_options", lambda backend: {})
-        passes = passes_of_xla(compiling, tmp_path / "without")
-        assert passes.index("flatten-call-graph") < passes.index("fusion")
-    x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
-    one, other = (np.asarray(executable.call(x)[0]) for executable in found)
+        assert not late(CALLS, "without")
+    one, _, other = (np.asarray(executable.call(x, x)[0]) for executable in found)
     np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_called_more_than_once_is_read_from_the_lowered_program():
+    kept = '%0 = call @kept(%arg0) {mhlo.frontend_attributes = {inlineable = "false"}} : (f) -> f'
+    custom = "%1 = stablehlo.custom_call @LayoutConstraint(%0) : (f) -> f"
+    once, nested = "%2 = call @once(%1) : (f) -> f", "%3 = func.call @nested(%2) : (f) -> f"
+    assert inlines_nothing_often("\n".join([kept, kept, custom, custom, once, nested]))
+    assert not inlines_nothing_often("\n".join([kept, once, once]))
+    assert not inlines_nothing_often("\n".join([nested, kept, nested]))
 
 
 class Options:

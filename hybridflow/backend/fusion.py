@@ -9,6 +9,8 @@ False: `never`.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -108,3 +110,15 @@ def outlined(function: Callable[..., Sequence[Any]]) -> Callable[..., tuple[Any,
             return jitted(never(), session_argument(), *arrays)
 
     return call
+
+
+_CALL = re.compile(r"(?<!custom_)call @([^(]+)\(.*")
+
+
+def inlines_nothing_often(text: str) -> bool:
+    """Whether the functions that a lowered program calls more than once are all such as XLA must not inline.
+
+    Others, like those of jax's own, are a part of what calls them once XLA has copied them for each call.
+    """
+    found = Counter(call[1] for call in _CALL.finditer(text) if 'inlineable = "false"' not in call[0])
+    return max(found.values(), default=0) < 2

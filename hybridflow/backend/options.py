@@ -87,7 +87,7 @@ CALL_OPTIONS: tuple[XlaOption, ...] = (
         test="tests/test_xla_options.py::test_functions_are_copied_per_call_only_when_they_are_optimised",
     ),
 )
-"""Options for programs that call functions which stay functions; `compile_with` passes them on."""
+"""Extra options for programs that call functions which stay functions, and no others more than once."""
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import jax
 
 from hybridflow.backend.collector import collector_paused
-from hybridflow.backend.fusion import NEVER_SPEC, call_with_false, needs_never, with_never
+from hybridflow.backend.fusion import NEVER_SPEC, call_with_false, inlines_nothing_often, needs_never, with_never
 from hybridflow.backend.host_calls import SESSION_SPEC, run_session, with_session
 from hybridflow.backend.jax_shim import bare_call, compile_with, direct_call, enable_x64, without_locations
 from hybridflow.backend.options import call_options, compiler_options
@@ -102,8 +102,7 @@ def compile_graph(
     donated = () if calls_host else tuple(donate)
     options = compiler_options(backend=backend)
     function = jax.jit(lowering, donate_argnums=donated, compiler_options=options)
-    extra = call_options(backend) if takes_false else {}
-    options |= extra
+    extra = call_options(backend) if takes_false else {}  # XLA has functions to keep only with the hidden input
     arguments: list[Any] = [
         jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
         for spec in concrete_specs(graph.input_specs, sizes)
@@ -122,14 +121,14 @@ def compile_graph(
             entry = "not stored: it is profiled"
         elif not calls_host:
             entry = entry_for(
-                graph, arguments, donate=donated, sizes=sizes, device=device, options=options,
+                graph, arguments, donate=donated, sizes=sizes, device=device, options={**options, **extra},
                 text=lambda: steps.lower().as_text(), note=note,
             )  # fmt: skip
         compiled = None if isinstance(entry, str) else steps.timed("load", lambda: entry.load(steps.lower))
         if compiled is not None:
             done = "loaded"
         else:
-            compiled = steps.timed("xla", lambda: compile_with(steps.lower(), extra))
+            compiled = steps.timed("xla", lambda: _compiled(steps.lower(), extra))
             done = entry if isinstance(entry, str) else entry.save(compiled, steps.lower().as_text, steps.seconds())
     call = direct_call(compiled)
     if takes_false:
@@ -143,6 +142,13 @@ def compile_graph(
         call, bare, compiled, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"], done, options, donated,
         namer,
     )  # fmt: skip
+
+
+def _compiled(lowered: Any, extra: Mapping[str, Any]) -> Any:
+    """Compile a lowering, with the extra options for calls if they are good for all of its calls."""
+    if not extra or not inlines_nothing_often(lowered.as_text()):
+        return lowered.compile()
+    return compile_with(lowered, extra)
 
 
 class _Steps:
