@@ -63,6 +63,7 @@ def test_draws_in_blocks_have_the_bits_of_one_draw(case: str, monkeypatch: pytes
     monkeypatch.setattr(blocks, "_MIDDLE", 8)
     monkeypatch.setattr(blocks, "_LARGE", 8)
     monkeypatch.setattr(blocks, "PART", 16)
+    monkeypatch.setattr(blocks, "_AHEAD", 2)
     name, inputs, attrs = DRAWS[case]
     arrays = [STATE, *[np.asarray(one) for one in inputs]]
     with np.errstate(all="ignore"):

@@ -9,6 +9,7 @@ it depends on its position, which comes with a generator's state (`threefry.posi
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any
@@ -22,6 +23,8 @@ from hybridflow.core.device import default_is_host
 from hybridflow.ops.threefry import STATE_WORDS, countable
 
 _SMALL, _MIDDLE, _LARGE = 1 << 9, 1 << 13, 1 << 17
+_AHEAD = 4
+"""How many blocks XLA may be computing, in threads of its own, when what the first of them gave is waited for."""
 PART = 1 << 18
 """How many elements what needs several passes takes at once."""
 _Array = np.ndarray[Any, Any]
@@ -73,19 +76,30 @@ def _run(
     call_of: Callable[[int], Callable[..., Any]], inputs: list[Callable[[int, int, int], _Array]], count: int
 ) -> Any:
     """Run compiled functions on every block of flat inputs and return the flat results."""
+    waiting: deque[tuple[int, int, Any]] = deque()
     result: Any = None
     with enable_x64():
         for start, end, size in _cut(count):
             arrays: list[Any] = [one(start, end, size) for one in inputs]
             if not default_is_host():
                 arrays = [jax.device_put(one, jax.devices("cpu")[0]) for one in arrays]
-            found = np.asarray(call_of(size)(*arrays))
+            made = call_of(size)(*arrays)
             if end == count and start == 0:
-                return found[:count].copy()
+                return np.asarray(made)[:count].copy()
             if result is None:
-                result = np.empty(count, found.dtype)
-            result[start:end] = found[: end - start]
+                result = np.empty(count, made.dtype)
+            waiting.append((start, end, made))
+            if len(waiting) > _AHEAD:
+                _take(waiting, result)
+        while waiting:
+            _take(waiting, result)
     return result
+
+
+def _take(waiting: deque[tuple[int, int, Any]], result: _Array) -> None:
+    """Put the block that was begun first into the result."""
+    start, end, made = waiting.popleft()
+    result[start:end] = np.asarray(made)[: end - start]
 
 
 def mapped(function: Callable[..., Any], *arrays: _Array, **attrs: Any) -> _Array:
