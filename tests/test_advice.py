@@ -288,6 +288,43 @@ def test_modes_that_are_read_from_outside():
     assert found.line == f"{__file__}:{fn.python_function.__code__.co_firstlineno + 2}"
 
 
+@pytest.mark.parametrize("holder", [[0], {"step": 0}, {"n": 0, "b": "c"}])
+def test_integers_in_what_is_read_from_outside(holder):
+    state = holder
+
+    @hf.compile
+    def fn(x):
+        return layer(x) * len(str(state))
+
+    def hold(value, number):
+        if isinstance(value, dict):
+            return {key: hold(one, number) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(hold(one, number) for one in value)
+        return value if isinstance(value, str) else number
+
+    for number in range(4):
+        state = hold(holder, number)
+        fn(X)
+    (found,) = fn.explain().advice
+    assert "state holds a Python integer, and 4 values of it made 4 traces" in found.text
+    assert found.line == f"{__file__}:{fn.python_function.__code__.co_firstlineno + 2}"
+
+
+def test_other_values_in_containers_are_no_integers():
+    state = ["mode 0"]
+
+    @hf.compile
+    def fn(x):
+        return layer(x) * len(state[0])
+
+    for number in range(5):
+        state = [f"mode {number}"] * (number + 1)
+        fn(X)
+    assert fn.trace_count == 5
+    assert fn.explain().advice == ()
+
+
 def test_open_sizes_are_no_retraces():
     compiled = hf.compile(layer)
     for size in range(2, 9):

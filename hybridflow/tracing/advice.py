@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+import jax
 
 from hybridflow.core.dims import evaluate
 from hybridflow.core.dtypes import complex128, float32, float64
@@ -85,12 +88,13 @@ def _on_retraces(records: Sequence[TraceRecord], reused: int) -> Iterator[Advice
         change, record = last[name]
         kind, traces, read = _kind(change), count + 1, _read_at(change.argument, record)
         # Calls that find the only trace of their arguments are not counted, so what is read from outside must say more.
-        least = RETRACES if kind == "integer" else MODES if read is None else 2 * MODES
-        if kind == "type" or traces < least or (kind != "integer" and reused >= traces):
+        counting = kind in ("integer", "holder")
+        least = RETRACES if counting else MODES if read is None else 2 * MODES
+        if kind == "type" or traces < least or (not counting and reused >= traces):
             continue
         said, hint = _WORDS[kind]
-        if kind == "integer" and read is not None:
-            hint = "Keep {0} in a hf.Variable, or pass it as a tensor, where no shape depends on it."
+        if counting and read is not None:
+            hint = "Keep it in a hf.Variable, or pass it as a tensor, where no shape depends on it."
         spent = sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms for one in records)
         yield Advice(
             "retrace",
@@ -105,6 +109,10 @@ _WORDS = {
     "integer": (
         "{0} is a Python integer, and {1} values of it",
         "Pass {0} as a tensor, hf.asarray({0}), where no shape depends on it.",
+    ),
+    "holder": (
+        "{0} holds a Python integer, and {1} values of it",
+        "Keep it in a hf.Variable, or pass it as a tensor, where no shape depends on it.",
     ),
     "float": (
         "the code needs the number that {0} is, and {1} values of it",
@@ -142,11 +150,24 @@ def _kind(change: Change) -> str:
         return "shape" if (one[1], one[2].count(",")) == (other[1], other[2].count(",")) else "type"
     if specs != (None, None) or before.startswith("Variable") or after.startswith("Variable"):
         return "type"
-    return "float" if before.startswith("float ") and after.startswith("float ") else "value"
+    if before.startswith("float ") and after.startswith("float "):
+        return "float"
+    return "holder" if _holds_int(before, after) else "value"
 
 
 def _is_int(text: str) -> bool:
     return re.fullmatch(r"(int )?-?\d+", text) is not None
+
+
+def _holds_int(before: str, after: str) -> bool:
+    """Whether two texts are of containers that differ in integers only."""
+    try:
+        values = ast.literal_eval(before), ast.literal_eval(after)
+    except (ValueError, SyntaxError):  # not of plain values, or cut short
+        return False
+    leaves, trees = zip(*map(jax.tree_util.tree_flatten, values), strict=True)
+    pairs = zip(*leaves, strict=False)
+    return trees[0] == trees[1] and all(type(a) is type(b) is int or a == b for a, b in pairs)
 
 
 def _read_at(name: str, record: TraceRecord) -> str | None:
