@@ -64,20 +64,21 @@ class Contributions(list[Any]):
 
 def reachable(targets: Iterable[Edge], intervals: Sequence[tuple[int, int]]) -> list[Node]:
     """Return the nodes, recorded in one of the intervals, that targets depend on, in recording order."""
-    seen: set[Node] = set()
+    seen: dict[Node, None] = {}
     stack = [node for node, _ in targets]
-    first, last = intervals[0] if len(intervals) == 1 else EVER
+    several = len(intervals) != 1
+    first, last = EVER if several else intervals[0]
     while stack:
         node = stack.pop()
         if node in seen or not first < node.sequence < last:
             continue
-        if len(intervals) != 1 and not any(a < node.sequence < b for a, b in intervals):
+        if several and not any(a < node.sequence < b for a, b in intervals):
             continue
-        seen.add(node)
+        seen[node] = None
         for edge in node.inputs:
             if edge is not None:
                 stack.append(edge[0])  # noqa: PERF401 (a comprehension is a call, and most nodes have one input)
-    return sorted(seen, key=attrgetter("sequence"))
+    return sorted(reversed(seen), key=attrgetter("sequence"))  # of what is nearly in order already
 
 
 def connected(nodes: Iterable[Node], sources: Iterable[Edge]) -> dict[Node, Wanted]:

@@ -14,8 +14,11 @@ from hybridflow.core.op import Each, Stops
 
 Wanted = tuple[bool, ...]
 _ndarray = np.ndarray
-_ONLY: Wanted = (True,)
 _NONE: Wanted = ()
+_ONLY: Wanted = (True,)
+_LEFT: Wanted = (True, False)
+_RIGHT: Wanted = (False, True)
+_BOTH: Wanted = (True, True)
 
 
 def wanted_inputs(nodes: Sequence[Node], sources: set[Node]) -> dict[Node, Wanted] | None:
@@ -27,22 +30,26 @@ def wanted_inputs(nodes: Sequence[Node], sources: set[Node]) -> dict[Node, Wante
     order: dict[Node, Wanted] = {}
     for node in nodes:
         inputs = node.inputs
-        wanted = _NONE
-        if len(inputs) == 1:
+        count = len(inputs)
+        if count == 1:
             edge = inputs[0]
-            if edge is not None and edge[0] in found:
-                wanted = _ONLY
-        elif len(inputs) == 2:
+            wanted = _ONLY if edge is not None and edge[0] in found else _NONE
+        elif count == 2:
             a, b = inputs
-            wanted = (a is not None and a[0] in found, b is not None and b[0] in found)
-        elif inputs:
+            if a is not None and a[0] in found:
+                wanted = _BOTH if b is not None and b[0] in found else _LEFT
+            else:
+                wanted = _RIGHT if b is not None and b[0] in found else _NONE
+        else:
             wanted = tuple([edge is not None and edge[0] in found for edge in inputs])
-        if True in wanted and not node.op.plain:
+            if True not in wanted:
+                wanted = _NONE
+        if wanted is not _NONE and not node.op.plain:
             if type(node.op.vjp) is Stops:
                 wanted = _NONE
             elif "tensor_rule" in node.op.traits:
                 return None
-        if True in wanted:
+        if wanted is not _NONE:
             found.add(node)
             order[node] = wanted
         elif node in sources:

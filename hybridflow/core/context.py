@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from hybridflow.backend.host import runner, runner_now
 from hybridflow.core.node import FOREVER, Edge, next_sequence
 from hybridflow.core.observer import binder_now
 from hybridflow.core.profiling import PROFILER
@@ -88,9 +89,10 @@ class Context:
         autocast: what casts the operands of operations, or None.
         indirect: whether an operation is more than its kernel: it is traced, or its operands are cast.
         epoch: a number of its own; a Variable read in another epoch is watched by other tapes.
+        run: the thread's runner of kernels, as `RUNNER` names it: what is recorded need not look it up.
     """
 
-    __slots__ = ("autocast", "binder", "device", "epoch", "grad", "indirect", "start", "tapes", "tracer")
+    __slots__ = ("autocast", "binder", "device", "epoch", "grad", "indirect", "run", "start", "tapes", "tracer")
 
     def __init__(
         self,
@@ -111,6 +113,7 @@ class Context:
         self.autocast = autocast
         self.indirect = self.binder is not None or autocast is not None
         self.epoch = next_sequence()
+        self.run = runner_now() or runner()
 
     def plain(self) -> bool:
         """Whether this says nothing that None would not."""

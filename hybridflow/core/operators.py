@@ -70,8 +70,8 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
         not recorded, where its gradient's rule does not save it.
         """
         left, right = [
-            None if kept is not None and kept[place] else (x.shape, x.dtype, None) if x.ndim else _NUMBER
-            for x, kept, place in ((a, for_b, 1), (b, for_a, 2))
+            None if kept is not None and kept[index] else (x.shape, x.dtype, None) if x.ndim else _NUMBER
+            for x, kept, index in ((a, for_b, 1), (b, for_a, 2))
         ]
         return (
             a.shape, b.shape, a.dtype, kernel if a.size < LARGE else large_kernel, y.shape, ((y.shape, y.dtype),),
@@ -102,26 +102,24 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
             usual = dtype
         edge_a = self._edge
         edge_b = other._edge
+        start = FOREVER if context is None else context.start
         lasting = False
-        if edge_a is not None or edge_b is not None:
-            start = FOREVER if context is None else context.start
-            if edge_a is not None:
-                stamp = edge_a[0].stamp
-                if stamp < start:
-                    edge_a = None
-                elif stamp is FOREVER:
-                    lasting = passes
-            if edge_b is not None:
-                stamp = edge_b[0].stamp
-                if stamp < start:
-                    edge_b = None
-                elif stamp is FOREVER:
-                    lasting = passes
-            if context is None and not passes:
-                edge_a = edge_b = None
-        if edge_a is None and edge_b is None:
+        if edge_a is not None:
+            stamp = edge_a[0].stamp
+            if stamp < start:
+                edge_a = None
+            elif stamp is FOREVER:
+                lasting = passes
+        if edge_b is not None:
+            stamp = edge_b[0].stamp
+            if stamp < start:
+                edge_b = None
+            elif stamp is FOREVER:
+                lasting = passes
+        run = (runner_now() or runner()) if context is None else context.run
+        if (edge_a is None and edge_b is None) or (context is None and not passes):
             try:
-                y = (runner_now() or runner())(kernel if a.size < LARGE else large_kernel, a, b)
+                y = run(kernel if a.size < LARGE else large_kernel, a, b)
             except (ValueError, RuntimeError):
                 return public(self, other)  # which finds the words for what is wrong
             result = _new(Tensor)
@@ -130,16 +128,15 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
             result._edge = None
             return result
         shape_a, shape_b, dtype_before, chosen, shape, outputs, specs_a, specs_b = usual_call
-        usually = dtype is dtype_before and a.shape == shape_a and b.shape == shape_b
         try:
-            y = (runner_now() or runner())(
-                chosen if usually else kernel if a.size < LARGE else large_kernel, a, b
-            )
+            if dtype is dtype_before and a.shape == shape_a and b.shape == shape_b:
+                y = run(chosen, a, b)
+            else:
+                y = run(kernel if a.size < LARGE else large_kernel, a, b)
+                usual_call = call_like(a, b, y)
+                _, _, _, _, shape, outputs, specs_a, specs_b = usual_call
         except (ValueError, RuntimeError):
             return public(self, other)
-        if not usually:
-            usual_call = call_like(a, b, y)
-            shape_a, shape_b, dtype_before, chosen, shape, outputs, specs_a, specs_b = usual_call
         if not shape:
             y = np.asarray(y)  # it came as a scalar
         node = Node()
@@ -162,9 +159,9 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
             keep_y, keep_a, keep_b = kept
             node.saved = (y if keep_y else None, a if keep_a else None, b if keep_b else None)
         frame = _getframe(1)
-        code, offset = usual_place
-        if frame.f_code is code and not OPEN_SCOPES:
-            node.where = usual_place if frame.f_lasti == offset else (code, frame.f_lasti)
+        place = usual_place
+        if frame.f_code is place[0] and not OPEN_SCOPES:
+            node.where = place if frame.f_lasti == place[1] else (place[0], frame.f_lasti)
         else:
             node.where = where = user_place(2)
             if where is not None and where[0] is frame.f_code and len(where) == 2:
@@ -219,13 +216,14 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:  # noqa:
                 return public(x)
             usual = dtype
         edge = x._edge
+        run = (runner_now() or runner()) if context is None else context.run
         if (
             edge is None
             or (stamp := edge[0].stamp) < (FOREVER if context is None else context.start)
             or (context is None and not passes)
         ):
             try:
-                y = (runner_now() or runner())(kernel if value.size < LARGE else large_kernel, value)
+                y = run(kernel if value.size < LARGE else large_kernel, value)
             except (ValueError, RuntimeError):
                 return public(x)
             result = _new(Tensor)
@@ -234,16 +232,16 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:  # noqa:
             result._edge = None
             return result
         shape, dtype_before, chosen, outputs = usual_call
-        usually = dtype is dtype_before and value.shape == shape
         try:
-            y = (runner_now() or runner())(
-                chosen if usually else kernel if value.size < LARGE else large_kernel, value
-            )
+            if dtype is dtype_before and value.shape == shape:
+                y = run(chosen, value)
+            else:
+                chosen = kernel if value.size < LARGE else large_kernel
+                y = run(chosen, value)
+                shape, outputs = value.shape, ((y.shape, y.dtype),)
+                usual_call = shape, dtype, chosen, outputs
         except (ValueError, RuntimeError):
             return public(x)
-        if not usually:
-            shape, outputs = value.shape, ((y.shape, y.dtype),)
-            usual_call = shape, dtype, kernel if value.size < LARGE else large_kernel, outputs
         if not shape:
             y = np.asarray(y)  # it came as a scalar
         node = Node()
@@ -252,9 +250,9 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:  # noqa:
         node.attrs = _NO_ATTRS
         node.outputs = outputs
         frame = _getframe(1)
-        code, offset = usual_place
-        if frame.f_code is code and not OPEN_SCOPES:
-            node.where = usual_place if frame.f_lasti == offset else (code, frame.f_lasti)
+        place = usual_place
+        if frame.f_code is place[0] and not OPEN_SCOPES:
+            node.where = place if frame.f_lasti == place[1] else (place[0], frame.f_lasti)
         else:
             node.where = where = user_place(2)
             if where is not None and where[0] is frame.f_code and len(where) == 2:
