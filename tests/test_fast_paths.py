@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ import hybridflow as hf
 from hybridflow.autodiff import backprop, host_walk, quick, tape
 from hybridflow.autodiff.namespaces import HOST
 from hybridflow.backend.host import RUNNER
+from hybridflow.core import operators
 from hybridflow.core.op import REGISTRY, Sample, _looked_at  # pyright: ignore[reportPrivateUsage]
 from hybridflow.ops.host_rows import BLOCK, in_blocks
 from hybridflow.testing.checks import samples_of
@@ -164,6 +166,70 @@ def test_a_tensor_watched_late_counts_from_then_on(monkeypatch: pytest.MonkeyPat
             tape.watch(x)
             z = y * x
     assert np.allclose(tape.gradient(z, x).numpy(), (x * x).numpy())
+
+
+# -- what an operator records ---------------------------------------------------------------------------------------
+
+OPERATORS: list[tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = [
+    (lambda a, b: a + b, hf.add), (lambda a, b: a - b, hf.subtract), (lambda a, b: a * b, hf.multiply),
+    (lambda a, b: a / b, hf.divide), (lambda a, b: a @ b, hf.matmul), (lambda a, b: a > b, hf.greater),
+]  # fmt: skip
+SHAPES = [((3, 3), (3, 3)), ((3, 3), (3,)), ((3,), (3, 3)), ((), (3, 3)), ((3, 3), ()), ((), ()), ((3, 3), (3, 3))]
+
+
+def recorded(y: Any) -> Any:
+    """Return what the node of a result says, apart from when and where it was recorded."""
+    node = y._edge[0]
+    specs = node.input_specs if node.input_specs is not None else [None] * len(node.inputs)
+    told = [None if one is None else (*one[:2], np.asarray(one[2]).tolist()) for one in specs]
+    return node.op, node.inputs, node.specs, [None if one is None else id(one) for one in node.saved[1:]], told
+
+
+def disagreements() -> list[Any]:
+    """Return the calls whose record is not the general way's, each call coming after one of another shape or dtype."""
+    found: list[Any] = []
+    for watched in ("a", "b", "ab"):
+        for (short, public), dtype, (left, right) in itertools.product(OPERATORS, ("float32", "float64"), SHAPES):
+            a, b = [hf.asarray(np.full(shape, 2.0, dtype)) for shape in (left, right)]
+            with hf.GradientTape() as tape:
+                tape.watch([tensor for name, tensor in (("a", a), ("b", b)) if name in watched])
+                try:
+                    expected = public(a, b)
+                except ValueError:
+                    continue
+                y = short(a, b)
+            if recorded(y) != recorded(expected) or type(y._value) is not np.ndarray:
+                found.append((public, left, right, dtype, watched))
+    return found
+
+
+def test_an_operator_records_what_the_general_way_does():
+    assert not disagreements()
+
+
+def test_a_planted_fault_of_what_calls_share_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(operators, "_NUMBER", None)  # what is saved counts as a number too
+    assert disagreements()
+
+
+def test_an_operator_knows_where_it_was_called():
+    x, y = arrays((3,), (3,))
+
+    def elsewhere() -> Any:
+        return x + hf.tanh(y)
+
+    first: int = elsewhere.__code__.co_firstlineno
+    with hf.GradientTape() as tape:
+        tape.watch([x, y])
+        for _ in range(3):
+            found = [
+                x + y,
+                x + y, hf.tanh(x),
+                hf.tanh(x),
+                elsewhere(),
+            ]  # fmt: skip
+            lines = [int(one._edge[0].location.rpartition(":")[2]) - first for one in found]
+            assert lines == [8, 9, 9, 10, 1]
 
 
 # -- runners of threads ---------------------------------------------------------------------------------------------
