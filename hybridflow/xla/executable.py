@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import jax
@@ -37,7 +38,8 @@ class Executable:
         call: takes raw arrays, returns a list or tuple of `jax.Array`.
         bare: the same for a list of `jax.Array` that are known to have the shapes and dtypes of the graph's inputs: it
             asks nothing, and costs less; None if there is no such way here.
-        compiled: jax's object, for its texts and analyses.
+        shown: returns jax's object, for its texts and analyses; what was loaded may be without those, and is loaded
+            whole then.
         lower: returns jax's lowering, for its text; it is made anew if the executable was loaded from the store.
         lower_ms: jax tracing and lowering to StableHLO, milliseconds.
         xla_ms: XLA's compilation, milliseconds; 0 if it was loaded.
@@ -50,7 +52,7 @@ class Executable:
 
     call: Callable[..., Any]
     bare: Callable[[list[Any]], Sequence[Any]] | None
-    compiled: Any
+    shown: Callable[[], Any]
     lower: Callable[[], Any]
     lower_ms: float
     xla_ms: float
@@ -59,6 +61,11 @@ class Executable:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     donated: tuple[int, ...] = ()
     namer: Namer = field(default_factory=Namer)
+
+    @property
+    def compiled(self) -> Any:
+        """The object of jax, for its texts and analyses."""
+        return self.shown()
 
     def fusions(self) -> dict[str, tuple[Node, ...]]:
         """Return the kernels that compute several instructions, by name, with the graph's nodes in each."""
@@ -124,12 +131,13 @@ def compile_graph(
                 graph, arguments, donate=donated, sizes=sizes, device=device, options={**options, **extra},
                 text=lambda: steps.lower().as_text(), note=note,
             )  # fmt: skip
-        compiled = None if isinstance(entry, str) else steps.timed("load", lambda: entry.load(steps.lower))
-        if compiled is not None:
-            done = "loaded"
+        loaded = None if isinstance(entry, str) else steps.timed("load", lambda: entry.load(steps.lower))
+        if loaded is not None:
+            compiled, done = loaded.program, "loaded"
         else:
             compiled = steps.timed("xla", lambda: _compiled(steps.lower(), extra))
             done = entry if isinstance(entry, str) else entry.save(compiled, steps.lower().as_text, steps.seconds())
+    whole = loaded is None or loaded.whole
     call = direct_call(compiled)
     if takes_false:
         call = call_with_false(call, device)
@@ -138,8 +146,9 @@ def compile_graph(
     bare = None if takes_false or calls_host else bare_call(compiled, call)
     if calls_host:
         call = _session_call(call)
+    shown = (lambda: compiled) if whole else cache(lambda: _whole(entry, steps))
     return Executable(
-        call, bare, compiled, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"], done, options, donated,
+        call, bare, shown, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"], done, options, donated,
         namer,
     )  # fmt: skip
 
@@ -186,6 +195,13 @@ class _Steps:
     def seconds(self) -> float:
         """Return how long it took, in seconds."""
         return sum(self.ms.values()) / 1e3
+
+
+def _whole(entry: Entry | str, steps: _Steps) -> Any:
+    """Return an executable that can show its program: from the store, or compiled once more if it is gone there."""
+    with steps.context():
+        found = None if isinstance(entry, str) else entry.load_whole(steps.lower)
+        return steps.lower().compile() if found is None else found
 
 
 def _session_call(compiled: Any) -> Callable[..., Any]:

@@ -36,6 +36,7 @@ class Head(NamedTuple):
         platform, device: where it runs.
         wide: whether jax kept 64-bit dtypes.
         inputs, outputs: how many arrays it takes and returns.
+        whole: whether it can show its program; if not, the file of the same name behind `directory.WHOLE` can.
     """
 
     calls: bool
@@ -44,6 +45,19 @@ class Head(NamedTuple):
     wide: bool
     inputs: int
     outputs: int
+    whole: bool = True
+
+
+class Loaded(NamedTuple):
+    """What came of a file.
+
+    Attributes:
+        program: jax's object.
+        whole: as in `Head`.
+    """
+
+    program: Any
+    whole: bool
 
 
 def with_head(head: Head, saved: bytes) -> bytes:
@@ -61,7 +75,7 @@ class _Loading:
     """An executable that a thread is loading."""
 
     def __init__(self, directory: Directory, name: str) -> None:
-        self.found: Any = None
+        self.found: Loaded | None = None
         self.thread = threading.Thread(target=self._load, args=(directory, name), name="hybridflow store")
         self.thread.start()
 
@@ -74,7 +88,8 @@ class _Loading:
                 if not head.calls:
                     device = next(one for one in jax.local_devices(backend=head.platform) if one.id == head.device)
                     with enable_x64(head.wide):
-                        self.found = load_executable(saved, head.inputs, head.outputs, device)
+                        program = load_executable(saved, head.inputs, head.outputs, device)
+                        self.found = Loaded(program, head.whole)
 
 
 _LOADING: dict[str, _Loading] = {}
@@ -104,7 +119,7 @@ def begin(function: Callable[..., Any], signature: dict[str, str]) -> str | None
     return note
 
 
-def taken(name: str) -> Any:
+def taken(name: str) -> Loaded | None:
     """Return the executable of a key if it was loaded ahead, waiting for it, else None."""
     loading = _LOADING.pop(name, None)
     if loading is None:
