@@ -152,6 +152,31 @@ def test_a_training_step_of_plain_operations_is_a_model_too():
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+def test_training_steps_that_keep_what_gradients_read_are_models_too():
+    table, inner, out = weights(7, 8), weights(8, 24), weights(8, 8)
+
+    @hf.compile
+    def step(ids: Any) -> Any:
+        with hf.GradientTape() as tape:
+            x = hf.nn.embedding(ids, table)
+            parts = hf.split(hf.nn.layer_norm(x) @ inner, 3, axis=-1)
+            q, k, v = [hf.permute_dims(hf.reshape(one, (2, 5, 2, 4)), (0, 2, 1, 3)) for one in parts]
+            y = hf.nn.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + hf.nn.gelu(hf.reshape(hf.permute_dims(y, (0, 2, 1, 3)), (2, 5, 8)) @ out)
+            logits = hf.nn.rms_norm(x) @ hf.matrix_transpose(table)
+            loss = hf.mean(hf.nn.softmax_cross_entropy(logits, ids))
+        for one, gradient in zip((table, inner, out), tape.gradient(loss, (table, inner, out)), strict=True):
+            one.assign_sub(0.1 * gradient)
+        return loss
+
+    ids = np.asarray([[0, 3, 6, 2, 2], [5, 5, 1, 4, 0]], np.int32)
+    model = exported(step, hf.asarray(ids))
+    found = run_model(model, [ids])
+    loss = step(hf.asarray(ids))
+    for a, b in zip(found[:4], (loss, table, inner, out), strict=True):  # then whether the ids are in range
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-4, atol=1e-6)
+
+
 # -- control flow and open sizes --------------------------------------------------------------------------------------
 
 

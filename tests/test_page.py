@@ -32,6 +32,9 @@ def test_rows_say_what_records_say():
     assert '| Krizhevsky, "Convolutional deep belief networks on CIFAR-10", 2010. |' in row("hf.nn.relu6")
     assert "| bool, int, uint | none: integers and bools have no gradient |" in row("hf.bitwise_and")
     assert "| rule; keeps result |" in row("hf.exp")
+    assert "| `Exp` |" in row("hf.exp")
+    assert "| several |" in row("hf.nn.layer_norm")
+    assert f"| none: {REGISTRY['inv'].onnx.why} |" in row("hf.linalg.inv")
     assert "shape=(), dtype=hf.float32, mean=0.0, std=1.0" in row("hf.random.normal")
     silent = [name for name, op in REGISTRY.items() if isinstance(op.vjp, No) and not op.vjp.why]
     assert not silent

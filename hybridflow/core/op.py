@@ -226,7 +226,8 @@ class Op:
         ulp: the error bound of one element, in units in the last place of the result's dtype.
         public: the function users call.
         onnx: the ONNX operator that does the same; or ``(o, *inputs, **attrs)`` that writes it with several, where `o`
-            has ONNX's operators as methods (floats of low precision arrive in float32); or `No`.
+            has ONNX's operators as methods (floats of low precision arrive in float32); or `No`. One that takes
+            ``residuals=`` writes the hidden outputs too when it is True.
     """
 
     name: str

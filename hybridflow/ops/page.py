@@ -45,6 +45,7 @@ records.
 - **Autocast**: under `hf.autocast(dtype)` an operation takes its operands of float16, bfloat16 and float32 in that
   dtype (`low`), in `float32`, or, where nothing is said, as they are: in the widest of them if they differ.
 - **FLOPs** are counted for inputs of the sizes shown.
+- **ONNX** is the operator that an exported graph has for it, or that there are `several`, or why there is `none`.
 """
 
 
@@ -125,6 +126,12 @@ def _gradient(op: Op) -> str:
 
 def _autocast(op: Op) -> str:
     return "low" if op.has("low_precision") else "float32" if op.has("full_precision") else ""
+
+
+def _onnx(op: Op) -> str:
+    if isinstance(op.onnx, No):
+        return f"none: {op.onnx.why}"
+    return f"`{op.onnx}`" if isinstance(op.onnx, str) else "several"
 
 
 def _traced(op: Op, *, symbolic: bool) -> Node | None:
@@ -246,6 +253,7 @@ def _op_row(path: str, function: Callable[..., Any], op: Op) -> str:
         _autocast(op),
         _kink(function),
         _flops(op),
+        _onnx(op),
         _section(function, "Reference"),
     )
 
@@ -260,7 +268,7 @@ def _families(paths: dict[str, tuple[str, Callable[..., Any]]]) -> Iterator[str]
         ]
         if rows:
             columns = ("Operation", "What it does", "Dtypes", "Gradient", "Autocast", "Where it has no derivative",
-                       "FLOPs", "Reference")  # fmt: skip
+                       "FLOPs", "ONNX", "Reference")  # fmt: skip
             yield f"## {family}\n\n{_table(columns, rows)}\n"
 
 
@@ -280,11 +288,11 @@ def _inner(paths: dict[str, tuple[str, Callable[..., Any]]]) -> str:
     """Return the table of operations without a public name of their own."""
     public = {id(getattr(function, "op", None)) for _, function in paths.values()}
     rows = [
-        _row(f"`{name}`", _summary(op.public) if op.public is not None else "", _gradient(op))
+        _row(f"`{name}`", _summary(op.public) if op.public is not None else "", _gradient(op), _onnx(op))
         for name, op in sorted(REGISTRY.items())
         if id(op) not in public
     ]
-    columns = ("Operation", "What it does", "Gradient")
+    columns = ("Operation", "What it does", "Gradient", "ONNX")
     about = "Public functions, gradient rules and traces make these."
     return f"## Inner operations\n\n{about}\n\n{_table(columns, rows)}\n"
 

@@ -126,6 +126,11 @@ def _onnx_order(o: Any, x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
     return o.GatherElements(x, order, axis=axis), order
 
 
+def _sort_onnx(o: Any, x: Any, *, axis: int, descending: bool, residuals: bool = False) -> Any:
+    found = _onnx_order(o, x, axis, descending)
+    return found if residuals else found[0]
+
+
 @op(
     kernel=_sort_kernel,
     lower=_sort_lower,
@@ -135,7 +140,7 @@ def _onnx_order(o: Any, x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
     flops=_sort_flops,
     samples=_order_samples,
     ulp=0,
-    onnx=lambda o, x, *, axis, descending: _onnx_order(o, x, axis, descending)[0],
+    onnx=_sort_onnx,
 )
 def sort(x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """Sort the elements along an axis; each gets the gradient of the place to which it goes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, cast
 
 import numpy as np
@@ -171,11 +172,15 @@ class Writer:
             raise NoCounterpartError(column.why)
         if any(kind_of(dtype) == "complex" for dtype in [*[x.dtype for x in xs], *[s.dtype for s in specs]]):
             raise NoCounterpartError("its operators take no complex numbers")
+        kept: dict[str, Any] = {}
         if attrs.get("residuals"):
-            if node.op.saves.expose is None:
+            if node.op.saves.expose is not None:
+                attrs = node.op.saves.expose(attrs)
+            elif isinstance(column, str) or "residuals" not in signature(column).parameters:
                 raise NoCounterpartError("what it keeps for a gradient has no counterpart")
-            attrs = node.op.saves.expose(attrs)
-        attrs = {name: value for name, value in attrs.items() if name != "residuals"}
+            else:
+                kept = {"residuals": True}
+        attrs = {**{name: value for name, value in attrs.items() if name != "residuals"}, **kept}
         if isinstance(column, str):
             found = self.operators.emit(column, *xs)
         else:

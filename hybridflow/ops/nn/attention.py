@@ -30,7 +30,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.matmul import matmul
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
-from hybridflow.ops.onnx import GRADIENT, in_range
+from hybridflow.ops.onnx import in_range
 from hybridflow.ops.shape import broadcast_to
 from hybridflow.ops.summation import add_up
 
@@ -279,6 +279,26 @@ def _softmax_flops(y: Any, query: TensorSpec, key: TensorSpec, *rest: TensorSpec
     return 5 * _scores(query, key)
 
 
+def _onnx_scores(o: Any, query: Any, key: Any, mask: tuple[Any, ...], is_causal: bool, scale: float) -> Any:
+    ndim = query.ndim
+    turned = o.Transpose(key, perm=[*range(ndim - 2), ndim - 1, ndim - 2])
+    scores = o.MatMul(query * scale, turned)
+    if mask:
+        scores = o.Where(mask[0], scores, -np.inf) if mask[0].dtype == bool_ else scores + mask[0]
+    if is_causal:
+        rows, columns = in_range(o, 0, query.shape[-2]), in_range(o, 0, key.shape[-2])
+        scores = o.Where(o.GreaterOrEqual(o.Unsqueeze(rows, o.ints([1])), columns), scores, -np.inf)
+    return scores
+
+
+def _probabilities_onnx(
+    o: Any, query: Any, key: Any, log_sum: Any, *mask: Any, is_causal: bool, scale: float, has_mask: bool
+) -> Any:
+    del has_mask
+    scores = _onnx_scores(o, query, key, mask, is_causal, scale)
+    return o.Exp(scores - o.Unsqueeze(log_sum, o.ints([-1])))
+
+
 def _probabilities_samples(rng: np.random.Generator) -> Any:
     q, k, sums = normals(rng, 2, 4, 3), normals(rng, 2, 5, 3), normals(rng, 2, 4) + 2
     plain = {"is_causal": False, "scale": 0.5, "has_mask": False}
@@ -304,7 +324,7 @@ def _probabilities_samples(rng: np.random.Generator) -> Any:
     samples=_probabilities_samples,
     traits=("inner",),
     ulp=64,
-    onnx=GRADIENT,
+    onnx=_probabilities_onnx,
 )
 def attention_probabilities(
     query: TensorLike,
@@ -353,20 +373,25 @@ def _samples(rng: np.random.Generator) -> Any:
 
 
 def _onnx(
-    o: Any, query: Any, key: Any, value: Any, *mask: Any, is_causal: bool, scale: float, has_mask: bool
+    o: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    *mask: Any,
+    is_causal: bool,
+    scale: float,
+    has_mask: bool,
+    residuals: bool = False,
 ) -> Any:
-    ndim = query.ndim
-    turned = o.Transpose(key, perm=[*range(ndim - 2), ndim - 1, ndim - 2])
-    scores = o.MatMul(query * scale, turned)
-    if has_mask:
-        scores = o.Where(mask[0], scores, -np.inf) if mask[0].dtype == bool_ else scores + mask[0]
-    if is_causal:
-        rows, columns = in_range(o, 0, query.shape[-2]), in_range(o, 0, key.shape[-2])
-        scores = o.Where(o.GreaterOrEqual(o.Unsqueeze(rows, o.ints([1])), columns), scores, -np.inf)
+    scores = _onnx_scores(o, query, key, mask, is_causal, scale)
     p = o.Softmax(scores, axis=-1)
     if has_mask:  # a row without anything to look at
         p = o.Where(o.Equal(o.ReduceMax(scores, o.ints([-1]), keepdims=1), -np.inf), 0, p)
-    return o.MatMul(p, value)
+    y = o.MatMul(p, value)
+    if not residuals:
+        return y
+    log_sum = o.ReduceLogSumExp(scores, o.ints([-1]), keepdims=0)
+    return y, o.Where(o.Equal(log_sum, -np.inf), np.inf, log_sum) if has_mask else log_sum
 
 
 @op(

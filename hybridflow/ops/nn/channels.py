@@ -408,14 +408,24 @@ def _group_samples(rng: np.random.Generator) -> Any:
 
 
 def _group_norm_onnx(
-    o: Any, x: Any, *parameters: Any, groups: int, epsilon: float, has_scale: bool, has_shift: bool
+    o: Any,
+    x: Any,
+    *parameters: Any,
+    groups: int,
+    epsilon: float,
+    has_scale: bool,
+    has_shift: bool,
+    residuals: bool = False,
 ) -> Any:
     shape = _aligned(x.shape, 1)
     rows = o.reshape(x, _in_groups(x.shape, groups))
-    away = rows - mean_over(o, rows, (2,))
-    y = o.reshape(away / o.Sqrt(mean_over(o, away * away, (2,)) + epsilon), x.shape)
+    mean = mean_over(o, rows, (2,))
+    away = rows - mean
+    rstd = 1 / o.Sqrt(mean_over(o, away * away, (2,)) + epsilon)
+    y = o.reshape(away * rstd, x.shape)
     y = y * o.reshape(parameters[0], shape) if has_scale else y
-    return y + o.reshape(parameters[-1], shape) if has_shift else y
+    y = y + o.reshape(parameters[-1], shape) if has_shift else y
+    return (y, mean, rstd) if residuals else y
 
 
 @op(

@@ -137,10 +137,11 @@ def _integer_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng), integers(rng, 0, 4)), error=ShapeError, text="last axis of classes")
 
 
-def _integer_onnx(o: Any, logits: Any, labels: Any) -> Any:
+def _integer_onnx(o: Any, logits: Any, labels: Any, *, residuals: bool = False) -> Any:
     places = o.Unsqueeze(o.cast(labels, np.int64), o.ints([-1]))
     picked = o.GatherElements(o.LogSoftmax(logits, axis=-1), places, axis=logits.ndim - 1)
-    return -o.Squeeze(picked, o.ints([-1]))
+    y = -o.Squeeze(picked, o.ints([-1]))
+    return (y, o.ReduceLogSumExp(logits, o.ints([-1]), keepdims=0)) if residuals else y
 
 
 @op(
@@ -213,9 +214,10 @@ def _dense_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng), normals(rng)), error=ShapeError, text="last axis of classes")
 
 
-def _dense_onnx(o: Any, logits: Any, labels: Any) -> Any:
+def _dense_onnx(o: Any, logits: Any, labels: Any, *, residuals: bool = False) -> Any:
     terms = o.Where(o.Equal(labels, 0), 0, labels * o.LogSoftmax(logits, axis=-1))
-    return -o.ReduceSum(terms, o.ints([-1]), keepdims=0)
+    y = -o.ReduceSum(terms, o.ints([-1]), keepdims=0)
+    return (y, o.ReduceLogSumExp(logits, o.ints([-1]), keepdims=0)) if residuals else y
 
 
 @op(

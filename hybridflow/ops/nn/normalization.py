@@ -232,14 +232,25 @@ def _layer_norm_samples(rng: np.random.Generator) -> Any:
 
 
 def _layer_norm_onnx(
-    o: Any, x: Any, *parameters: Any, axis: tuple[int, ...], epsilon: float, has_scale: bool, has_shift: bool
+    o: Any,
+    x: Any,
+    *parameters: Any,
+    axis: tuple[int, ...],
+    epsilon: float,
+    has_scale: bool,
+    has_shift: bool,
+    residuals: bool = False,
 ) -> Any:
-    if x.dtype == float32 and axis == tuple(range(x.ndim - len(axis), x.ndim)) and axis and has_scale:
+    last = axis == tuple(range(x.ndim - len(axis), x.ndim))
+    if x.dtype == float32 and last and axis and has_scale and not residuals:
         return o.LayerNormalization(x, *parameters, axis=axis[0], epsilon=epsilon)
-    away = x - mean_over(o, x, axis)
-    y = away / o.Sqrt(mean_over(o, away * away, axis) + epsilon)
+    mean = mean_over(o, x, axis)
+    away = x - mean
+    rstd = 1 / o.Sqrt(mean_over(o, away * away, axis) + epsilon)
+    y = away * rstd
     y = y * o.reshape(parameters[0], _aligned(x.shape, axis)) if has_scale else y
-    return y + o.reshape(parameters[-1], _aligned(x.shape, axis)) if has_shift else y
+    y = y + o.reshape(parameters[-1], _aligned(x.shape, axis)) if has_shift else y
+    return (y, mean, rstd) if residuals else y
 
 
 @op(
@@ -342,9 +353,13 @@ def _rms_norm_vjp(F: Any, g: Any, y: Any, x: Any, *scale: Any, axis: tuple[int, 
     return of_x, lambda: narrow(F, F.sum(g * normed, axis=others, keepdims=False), dtype)
 
 
-def _rms_norm_onnx(o: Any, x: Any, *scale: Any, axis: tuple[int, ...], epsilon: float) -> Any:
-    y = x / o.Sqrt(mean_over(o, x * x, axis) + epsilon)
-    return y * o.reshape(scale[0], _aligned(x.shape, axis)) if scale else y
+def _rms_norm_onnx(
+    o: Any, x: Any, *scale: Any, axis: tuple[int, ...], epsilon: float, residuals: bool = False
+) -> Any:
+    rstd = 1 / o.Sqrt(mean_over(o, x * x, axis) + epsilon)
+    y = x * rstd
+    y = y * o.reshape(scale[0], _aligned(x.shape, axis)) if scale else y
+    return (y, rstd) if residuals else y
 
 
 @op(
@@ -430,9 +445,9 @@ def _l2_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3, 4),), {"axis": 2}, error=ShapeError, text="axis 2 is out of range")
 
 
-def _l2_onnx(o: Any, x: Any, *, axis: tuple[int, ...], epsilon: float) -> Any:
-    norm = o.ReduceL2(x, o.ints(axis), keepdims=1) if axis else o.Abs(x)
-    return x / o.Max(norm, epsilon)
+def _l2_onnx(o: Any, x: Any, *, axis: tuple[int, ...], epsilon: float, residuals: bool = False) -> Any:
+    norm = o.Max(o.ReduceL2(x, o.ints(axis), keepdims=1) if axis else o.Abs(x), epsilon)
+    return (x / norm, norm) if residuals else x / norm
 
 
 @op(

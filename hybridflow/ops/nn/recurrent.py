@@ -156,10 +156,13 @@ def _samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 3, 8), normals(rng)), error=ShapeError, text="gates must have the state's shape")
 
 
-def _onnx(o: Any, gates: Any, c: Any) -> Any:
+def _onnx(o: Any, gates: Any, c: Any, *, residuals: bool = False) -> Any:
     i, f, cell, out = o.Split(gates, axis=-1, num_outputs=4, outputs=4)
-    new = o.Sigmoid(f) * c + o.Sigmoid(i) * o.Tanh(cell)
-    return o.Sigmoid(out) * o.Tanh(new), new
+    i, f, cell, out = o.Sigmoid(i), o.Sigmoid(f), o.Tanh(cell), o.Sigmoid(out)
+    new = f * c + i * cell
+    bent = o.Tanh(new)
+    h = out * bent
+    return (h, new, o.Concat(i, f, cell, out, axis=-1), bent) if residuals else (h, new)
 
 
 @op(
