@@ -71,6 +71,34 @@ def test_draws_in_blocks_have_the_bits_of_one_draw(case: str, monkeypatch: pytes
     assert same_bits(found, lowered(name, *arrays, **attrs))
 
 
+@pytest.mark.parametrize("case", ["normal", "uniform bfloat16", "gamma", "truncated float64", "integers int64"])
+def test_draws_that_come_back_have_the_same_bits(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_lost", {})
+    name, inputs, attrs = DRAWS[case]
+    arrays = [STATE, *[np.asarray(one) for one in inputs]]
+    kernel: Any = REGISTRY[name].kernel
+    with np.errstate(all="ignore"):
+        first = kernel(*arrays, **attrs)
+        counted = dict(blocks._lost)
+        monkeypatch.setattr(blocks, "_COMPILING", 0)
+        assert same_bits(kernel(*arrays, **attrs), first)
+    assert counted
+    assert blocks._lost == counted
+
+
+def test_a_size_is_compiled_when_its_blocks_have_cost_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_lost", {})
+    monkeypatch.setattr(blocks, "_COMPILING", 3 * blocks._CALL_LOSS)
+    generator = hf.random.Generator(3)
+    generator.uniform((617,))
+    compiled = [compilations(lambda: generator.uniform((619,))) > 0 for _ in range(5)]
+    assert compiled == [False, False, False, True, False]
+    assert compilations(lambda: generator.uniform((618,))) == 0
+    for count in range(1000):
+        blocks._paid(count, 1)
+    assert len(blocks._lost) <= 256
+
+
 def test_blocks_cover_every_element_once() -> None:
     for count in (0, 1, 511, 512, 513, 1024, 1025, 8192, 40960, 40961, 131073, 10**6):
         cuts = list(blocks._cut(count))

@@ -3,14 +3,15 @@
 A draw from a generator must have XLA's bits, so eager mode runs XLA too, and so it does for functions that NumPy lacks.
 Compiling a draw takes 0.1 to 1 s, so here each function is compiled once per process for each block size that is
 needed, and arrays are cut into blocks. The last block is padded. What an element becomes does not depend on its block:
-it depends on its position, which comes with a generator's state (`threefry.positions`).
+it depends on its position, which comes with a generator's state (`threefry.positions`). Draws of a size that comes back
+until its blocks have cost what compiling takes are compiled as they are, with the same bits.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from typing import Any
 
@@ -25,6 +26,10 @@ from hybridflow.ops.threefry import STATE_WORDS, countable
 _SMALL, _MIDDLE, _LARGE = 1 << 9, 1 << 13, 1 << 17
 _AHEAD = 4
 """How many blocks XLA may be computing, in threads of its own, when what the first of them gave is waited for."""
+_CALL_LOSS = 10_000
+"""How many nanoseconds longer blocks take, about, besides one for each element."""
+_COMPILING = 150_000_000
+"""How many nanoseconds compiling takes, about."""
 PART = 1 << 18
 """How many elements what needs several passes takes at once."""
 _Array = np.ndarray[Any, Any]
@@ -41,6 +46,24 @@ def _cut(count: int) -> Iterator[tuple[int, int, int]]:
         size = _SMALL if left <= 2 * _SMALL else _MIDDLE if left <= 5 * _MIDDLE else _LARGE
         yield start, min(start + size, count), size
         start += size
+
+
+_lost: dict[Any, int] = {}
+"""What blocks have cost so far, by lowering, attributes and number of elements."""
+
+
+def _paid(key: Any, count: int) -> bool:
+    """Whether blocks have cost more than compiling a draw of so many elements; if not, count one more.
+
+    Not of very many, since blocks also take less memory.
+    """
+    lost = _lost.get(key, 0)
+    if lost > _COMPILING:
+        return count <= 32 * _LARGE
+    if not lost and len(_lost) >= 256:
+        _lost.clear()
+    _lost[key] = lost + _CALL_LOSS + count
+    return False
 
 
 @lru_cache(512)
@@ -73,13 +96,16 @@ def _flat(value: _Array, shape: tuple[int, ...]) -> Callable[[int, int, int], _A
 
 
 def _run(
-    call_of: Callable[[int], Callable[..., Any]], inputs: list[Callable[[int, int, int], _Array]], count: int
+    call_of: Callable[[int], Callable[..., Any]],
+    inputs: list[Callable[[int, int, int], _Array]],
+    count: int,
+    cuts: Iterable[tuple[int, int, int]],
 ) -> Any:
     """Run compiled functions on every block of flat inputs and return the flat results."""
     waiting: deque[tuple[int, int, Any]] = deque()
     result: Any = None
     with enable_x64():
-        for start, end, size in _cut(count):
+        for start, end, size in cuts:
             arrays: list[Any] = [one(start, end, size) for one in inputs]
             if not default_is_host():
                 arrays = [jax.device_put(one, jax.devices("cpu")[0]) for one in arrays]
@@ -115,7 +141,8 @@ def mapped(function: Callable[..., Any], *arrays: _Array, **attrs: Any) -> _Arra
     """
     shape = arrays[0].shape
     call = _compiled(function, tuple(attrs.items()))
-    return _run(lambda size: call, [_flat(one, shape) for one in arrays], arrays[0].size).reshape(shape)
+    count = arrays[0].size
+    return _run(lambda size: call, [_flat(one, shape) for one in arrays], count, _cut(count)).reshape(shape)
 
 
 def drawn(
@@ -147,10 +174,12 @@ def drawn(
         return found
 
     others = tuple(attrs.items())
+    count -= first
     found = _run(
         lambda size: _compiled(lower, (("shape", (size,)), *others)),
         [start_of, *[_flat(one, shape) for one in parameters]],
-        count - first,
+        count,
+        [(0, count, count)] if _paid((lower, others, count), count) else _cut(count),
     )
     return found.reshape(shape)
 
