@@ -222,7 +222,7 @@ def test_an_operator_knows_where_it_was_called():
     with hf.GradientTape() as tape:
         tape.watch([x, y])
         for _ in range(3):
-            found = [
+            found: list[Any] = [
                 x + y,
                 x + y, hf.tanh(x),
                 hf.tanh(x),

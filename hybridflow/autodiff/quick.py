@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hybridflow.autodiff.backprop import RAW, backprop, reachable
-from hybridflow.core.context import CONTEXT
+from hybridflow.core.context import context_now
 from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.node import FOREVER, Edge, Node
 from hybridflow.core.tensor import Tensor, make_tensor
@@ -37,7 +37,7 @@ def quick_gradients(tape: Recorded, target: Any, sources: Iterable[Any]) -> list
         target: what is differentiated.
         sources: tensors and Variables.
     """
-    if type(target) is not Tensor or CONTEXT.get() is not None:
+    if type(target) is not Tensor or context_now() is not None:
         return None
     edge, value = target._edge, target._value
     if edge is None or type(value) is not _ndarray or value.dtype.kind != "f" or edge[0].stamp == FOREVER:

@@ -9,12 +9,12 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.backend.host import RUNNER, run_quietly, runner
+from hybridflow.backend.host import run_quietly, runner, runner_now
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
 from hybridflow.backend.parallel import LARGE
 from hybridflow.core.attrs import attrs_key
-from hybridflow.core.context import CONTEXT, Context
+from hybridflow.core.context import Context, context_now
 from hybridflow.core.device import default_is_host, device_of, device_string
 from hybridflow.core.dims import SIZES
 from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
@@ -43,7 +43,7 @@ def bind(  # noqa: C901 (every call would cost)
     Returns:
         The output tensor, or a tuple of them if the op has several visible outputs.
     """
-    context = CONTEXT.get()
+    context = context_now()
     if context is not None and context.indirect:
         if context.autocast is not None:
             inputs = context.autocast(op, inputs)
@@ -63,7 +63,8 @@ def bind(  # noqa: C901 (every call would cost)
     if dtypes not in op.accepted:  # `execute` accepts what the op takes and its kernel is good at
         return bind_eagerly(op, inputs, attrs, context)
     try:
-        y = (RUNNER.get() or runner())(kernel, *values, **attrs)
+        run = (runner_now() or runner()) if context is None else context.run
+        y = run(kernel, *values, **attrs)
     except Exception:
         # The general way runs it again and finds the words for what is wrong.
         return bind_eagerly(op, inputs, attrs, context)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast
 
-from hybridflow.core.context import CONTEXT
+from hybridflow.core.context import context_now
 from hybridflow.core.errors import ArgumentTypeError, message
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,7 +39,7 @@ class Hooks:
 
 def as_traced(function: Any) -> Any:
     """Return a user's function as it is to be called now: converted inside a trace, untouched outside."""
-    context = CONTEXT.get()
+    context = context_now()
     return function if context is None or context.tracer is None else Hooks.convert(function)
 
 

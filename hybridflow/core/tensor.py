@@ -9,7 +9,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.core.context import CONTEXT, current
+from hybridflow.core.context import context_now, current
 from hybridflow.core.convert import NUMBERS, common_dtype, is_number
 from hybridflow.core.convert import to_numpy as to_numpy
 from hybridflow.core.device import device_of, device_string, find_device, place
@@ -160,7 +160,7 @@ class Tensor(TensorMethods):
 
     def _note_left(self) -> None:
         """Tell the tracer, which relies on the value, and the active tapes, whose `why_none` can say where it left."""
-        context = CONTEXT.get()
+        context = context_now()
         if context is None:
             return
         if context.tracer is not None:
@@ -440,7 +440,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     if isinstance(obj, list | tuple) and tensors_in(obj):
         tensor = _stacked(obj, wanted)
         return tensor if device is None else tensor.to(device)
-    context = CONTEXT.get()
+    context = context_now()
     array = to_numpy(obj, wanted)
     if context is not None and context.tracer is not None:
         return context.tracer.constant(array)
@@ -455,7 +455,7 @@ def _size_tensor(size: Dim | SizeFloat, dtype: DType) -> Tensor:
     Raises:
         LeakError: outside of the trace, where it has no value.
     """
-    context = CONTEXT.get()
+    context = context_now()
     if context is None or context.tracer is None:
         text = str(size) if isinstance(size, Dim) else size.text()
         raise LeakError(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
-from hybridflow.core.context import CONTEXT, HOST_FUNCTION, context_of
+from hybridflow.core.context import HOST_FUNCTION, context_now, context_of
 from hybridflow.core.device import device_of, device_string, place
 from hybridflow.core.dtypes import DType, is_differentiable
 from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TraceError, message
@@ -80,7 +80,7 @@ class Variable(TensorMethods):
         trainable: bool = True,
         requires_grad: bool = False,
     ) -> None:
-        context = CONTEXT.get()
+        context = context_now()
         tracer = None if context is None else context.tracer
         label = name if name is not None else f"variable_{next(_unnamed)}"
         if context is None or tracer is None:
@@ -176,7 +176,7 @@ class Variable(TensorMethods):
 
     def read(self) -> Tensor:
         """Return the value as a tensor, watched by the active tapes if the Variable is trainable."""
-        context = CONTEXT.get()
+        context = context_now()
         if context is None:
             return make_tensor(self.current(), self._edge)
         if context.tracer is not None:
@@ -231,7 +231,7 @@ class Variable(TensorMethods):
                         got=f"{self._name}: {self.spec} = {tensor.spec}",
                         hint=f"Cast it with .astype(hf.{self.dtype}).")
             )  # fmt: skip
-        context = CONTEXT.get()
+        context = context_now()
         if context is not None and context.tracer is not None:
             made = context.tracer.assign_variable(self, tensor)
             return self if made is None else made
@@ -262,7 +262,7 @@ class Variable(TensorMethods):
 
     def _at_full_width(self) -> AbstractContextManager[Any]:
         """Return a context in which the Variable meets what is narrower in its own dtype, `hf.autocast` or not."""
-        context = CONTEXT.get()
+        context = context_now()
         if context is None or context.autocast is None:
             return nullcontext()
         return context_of(context.tracer, context.tapes, context.device, context.grad)

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.backend.host import run_quietly
-from hybridflow.core.context import CONTEXT, current
+from hybridflow.core.context import context_now, current
 from hybridflow.core.convert import is_number
 from hybridflow.core.device import default_is_host
 from hybridflow.core.dims import Size, same_shape, same_size
@@ -50,7 +50,7 @@ def number_tensor(number: Any, dtype: DType) -> Tensor:
         NumberRangeError: an integer outside the dtype's range.
     """
     check_fits(number, dtype)
-    context = CONTEXT.get()
+    context = context_now()
     if (context is None or (context.tracer is None and context.device is None)) and default_is_host():
         return make_tensor(run_quietly(np.array, number, dtype))
     return asarray(number, dtype=dtype)
@@ -145,7 +145,7 @@ def cast_to(tensor: Tensor, dtype: Any) -> Tensor:
 
 def known_value(tensor: Tensor) -> np.ndarray[Any, Any] | None:
     """Return the value of a tensor, or None if it is traced; in a trace only constants have one."""
-    context = CONTEXT.get()
+    context = context_now()
     if context is None or context.tracer is None:
         return host_array(tensor)
     node = tensor._edge[0] if tensor._edge is not None else None

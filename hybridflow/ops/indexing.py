@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from hybridflow.core.context import CONTEXT, is_tracing
+from hybridflow.core.context import context_now, is_tracing
 from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import as_arrays, bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
@@ -147,7 +147,7 @@ def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None)
     if index is not None:
         return bind(getitem.op, (tensor,), {"index": index})
     value = tensor._value
-    if type(value) is np.ndarray and tensor._edge is None and CONTEXT.get() is None and _is_basic(key):
+    if type(value) is np.ndarray and tensor._edge is None and context_now() is None and _is_basic(key):
         try:
             return make_tensor(as_arrays(value[key]))
         except (IndexError, TypeError, ValueError):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overlo
 
 import jax
 
-from hybridflow.core.context import CONTEXT, current
+from hybridflow.core.context import context_now, current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import format_where, user_place, where_file_line
@@ -156,7 +156,7 @@ class CompiledFunction(Generic[P, R]):
         """Run the function, tracing it first if no trace fits the arguments."""
         try:
             enter = self._enter
-            if enter is not None and not kwargs and CONTEXT.get() is None and SETTINGS.plain:
+            if enter is not None and not kwargs and context_now() is None and SETTINGS.plain:
                 found = enter(args)
                 if found is not NotImplemented:
                     return found
@@ -165,7 +165,7 @@ class CompiledFunction(Generic[P, R]):
             raise trimmed(error)  # noqa: B904 (it is the same error)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None = None) -> Any:
-        context = CONTEXT.get()
+        context = context_now()
         if SETTINGS.eager or (context is not None and context.tracer is not None):
             return self._call_python(args, kwargs, inputs or self._inputs)
         trace, signature = self._find(self._signature(args, kwargs, inputs), args)
