@@ -230,6 +230,8 @@ def test_inspect_needs_a_folder_to_write_to(
 ):
     assert main(["inspect", f"{model}:double", "--out", str(tmp_path / name)]) == 2
     assert "there is no folder" in capsys.readouterr().err
+    assert main(["profile", f"{model}:double", "--out", str(tmp_path / name)]) == 2
+    assert "there is no folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("ending", "text"), [(".html", "By line"), (".json", "traceEvents")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.analysis.compare import Comparison, FirstCall, compare, count_kernels
+from hybridflow.analysis.compare import Comparison, Comparisons, FirstCall, Sweep, compare, count_kernels
 from hybridflow.analysis.parity import Parity, assert_same, check_parity, fresh_copy, with_gradients
 from hybridflow.analysis.same import Judgement
 from hybridflow.analysis.timing import Timed, Timing, format_seconds, interleave
@@ -262,6 +263,22 @@ def test_break_even():
     assert ("break-even", "", "never: the compiled call is not faster") in made(
         compiled=Timing(2e-3, 2e-3, 2e-3, 5)
     ).rows()
+
+
+def test_a_break_even_of_what_is_not_told_apart_is_said_to_be_one():
+    found = made(first_call=FirstCall(0.9095, 0.01, 0.01, 0.1, 0.7))
+    assert not found.ratio.told
+    assert ("break-even", "", "1,011 calls, if faster at all") in found.rows()
+    told = replace(found, eager=Timing(1e-3, 1e-3, 1e-3, 60, (1e-3,) * 60),
+                   compiled=Timing(1e-4, 1e-4, 1e-4, 60, (1e-4,) * 60))  # fmt: skip
+    assert told.ratio.told
+    assert ("break-even", "", "1,011 calls") in told.rows()
+    assert any("pays off soonest at 8, after 1,011 calls" in line for line in sweep_of(told, found).findings())
+    assert not any("pays off" in line for line in sweep_of(found, found).findings())
+
+
+def sweep_of(*found):
+    return Sweep(tuple(8 * (at + 1) for at in range(len(found))), tuple(Comparisons((one,), (), ()) for one in found))
 
 
 def test_the_table_shows_what_was_measured():

@@ -230,6 +230,18 @@ def test_peers_run_in_the_same_turns_and_are_judged():
     assert any("DIFFERENT" in row[-1] for row in wrong.rows())
 
 
+def test_gradients_of_peers_are_judged_as_results():
+    def loss(x):
+        return hf.sum(hf.tanh(x) * x)
+
+    def in_jax(x):
+        return jnp.sum(jnp.tanh(x) * x)
+
+    assert hf.compare(hf.grad(loss), X, repeats=1, peers={"jax": jax.grad(in_jax)}).same
+    wrong = hf.compare(hf.grad(loss), X, repeats=1, peers={"jax": jax.grad(lambda x: 1.001 * in_jax(x))})
+    assert [wrong.parities[0].same, wrong.peers[0].parity.same] == [True, False]
+
+
 def test_torch_is_a_peer():
     torch = pytest.importorskip("torch")
     seen: list[Any] = []

@@ -8,11 +8,12 @@ from rich.console import Console
 
 import hybridflow as hf
 from hybridflow.analysis.parity import fresh_copy
-from hybridflow.cli.targets import load_target, users_errors
+from hybridflow.cli.targets import load_target, require_folder, users_errors
 
 
 def profile(arguments: argparse.Namespace, console: Console) -> bool:
     """``hybridflow profile``: print where the time goes, eagerly and compiled, and write a page or a flame chart."""
+    require_folder("profile", arguments.out)
     target = load_target(arguments.target, arguments.shapes)
     compiled = fresh_copy(target.function)
     with users_errors():

@@ -11,16 +11,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hybridflow.analysis import compare as comparing
 from hybridflow.analysis.compare.shown import Shown
-from hybridflow.cli.targets import Modules, load_function, load_targets, users_errors
-from hybridflow.core.errors import ArgumentError, TargetError, message
+from hybridflow.cli.targets import Modules, load_function, load_targets, require_folder, users_errors
+from hybridflow.core.errors import TargetError, message
 
 
 def compare(arguments: argparse.Namespace, console: Console) -> bool:
     """Print the comparison and write it if asked; return whether everything is the same."""
-    outputs = [path for path in (arguments.out, arguments.json, arguments.plot) if path is not None]
-    for path in outputs:
-        if not path.resolve().parent.is_dir():
-            raise ArgumentError(message(f"compare: there is no folder {str(path.resolve().parent)!r} to write to"))
+    require_folder("compare", arguments.out, arguments.json, arguments.plot)
     sizes = arguments.sizes
     modules: Modules = {}
     target, functions = load_targets(arguments.target, arguments.shapes, modules, sized=sizes is not None)

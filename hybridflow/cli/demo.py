@@ -19,7 +19,8 @@ from hybridflow.analysis import report
 from hybridflow.analysis.compare import Comparison, compare
 from hybridflow.analysis.parity import check_parity
 from hybridflow.backend.files import write_text
-from hybridflow.core.errors import ArgumentError, MissingPackageError, message
+from hybridflow.cli.targets import require_folder
+from hybridflow.core.errors import MissingPackageError, message
 from hybridflow.core.html import table_html
 
 EPOCHS = 30
@@ -154,8 +155,7 @@ def train(
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Train twice from the same start, compare, and write the report."""
-    if not arguments.out.resolve().parent.is_dir():
-        raise ArgumentError(message(f"demo: there is no folder {str(arguments.out.resolve().parent)!r} to write to"))
+    require_folder("demo", arguments.out)
     seed = arguments.seed
     data = load_digits(seed)
     fit = partial(train, data=data, epochs=arguments.epochs, seed=seed, console=console)

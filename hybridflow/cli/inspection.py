@@ -13,8 +13,7 @@ from hybridflow.analysis.compare import count_kernels
 from hybridflow.analysis.cost import CostReport, cost_body
 from hybridflow.analysis.parity import fresh_copy
 from hybridflow.backend.files import write_text
-from hybridflow.cli.targets import Target, load_target, users_errors
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.cli.targets import Target, load_target, require_folder, users_errors
 from hybridflow.core.html import page
 from hybridflow.ir.pictures import framed
 from hybridflow.tracing.explain import Explanation
@@ -31,8 +30,7 @@ STAGES = {
 def inspect(arguments: argparse.Namespace, console: Console) -> bool:
     """Print a function's graphs, the cost and memory of a call, and why it was traced; or one text alone."""
     page_path: Path | None = arguments.out
-    if page_path is not None and not page_path.resolve().parent.is_dir():
-        raise ArgumentError(message(f"inspect: there is no folder {str(page_path.resolve().parent)!r} to write to"))
+    require_folder("inspect", page_path)
     target = load_target(arguments.target, arguments.shapes)
     compiled = fresh_copy(target.function)
     with users_errors():

@@ -18,7 +18,7 @@ import numpy as np
 
 from hybridflow.analysis.compare.sizes import random_tensor, split
 from hybridflow.core.dtypes import SHORT_NAMES, as_dtype
-from hybridflow.core.errors import DTypeError, HybridflowError, TargetError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, HybridflowError, TargetError, message
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
@@ -225,6 +225,13 @@ def _random(text: str, rng: np.random.Generator, *, sized: bool) -> Tensor | Ten
     if not sized:
         raise TargetError(message(f"--shapes: {text!r} has a size n, which only --sizes gives a value"))
     return TensorSpec(sizes, dtype)
+
+
+def require_folder(command: str, *paths: Path | None) -> None:
+    """Raise if a file is to be written to a folder that is not there, before anything is run for it."""
+    for path in paths:
+        if path is not None and not path.resolve().parent.is_dir():
+            raise ArgumentError(message(f"{command}: there is no folder {str(path.resolve().parent)!r} to write to"))
 
 
 # -- the user's errors --------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ class Comparison(Shown):
              *[format_seconds(one.first) for one in peers]),
             ("speed-up over eager (95 %)", "", ratio_text(self.ratio),
              *[ratio_text(self.eager.over(one.timing)) for one in peers]),
-            ("break-even", "", calls_text(self.break_even), *more),
+            ("break-even", "", even_text(self), *more),
             ("operations / kernels launched", f"{self.operations:,}", self._kernels_text(), *more),
             ("memory of one call", _bytes(self.eager_bytes), _bytes(self.compiled_bytes), *more),
         ]  # fmt: skip
@@ -351,6 +351,12 @@ def calls_text(count: int | None) -> str:
     if count is None:
         return "never: the compiled call is not faster"
     return f"{count:,} call{'' if count == 1 else 's'}"
+
+
+def even_text(found: Comparison) -> str:
+    """Format a comparison's break-even, which says nothing where the modes cannot be told apart."""
+    if_at_all = "" if found.break_even is None or found.ratio.told else ", if faster at all"
+    return calls_text(found.break_even) + if_at_all
 
 
 def same_text(parities: Sequence[Parity]) -> str:

@@ -92,7 +92,9 @@ def compare(
         repeats: how many calls of each mode to time; about a second each if None. Fewer than 6 give no intervals.
         rtol, atol: judge floats by ``|eager - compiled| <= atol + rtol |compiled|`` instead, if one is given.
         gradients: also compare the gradients of the sum of the float results, with respect to every float tensor
-            argument and every trainable Variable read.
+            argument and every trainable Variable read, between the modes. Peers are judged by what they return: to
+            judge their gradients, compare functions that return them, such as `hf.grad` of one with `jax.grad` of the
+            other.
         peers: the same computation written with other packages, timed in the same turns, its results judged against
             the function's eager ones: callables by name. The name begins with the package, whose arrays they get
             copies of the arguments as: ``numpy``, ``torch`` or ``jax``, as in ``{"torch.compile": torch.compile(f)}``.

@@ -8,8 +8,8 @@ from typing import Any
 
 from hybridflow.analysis.compare.comparison import (
     Comparison,
-    calls_text,
     caution_of,
+    even_text,
     faster_text,
     kernel_grids,
     parity_dict,
@@ -99,7 +99,7 @@ class Comparisons(Shown):
              format_seconds(one.eager_first), "", part_text(one.eager_kernels, one.eager),
              format_bytes(one.eager_bytes), same_text(agreement) if agreement else ""),
             (f"{one.name} compiled", str(one.compiled), ratio_text(first.eager.over(one.compiled)),
-             format_seconds(one.first_call.total), calls_text(one.break_even).partition(":")[0],
+             format_seconds(one.first_call.total), even_text(one).partition(":")[0],
              part_text(one.compiled_kernels, one.compiled),
              "not known" if known is None else format_bytes(known), same_text(one.parities)),
         ]  # fmt: skip

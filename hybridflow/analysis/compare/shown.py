@@ -23,6 +23,8 @@ from hybridflow.core.html import page, table_html
 SHOWN = 12
 """How many rows of a long table are printed; pages have all of them."""
 WIDTH = 120
+_NARROW = 76
+"""Up to so many columns of text the words of a table's head are not broken, so that it fits the usual terminal."""
 
 
 class Grid(NamedTuple):
@@ -89,8 +91,11 @@ class Shown(ABC):
         for grid in self.grids():
             table = Table(title=grid.title, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False, box=SIMPLE_HEAD)
             rows = grid.rows[:SHOWN] if grid.long else grid.rows
-            for name in grid.head:
-                table.add_column(name, overflow="fold")
+            words = [max(map(len, name.split()), default=0) for name in grid.head]
+            if sum(words) + 2 * len(words) > _NARROW:
+                words = [0] * len(words)
+            for name, longest in zip(grid.head, words, strict=True):
+                table.add_column(name, overflow="fold", min_width=longest)
             for number, row in enumerate(rows):
                 table.add_row(*map(Text, row), style="bold red" if number in grid.alarming else None)
             if len(rows) < len(grid.rows):

@@ -11,6 +11,7 @@ from hybridflow.analysis.compare.comparison import (
     Comparison,
     calls_text,
     caution_of,
+    even_text,
     part_text,
     ratio_text,
     same_text,
@@ -162,7 +163,7 @@ class Sweep(Shown):
             rows.append((
                 f"{size:,}", format_seconds(one.eager.median), format_seconds(one.compiled.median),
                 ratio_text(one.ratio), part_text(one.compiled_kernels, one.compiled),
-                format_seconds(one.first_call.total), calls_text(one.break_even).partition(":")[0],
+                format_seconds(one.first_call.total), even_text(one).partition(":")[0],
                 *[format_seconds(peer.timing.median) for peer in beside],
                 same_text([*one.judged(), *[peer.parity for peer in beside]]),
             ))  # fmt: skip
@@ -178,7 +179,8 @@ class Sweep(Shown):
         """Return what the timings show, one sentence each."""
         found = [f"{name}: {at}." for name, at in self._crossovers().items()]
         for name in self.names:
-            evens = [(count, size) for size, count in self.break_even(name).items() if count is not None]
+            clear = {size for size, one in zip(self.sizes, self.comparisons(name), strict=True) if one.ratio.told}
+            evens = [(count, size) for size, count in self.break_even(name).items() if count and size in clear]
             if evens:
                 count, size = min(evens)
                 found.append(f"{name}: compiling pays off soonest at {size:,}, after {calls_text(count)}.")
