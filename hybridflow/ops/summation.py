@@ -97,16 +97,10 @@ def _add_blocks(x: Any) -> Any:
     sums = np.empty((rows, whole + 1), x.dtype)
     blocks = x[:, : whole * _ROW].reshape(rows, whole, _ROW)
 
-    def some_rows(start: int, stop: int) -> None:
-        np.einsum("ijk->ij", blocks[start:stop], out=sums[start:stop, :whole])
-
     def some_blocks(start: int, stop: int) -> None:
         np.einsum("ijk->ij", blocks[:, start:stop], out=sums[:, start:stop])
 
-    if rows > whole:
-        POOL.run(some_rows, rows, x.size, part=QUICK_PART)
-    else:
-        POOL.run(some_blocks, whole, x.size, part=QUICK_PART)
+    POOL.run(some_blocks, whole, x.size, part=QUICK_PART)
     np.einsum("ij->i", x[:, whole * _ROW :], out=sums[:, whole])
     return sums
 
