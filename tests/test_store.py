@@ -25,6 +25,7 @@ import pytest
 from processes import run_python
 
 import hybridflow as hf
+from hybridflow.backend.jax_shim import row_major
 from hybridflow.cli import main
 from hybridflow.core.op import REGISTRY
 from hybridflow.ir import parse
@@ -174,6 +175,19 @@ def test_another_process_finds_it_and_needs_no_lowering(tmp_path: Path):
     assert first[0] == second[0]
     assert first[1] == "[['stored'], ['stored'], ['stored']] [True, True, True]"
     assert second[1] == "[['loaded'], ['loaded'], ['loaded']] [True, False, False]"
+
+
+@pytest.mark.parametrize(
+    ("function", "calls"), [(lambda x: row_major(x + x.T) * 2.0, False), (lambda x: jnp.linalg.cholesky(x), True)]
+)
+def test_only_what_calls_a_library_is_lowered_before_it_is_loaded(store: Path, function: Any, calls: bool):
+    x = hf.asarray([[4.0, 1.0], [1.0, 3.0]])
+    used = hf.from_jax(function)
+    assert outcome(lambda x: used(x), x, autograph=False)[1] == ["stored"]
+    (path,) = files(store)
+    body = Directory(store).read(path.stem)
+    assert body is not None
+    assert ahead.without_head(body)[0].calls is calls
 
 
 @pytest.fixture

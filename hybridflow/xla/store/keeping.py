@@ -27,7 +27,8 @@ _WORTH_KEEPING = 0.05
 _WORTH_LEAVING_OUT = 1 << 18
 """Bytes from which what only texts show has a file of its own: loading it would take longest."""
 _CALLBACK = re.compile(r"custom_call @\w*callback\w*")
-_CUSTOM_CALL = re.compile(r"custom_call @(?!Sharding|SPMD|annotate)")
+_CUSTOM_CALL = re.compile(r"custom_call @(?!Sharding|SPMD|annotate|LayoutConstraint)")
+"""What calls a library; the others only tell XLA something."""
 
 
 class Entry:
