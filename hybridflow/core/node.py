@@ -31,7 +31,8 @@ GRADIENT = "gradient"
 SEQUENCE = itertools.count(1)
 next_sequence: Callable[[], int] = SEQUENCE.__next__  # ``next(SEQUENCE)`` is the same, and quicker
 FOREVER = 1 << 62
-"""The stamp of what depends on a leaf that requires a gradient: it is recorded without a tape too."""
+"""The stamp of what depends on a leaf that requires a gradient: it is recorded without a tape too. Every such stamp
+is this object, so operators ask with `is`, which is quicker for a number of this size."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COMMAND = "hybridflow"
 """The script that installers write for the command line; ``python -m`` starts it from a frozen module."""
