@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 import warnings
 from pathlib import Path
@@ -20,6 +21,7 @@ from hybridflow.backend.options import (
     CALL_OPTIONS,
     EAGER_OPTIONS,
     OPTIONS,
+    PRODUCT_OPTIONS,
     XlaOption,
     call_options,
     compiler_options,
@@ -161,6 +163,36 @@ def test_what_is_called_more_than_once_is_read_from_the_lowered_program():
     assert not inlines_nothing_often("\n".join([nested, kept, nested]))
 
 
+@CPU_ONLY
+def test_large_products_are_left_to_a_library():
+    """A product of 128 x 512 by 512 x 128 has 16.8 million operations; the sum is the one that crashes jaxlib."""
+
+    def f(a, b, c, d):
+        return hf.tanh(a @ b), hf.sum(c * d, axis=3)
+
+    def library(*args):
+        compiled = hf.compile(f)
+        found = compiled(*args)
+        executable = compiled.lower(*args).executable
+        (row,) = PRODUCT_OPTIONS
+        kinds = executable.compiled.as_text().count("__ynn_fusion")
+        if jaxlib_version() < row.until:
+            assert (executable.options[row.name] == row.value) == (kinds == 1)
+        else:
+            assert not kinds
+        return kinds, found
+
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((128, 512)) / 20, rng.standard_normal((512, 128))
+    c, d = np.full((3, 1, 2, 2, 8, 8, 8), 2, np.float32), np.full((3, 1, 2, 2, 8, 8, 8), 3, np.float32)
+    kinds, (product, total) = library(*map(hf.asarray, (a.astype(np.float32), b.astype(np.float32), c, d)))
+    assert kinds == (jaxlib_version() < (0, 11))
+    np.testing.assert_allclose(product, np.tanh(a @ b), rtol=0, atol=1e-5)
+    assert (total.numpy() == 12).all()
+    assert library(*map(hf.asarray, (a[:8].astype(np.float32), b.astype(np.float32), c, d)))[0] == 0
+    assert library(*map(hf.asarray, (a, b, c, d)))[0] == 0
+
+
 class Options:
     """Bytes of options, as jaxlib's are."""
 
@@ -198,9 +230,9 @@ def test_extra_options_are_those_of_one_compilation_alone():
 
 
 def test_every_row_has_a_reason_and_a_test():
-    rows = OPTIONS + EAGER_OPTIONS + CALL_OPTIONS
-    assert len({row.name for row in rows}) == len(rows)
-    for row in rows:
+    for table in (OPTIONS + EAGER_OPTIONS + CALL_OPTIONS, PRODUCT_OPTIONS):
+        assert len({row.name for row in table}) == len(table)
+    for row in OPTIONS + EAGER_OPTIONS + CALL_OPTIONS + PRODUCT_OPTIONS:
         assert row.why
         file, _, test = row.test.partition("::")
         assert f"def {test}(" in (Path(__file__).parent.parent / file).read_text()
@@ -214,11 +246,15 @@ def test_rows_apply_to_their_backend_and_versions(monkeypatch):
     rows = (row("always"), row("gpu", "gpu"), row("any", "*"), row("later", since=(0, 11)), row("gone", until=(0, 11)))
     monkeypatch.setattr(options, "OPTIONS", rows)
     monkeypatch.setattr(options, "EAGER_OPTIONS", (row("eager"),))
+    monkeypatch.setattr(options, "PRODUCT_OPTIONS", (dataclasses.replace(row("any"), value="other"),))
     monkeypatch.setattr(options, "CALL_OPTIONS", (row("calls"), row("calls later", since=(0, 11))))
     monkeypatch.setattr(options, "jaxlib_version", lambda: (0, 10, 2))
     assert list(compiler_options(backend="cpu")) == ["always", "any", "gone"]
     assert list(compiler_options(backend="gpu")) == ["gpu", "any"]
     assert list(compiler_options(backend="cpu", eager=True)) == ["always", "any", "gone", "eager"]
+    large = compiler_options(backend="cpu", large_products=True)
+    assert large == {**compiler_options(backend="cpu"), "any": "other"}
+    assert compiler_options(backend="gpu", large_products=True) == compiler_options(backend="gpu")
     assert list(call_options("cpu")) == ["calls"]
     assert not call_options("gpu")
     monkeypatch.setattr(options, "jaxlib_version", lambda: (0, 11, 0))

@@ -23,6 +23,7 @@ from hybridflow.backend.options import (
     CALL_OPTIONS,
     EAGER_OPTIONS,
     OPTIONS,
+    PRODUCT_OPTIONS,
     TESTED,
     XlaOption,
     call_options,
@@ -202,10 +203,11 @@ def _print_options(console: Console) -> None:
     for options, used, where in (
         (OPTIONS, compiler_options(), ""),
         (EAGER_OPTIONS, compiler_options(eager=True), "operations compiled alone: "),
+        (PRODUCT_OPTIONS, compiler_options(large_products=True), "programs with large matrix products: "),
         (CALL_OPTIONS, call_options(backend), "programs with outlined parts or fusion breaks: "),
     ):
         for option in options:
-            state = "used" if option.name in used else "not used"
+            state = "used" if used.get(option.name) == option.value else "not used"
             line = f"  {option.backend}: {option.name}={option.value!r} ({state} here; jaxlib {_range(option)})"
             for text in (line, f"    {where}{option.why}"):
                 console.print(text, markup=False, highlight=False, soft_wrap=True)

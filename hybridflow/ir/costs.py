@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hybridflow.core.dims import Dim, substitute
 from hybridflow.core.node import Node
 from hybridflow.core.op import MultiplyAdds
@@ -186,6 +188,20 @@ def own_cost(node: Node, sizes: Sizes | None = None) -> Cost:
     for spec in outputs:
         written = written + spec.nbytes
     return Cost(flops, macs, read, written)
+
+
+LARGE_PRODUCT = 10_000_000
+"""From so many floating-point operations on a matrix product is large."""
+
+
+def has_large_products(graph: Graph, sizes: Sizes) -> bool:
+    """Whether the matrix products of a graph are large on average, and all of float32."""
+    products = [node for node in graph.walk() if node.op.has("matrix_product")]
+    specs = {edge[0].spec(edge[1]).dtype for node in products for edge in node.inputs if edge is not None}
+    if specs != {np.dtype(np.float32)}:
+        return False
+    costs = {node: own_cost(node, sizes).flops for node in set(products)}
+    return sum([costs[node] for node in products]) >= LARGE_PRODUCT * len(products)
 
 
 def node_costs(graph: Graph, sizes: Sizes | None = None) -> list[NodeCost]:

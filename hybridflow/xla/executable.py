@@ -20,6 +20,7 @@ from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
 from hybridflow.core.node import Node
 from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.ir.costs import has_large_products
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import NAMER, lower_graph
 from hybridflow.ir.fusion import reads_never
@@ -107,7 +108,7 @@ def compile_graph(
     if takes_false:
         lowering = with_never(lowering)
     donated = () if calls_host else tuple(donate)
-    options = compiler_options(backend=backend)
+    options = compiler_options(large_products=has_large_products(graph, sizes), backend=backend)
     function = jax.jit(lowering, donate_argnums=donated, compiler_options=options)
     extra = call_options(backend) if takes_false else {}  # XLA has functions to keep only with the hidden input
     arguments: list[Any] = [
