@@ -164,7 +164,7 @@ def test_what_is_called_more_than_once_is_read_from_the_lowered_program():
 
 
 @CPU_ONLY
-def test_large_products_are_left_to_a_library():
+def test_large_products_are_left_to_a_library(monkeypatch):
     """A product of 128 x 512 by 512 x 128 has 16.8 million operations; the sum is the one that crashes jaxlib."""
 
     def f(a, b, c, d):
@@ -191,6 +191,8 @@ def test_large_products_are_left_to_a_library():
     assert (total.numpy() == 12).all()
     assert library(*map(hf.asarray, (a[:8].astype(np.float32), b.astype(np.float32), c, d)))[0] == 0
     assert library(*map(hf.asarray, (a, b, c, d)))[0] == 0
+    monkeypatch.setattr("hybridflow.ir.costs.MOST_PRODUCTS", 0)
+    assert library(*map(hf.asarray, (a.astype(np.float32), b.astype(np.float32), c, d)))[0] == 0
 
 
 class Options:
