@@ -164,8 +164,8 @@ def test_one_that_does_not_load_gives_way_to_the_whole_one(
 
     x = hf.asarray(np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8))
     with hf.config.cache(tmp_path / "store"), monkeypatch.context() as patch:
-        message = lean._message  # a planted fault: a fusion that becomes nothing XLA knows
-        patch.setattr(lean, "_message", lambda n, b: message(n, b"nonsense" if b == b"custom-call" else b))
+        message = lean.write_field  # a planted fault: a fusion that becomes nothing XLA knows
+        patch.setattr(lean, "write_field", lambda n, b: message(n, b"nonsense" if b == b"custom-call" else b))
         expected = hf.compile(f)(x).numpy()
     with hf.config.cache(tmp_path / "store"):
         for _ in range(2):

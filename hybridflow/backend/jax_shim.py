@@ -13,6 +13,8 @@ from jax.experimental import io_callback, serialize_executable
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.experimental.xla_metadata import set_xla_metadata as set_xla_metadata
 
+from hybridflow.backend.protobuf import write_field
+
 JAX_VERSION: tuple[int, ...] = tuple(int(part) for part in jax.__version__.split(".")[:3] if part.isdigit())
 
 
@@ -81,10 +83,12 @@ class _ClientWithOptions:
 
     def __init__(self, client: Any, options: Mapping[str, Any]) -> None:
         self._client = client
-        entries = [_field(1, name.encode()) + _field(2, str(value).encode()) for name, value in options.items()]
+        entries = [
+            write_field(1, name.encode()) + write_field(2, str(value).encode()) for name, value in options.items()
+        ]
         # Of the options: those of the executable, of these: the debug options, of these: the table. What follows an
         # encoded message is merged into it.
-        self._extra = b"".join([_field(3, _field(3, _field(500, entry))) for entry in entries])
+        self._extra = b"".join([write_field(3, write_field(3, write_field(500, entry))) for entry in entries])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -93,16 +97,6 @@ class _ClientWithOptions:
         """Compile with the options that jax made, and the extra ones."""
         more = type(compile_options).ParseFromString(compile_options.SerializeAsString() + self._extra)
         return self._client.compile_and_load(*arguments, compile_options=more, **keywords)
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """Return a field of a protocol buffer that holds bytes."""
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    more, low = divmod(number, 128)
-    return bytes([low | 128]) + _varint(more) if more else bytes([low])
 
 
 def row_major(x: Any) -> Any:

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import cast
 
+from hybridflow.backend.protobuf import Field, NotKnown, as_bytes, read_fields, read_varint, write_field
+
 TESTED = ("0.10.2",)
 """The versions of jaxlib whose executables are read here: tests/test_lean.py."""
 
-_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 _PROGRAM = (1, 1, 1)
 """Where the optimised program is: ``serialized_executable``, ``hlo_module``, ``hlo_module`` (each field's number)."""
 # HloModuleProto
@@ -33,13 +34,6 @@ _SIZES = 3
 _PRODUCTS = 1 << 12
 """How many elements of matrix products and convolutions must be left outside of fusions. The runtime counts operations
 in the program: one that seems to have fewer than a thousand is run before its call returns, not beside Python."""
-
-_Value = int | bytes
-_Field = tuple[int, _Value, bytes]
-
-
-class NotKnown(Exception):
-    """Bytes that are not what this jaxlib is known to write."""
 
 
 def without_descriptions(saved: bytes) -> bytes | None:
@@ -75,18 +69,18 @@ def _in_pickle(saved: bytes, change: Callable[[bytes], bytes]) -> bytes:
 
 def _in_executable(executable: bytes, change: Callable[[bytes], bytes]) -> bytes:
     """Return what a runtime made of an executable with its program, an HloModuleProto, changed."""
-    length, start = _varint(executable, 0)
+    length, start = read_varint(executable, 0)
     start += length  # what is before says which runtime's it is
     return executable[:start] + _at(executable[start:], _PROGRAM, change)
 
 
 def _lean_program(program: bytes) -> bytes:
     """Return an HloModuleProto with the computations that are scheduled, which those of fusions are not."""
-    fields = list(_fields(program))
+    fields = list(read_fields(program))
     scheduled = {
         _number(sequence, 1)
         for schedule in _all(fields, _SCHEDULE)
-        for sequence in _all(_fields(schedule), 1)
+        for sequence in _all(read_fields(schedule), 1)
     }
     parts: list[bytes] = []
     products = 0
@@ -94,13 +88,13 @@ def _lean_program(program: bytes) -> bytes:
         if number != _COMPUTATIONS:
             parts.append(raw)
             continue
-        computation = list(_fields(_bytes(value)))
+        computation = list(read_fields(as_bytes(value)))
         if any(one in scheduled for inner, one, _ in computation if inner == _ID):
             made = [
-                _lean_instruction(_bytes(one)) if inner == _INSTRUCTIONS else (bare, 0)
+                _lean_instruction(as_bytes(one)) if inner == _INSTRUCTIONS else (bare, 0)
                 for inner, one, bare in computation
             ]
-            parts.append(_message(number, b"".join([body for body, _ in made])))
+            parts.append(write_field(number, b"".join([body for body, _ in made])))
             products += sum([elements for _, elements in made])
     if products < _PRODUCTS:
         raise NotKnown
@@ -109,30 +103,27 @@ def _lean_program(program: bytes) -> bytes:
 
 def _lean_instruction(instruction: bytes) -> tuple[bytes, int]:
     """Return the field of an instruction, and how many elements it has if it is a product of matrices or the like."""
-    fields = list(_fields(instruction))
+    fields = list(read_fields(instruction))
     opcode = next((value for number, value, _ in fields if number == _OPCODE), b"")
     if opcode != b"fusion":
         body = b"".join([raw for number, _, raw in fields if number != _METADATA])
-        return _message(_INSTRUCTIONS, body), _elements(fields) if opcode in (b"dot", b"convolution") else 0
+        return write_field(_INSTRUCTIONS, body), _elements(fields) if opcode in (b"dot", b"convolution") else 0
     left_out = {_OPCODE, _METADATA, _FUSION_KIND, _CALLED, _CONFIG}
     kept = [raw for number, _, raw in fields if number not in left_out]
-    parts = [*kept, _message(_OPCODE, b"custom-call"), _message(_TARGET, b"fusion")]
-    return _message(_INSTRUCTIONS, b"".join(parts)), 0
+    parts = [*kept, write_field(_OPCODE, b"custom-call"), write_field(_TARGET, b"fusion")]
+    return write_field(_INSTRUCTIONS, b"".join(parts)), 0
 
 
-def _elements(instruction: list[_Field]) -> int:
+def _elements(instruction: list[Field]) -> int:
     """Return how many elements the result has."""
     result = 1
     for shape in _all(instruction, _SHAPE):
-        for sizes in _all(_fields(shape), _SIZES):
+        for sizes in _all(read_fields(shape), _SIZES):
             position = 0
             while position < len(sizes):
-                size, position = _varint(sizes, position)
+                size, position = read_varint(sizes, position)
                 result *= size
     return result
-
-
-# -- the wire format of protocol buffers --------------------------------------------------------------------------
 
 
 def _at(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]) -> bytes:
@@ -140,76 +131,23 @@ def _at(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes])
     first, *rest = path
     parts: list[bytes] = []
     found = 0
-    for number, value, raw in _fields(message):
+    for number, value, raw in read_fields(message):
         if number == first:
             found += 1
-            inner = _bytes(value)
-            raw = _message(number, _at(inner, tuple(rest), change) if rest else change(inner))
+            inner = as_bytes(value)
+            raw = write_field(number, _at(inner, tuple(rest), change) if rest else change(inner))
         parts.append(raw)
     if found != 1:
         raise NotKnown
     return b"".join(parts)
 
 
-def _fields(message: bytes) -> Iterator[_Field]:
-    """Yield every field's number, its value (b"" for numbers of fixed size), and its bytes."""
-    position, end = 0, len(message)
-    while position < end:
-        start = position
-        tag, position = _varint(message, position)
-        wire = tag & 7
-        value: _Value = b""
-        if wire == _VARINT:
-            value, position = _varint(message, position)
-        elif wire == _BYTES:
-            length, position = _varint(message, position)
-            value = message[position : position + length]
-            position += length
-        elif wire in (_EIGHT, _FOUR):
-            position += 8 if wire == _EIGHT else 4
-        else:
-            raise NotKnown
-        if position > end:
-            raise NotKnown
-        yield tag >> 3, value, message[start:position]
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    result = shift = 0
-    while True:
-        byte = message[position]
-        position += 1
-        result |= (byte & 127) << shift
-        if byte < 128:
-            return result, position
-        shift += 7
-
-
-def _message(number: int, body: bytes) -> bytes:
-    return _as_varint(number << 3 | _BYTES) + _as_varint(len(body)) + body
-
-
-def _as_varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _bytes(value: _Value) -> bytes:
-    if isinstance(value, int):
-        raise NotKnown
-    return value
-
-
-def _all(fields: Iterator[_Field] | list[_Field], wanted: int) -> list[bytes]:
-    return [_bytes(value) for number, value, _ in fields if number == wanted]
+def _all(fields: Iterator[Field] | list[Field], wanted: int) -> list[bytes]:
+    return [as_bytes(value) for number, value, _ in fields if number == wanted]
 
 
 def _number(message: bytes, wanted: int) -> int:
-    found = [value for number, value, _ in _fields(message) if number == wanted]
+    found = [value for number, value, _ in read_fields(message) if number == wanted]
     if len(found) != 1 or not isinstance(found[0], int):
         raise NotKnown
     return found[0]
