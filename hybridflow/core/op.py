@@ -189,6 +189,7 @@ TRAITS = {
     "select": "takes its second input where its first is True and its third elsewhere",
     "product": "multiplies its two inputs element by element, broadcast against each other",
     "matrix_product": "is the matrix product of its two inputs",
+    "convolution": "its lowering holds a convolution, which XLA:CPU runs fast only outside of called functions",
     "involution": "applied twice it gives its input back",
     "idempotent": "applied twice it gives what it gives applied once",
     "unit_one": "leaves its first input as it is where the second is 1",

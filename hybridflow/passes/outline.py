@@ -12,21 +12,24 @@ from hybridflow.core.attrs import attrs_key
 from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.ir.fusion import OUTLINED
 from hybridflow.ir.graph import INPUT, Graph, clone_node, input_node
+from hybridflow.passes.fusion_breaks import is_kept
 from hybridflow.passes.registry import PassContext, graph_pass
 from hybridflow.passes.rewrite import placed, rebuilt, relinked
 
-NODES = 1500
+NODES = 400
 """Graphs of fewer nodes are left alone."""
 PERIOD = 12
-"""So many nodes a repeat has at least."""
+"""So many nodes a repeat has at least, """
+HEAVY_PERIOD = 4
+"""or so many, if XLA makes one of them a kernel of its own anyway: a product of matrices, a convolution."""
 REPEATS = 4
 """So many repeats there are at least."""
 _WINDOW = 8
 """So many nodes in a row must look alike before two places are compared."""
 _CANDIDATES = 4
 """How many distances between places that look alike are tried."""
-_UNLIKE = frozenset({"effect", "nested", "foreign", "tensor_rule"})
-"""Nodes of these kinds are like no other."""
+_UNLIKE = frozenset({"effect", "nested", "foreign", "tensor_rule", "convolution"})
+"""Nodes of these kinds are like no other. A called function's convolutions took XLA:CPU 3 to 6 times as long."""
 
 
 class Place(NamedTuple):
@@ -38,17 +41,18 @@ class Place(NamedTuple):
 
 @graph_pass(phase="arrange", after=("unroll",), final=True)
 def outline(graph: Graph, context: PassContext) -> Graph:
-    """Make the repeated parts of a graph of 1500 nodes or more one graph, which is called: XLA compiles it once.
+    """Make the repeated parts of a graph of 400 nodes or more one graph, which is called: XLA compiles it once.
 
     Parts are alike if their nodes have the same operations, attributes, shapes and wiring; what they read from
-    outside, constants that differ among it, are arguments. That is found from the graph alone. Repeats have 12 nodes
-    and are 4 at least.
+    outside, constants that differ among it, are arguments. That is found from the graph alone. Repeats are 4 at least
+    and have 12 nodes, or 4 nodes of which one is a product of matrices or the like. None has a convolution.
 
     XLA:CPU orders the kernels of one function by comparing each with each, when it compiles and when it loads, and
     fuses nothing across a call. Measured with jaxlib 0.10.2 on a CPU, SGD steps, outlined as a part of left alone:
     first call, step, temporaries. A pre-norm transformer of 24 / 48 layers: 1.03 / 0.77, 0.98 / 0.96, 0.75 / 0.75;
-    dense layers with a residual, then normalised, 48 / 96 layers: 0.92 / 0.88, 0.84 / 0.94, 0.73 / 0.72; gated
-    residuals of 48 / 96 layers: 0.80 / 0.78, 1.00 / 0.95, 1.29 / 1.31; an LSTM of 100 / 200 steps: 0.94 / 0.90, 0.85 /
+    dense layers with a residual, then normalised, 48 / 96 layers: 0.92 / 0.88, 0.84 / 0.94, 0.73 / 0.72; of
+    12 / 24 layers: 0.72 / 0.68, 0.93 / 0.90, 0.73 / 0.72; gated residuals of 12 / 24 / 48 / 96 layers: 0.62 / 0.59 /
+    0.80 / 0.78, 1.10 / 0.95 / 1.00 / 0.95, 1.22 / 1.27 / 1.29 / 1.31; an LSTM of 100 / 200 steps: 0.94 / 0.90, 0.85 /
     0.61, 1.00 / 1.00. Smaller graphs have little to gain. To roll the repeats into a loop over stacked weights is
     never chosen: a step of 24 layers took 1.7 times as long.
 
@@ -89,7 +93,7 @@ def outline(graph: Graph, context: PassContext) -> Graph:
         return graph
     sources = [node for node in graph.nodes if _is_source(node)]
     nodes = [node for node in graph.nodes if not _is_source(node)]
-    groups = list(_groups(nodes, _tokens(nodes)))
+    groups = list(_groups(graph, nodes, _tokens(nodes)))
     if not groups:
         return graph
     calls: dict[int, _Repeats] = {}
@@ -141,17 +145,17 @@ def _distances(tokens: np.ndarray[Any, Any]) -> list[int]:
     """Return the distances at which places most often look alike."""
     last: dict[bytes, int] = {}
     found: Counter[int] = Counter()
-    width = min(_WINDOW, PERIOD)
+    width = min(_WINDOW, PERIOD, HEAVY_PERIOD)
     for position in range(len(tokens) - width + 1):
         key = tokens[position : position + width].tobytes()
         before = last.get(key)
         if before is not None:
             found[position - before] += 1
         last[key] = position
-    return [distance for distance, _ in found.most_common(_CANDIDATES) if distance >= PERIOD]
+    return [distance for distance, _ in found.most_common(_CANDIDATES) if distance >= min(PERIOD, HEAVY_PERIOD)]
 
 
-def _groups(nodes: Sequence[Node], tokens: np.ndarray[Any, Any]) -> Iterator[list[Place]]:
+def _groups(graph: Graph, nodes: Sequence[Node], tokens: np.ndarray[Any, Any]) -> Iterator[list[Place]]:
     """Yield repeats that are alike, wiring included; no two overlap."""
     position = {node: index for index, node in enumerate(nodes)}
     taken = np.zeros(len(tokens), bool)
@@ -165,10 +169,15 @@ def _groups(nodes: Sequence[Node], tokens: np.ndarray[Any, Any]) -> Iterator[lis
                 if first + period <= len(nodes):
                     alike.setdefault(_wiring(nodes, position, first, period), []).append(Place(first, period))
             for group in alike.values():
-                if len(group) >= REPEATS:
+                if len(group) >= REPEATS and (period >= PERIOD or _is_heavy(graph, nodes, group[0])):
                     for place in group:
                         taken[place.start : place.start + period] = True
                     yield group
+
+
+def _is_heavy(graph: Graph, nodes: Sequence[Node], place: Place) -> bool:
+    """Whether XLA makes a node a kernel of its own, so that a call hides little that could be fused."""
+    return any(is_kept(node, graph, 1) for node in nodes[place.start : place.start + place.period])
 
 
 def _wiring(nodes: Sequence[Node], position: dict[Node, int], start: int, period: int) -> Any:

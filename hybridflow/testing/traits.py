@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -113,6 +115,13 @@ def _matrix_product(call: Call, outputs: tuple[Array, ...]) -> str | None:
     if kind_of(as_dtype(outputs[0].dtype)) in ("float", "complex"):
         bound = bound * float(jnp.finfo(outputs[0].dtype).eps)
     return difference(outputs[0].astype(wide[0].dtype), expected, bound)
+
+
+@claims("convolution")
+def _convolution(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    del outputs
+    text = jax.jit(partial(call.op.lower, **call.attrs)).lower(*call.inputs).as_text()
+    return None if "stablehlo.convolution" in text else "its lowering holds no convolution"
 
 
 @claims("involution")

@@ -31,8 +31,12 @@ def breaks(graph: Graph) -> list[Node]:
     return [node for node in graph.walk() if node.op is BREAK]
 
 
+@pytest.mark.parametrize("outlined_from", [0, 1 << 30])
 @pytest.mark.parametrize("name", ["gated", "resnet", "lstm"])
-def test_xla_has_as_much_to_do_for_every_layer_however_deep_the_network_is(name: str):
+def test_xla_has_as_much_to_do_for_every_layer_however_deep_the_network_is(
+    name: str, outlined_from: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("hybridflow.passes.outline.NODES", outlined_from)
     lines: dict[int, int] = {}
     for layers in (4, 8, 16):
         made, _ = step(name, layers)
@@ -83,6 +87,7 @@ def test_no_value_that_several_read_ends_a_longer_chain(name: str):
         assert length < CHAIN or len(readers[node]) < 2 or not goes_on or len(node.outputs) > 1
 
 
+@pytest.mark.usefixtures("not_outlined")
 @pytest.mark.parametrize("name", ["gated", "resnet"])
 def test_a_network_with_breaks_computes_the_same(name: str):
     made, graph = step(name, 16)

@@ -171,7 +171,7 @@ def _conv_onnx(
     saves=Saves(x=(0, 1), each="others"),
     flops=MultiplyAdds(_macs),
     samples=_samples,
-    traits=("low_precision",),
+    traits=("convolution", "low_precision"),
     ulp=64,
     onnx=_conv_onnx,
 )
@@ -310,7 +310,7 @@ def _transposed_onnx(
     saves=Saves(x=(0, 1), each="others"),
     flops=MultiplyAdds(lambda y, g, kernel, *, shape, **attrs: _macs(g, y, kernel, **attrs)),
     samples=_input_gradient_samples,
-    traits=("low_precision",),
+    traits=("convolution", "low_precision"),
     ulp=64,
     onnx=_transposed_onnx,
 )
@@ -327,6 +327,7 @@ def conv_input_gradient(g: TensorLike, kernel: TensorLike, *, shape: Sizes, **at
     saves=Saves(x=(0, 1), each="others"),
     flops=MultiplyAdds(lambda y, x, g, *, shape, **attrs: _macs(g, x, y, **attrs)),
     samples=_kernel_gradient_samples,
+    traits=("convolution",),
     ulp=64,
     onnx=GRADIENT,
 )
