@@ -15,9 +15,11 @@ from benchmarks.networks import NETWORKS, Draw, OurStep
 
 import hybridflow as hf
 from hybridflow.backend import lean
-from hybridflow.backend.jax_shim import load_executable, save_executable
+from hybridflow.backend.jax_shim import compile_with, load_executable, save_executable
 from hybridflow.backend.lean import without_descriptions
-from hybridflow.backend.options import compiler_options
+from hybridflow.backend.options import call_options, compiler_options
+from hybridflow.xla import executable
+from hybridflow.xla.executable import compile_graph
 from hybridflow.xla.store import ahead, keeping
 from hybridflow.xla.store.directory import WHOLE, Directory
 
@@ -178,6 +180,29 @@ def test_one_that_does_not_load_gives_way_to_the_whole_one(
 
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
+
+
+def test_texts_of_a_program_with_calls_when_the_whole_one_is_gone(everything: None, tmp_path: Path):
+    """It is compiled once more with the extra options that it was compiled with."""
+    text = """
+graph f(%x: f32[8,8]) -> (f32[8,8]) {
+  %0 = exp(%x) : f32[8,8]
+  %1 = fusion_break(%0) : f32[8,8]
+  %2 = tanh(%1) : f32[8,8]
+  %3 = add(%2, %1) : f32[8,8]
+  return %3
+}
+"""
+    with hf.config.cache(tmp_path / "store"):
+        stored = compile_graph(hf.ir.parse(text), sizes={})
+        files(tmp_path / "store")[True].unlink()
+        asked: list[Any] = []
+        loaded = compile_graph(hf.ir.parse(text), sizes={})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(executable, "compile_with", lambda *given: asked.append(given[1]) or compile_with(*given))
+            assert program_text(loaded) == program_text(stored)
+    assert (stored.store, loaded.store) == ("stored", "loaded")
+    assert asked == [call_options("cpu")]
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, cut])

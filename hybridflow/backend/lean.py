@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pickletools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from typing import cast
 
@@ -142,7 +142,7 @@ def _at(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes])
     return b"".join(parts)
 
 
-def _all(fields: Iterator[Field] | list[Field], wanted: int) -> list[bytes]:
+def _all(fields: Iterable[Field], wanted: int) -> list[bytes]:
     return [as_bytes(value) for number, value, _ in fields if number == wanted]
 
 

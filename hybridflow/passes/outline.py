@@ -21,11 +21,9 @@ NODES = 400
 PERIOD = 12
 """So many nodes a repeat has at least, """
 HEAVY_PERIOD = 4
-"""or so many, if XLA makes one of them a kernel of its own anyway: a product of matrices, a convolution."""
+"""or so many, if XLA makes one of them a kernel of its own anyway, as it does of a product of matrices."""
 REPEATS = 4
 """So many repeats there are at least."""
-_WINDOW = 8
-"""So many nodes in a row must look alike before two places are compared."""
 _CANDIDATES = 4
 """How many distances between places that look alike are tried."""
 _UNLIKE = frozenset({"effect", "nested", "foreign", "tensor_rule", "convolution"})
@@ -145,14 +143,14 @@ def _distances(tokens: np.ndarray[Any, Any]) -> list[int]:
     """Return the distances at which places most often look alike."""
     last: dict[bytes, int] = {}
     found: Counter[int] = Counter()
-    width = min(_WINDOW, PERIOD, HEAVY_PERIOD)
-    for position in range(len(tokens) - width + 1):
-        key = tokens[position : position + width].tobytes()
+    least = min(PERIOD, HEAVY_PERIOD)
+    for position in range(len(tokens) - least + 1):
+        key = tokens[position : position + least].tobytes()
         before = last.get(key)
         if before is not None:
             found[position - before] += 1
         last[key] = position
-    return [distance for distance, _ in found.most_common(_CANDIDATES) if distance >= min(PERIOD, HEAVY_PERIOD)]
+    return [distance for distance, _ in found.most_common(_CANDIDATES) if distance >= least]
 
 
 def _groups(graph: Graph, nodes: Sequence[Node], tokens: np.ndarray[Any, Any]) -> Iterator[list[Place]]:

@@ -122,7 +122,7 @@ def compile_graph(
     wide = is_wide(graph)
     profiling = cast("Namer | None", NAMER.get())
     namer = profiling or Namer(graph=graph)
-    steps = _Steps(lambda: function.lower(*arguments), wide, namer)
+    steps = _Steps(lambda: function.lower(*arguments), wide, namer, extra)
     with steps.context():
         entry: Entry | str = "not stored: it calls Python functions"
         if profiling is not None:
@@ -130,14 +130,14 @@ def compile_graph(
         elif not calls_host:
             entry = entry_for(
                 graph, arguments, donate=donated, sizes=sizes, device=device, options={**options, **extra},
-                text=lambda: steps.lower().as_text(), note=note,
+                text=steps.text, note=note,
             )  # fmt: skip
         loaded = None if isinstance(entry, str) else steps.timed("load", lambda: entry.load(steps.lower))
         if loaded is not None:
             compiled, done = loaded.program, "loaded"
         else:
-            compiled = steps.timed("xla", lambda: _compiled(steps.lower(), extra))
-            done = entry if isinstance(entry, str) else entry.save(compiled, steps.lower().as_text, steps.seconds())
+            compiled = steps.timed("xla", steps.compile)
+            done = entry if isinstance(entry, str) else entry.save(compiled, steps.text, steps.seconds())
     whole = loaded is None or loaded.whole
     call = direct_call(compiled)
     if takes_false:
@@ -154,22 +154,16 @@ def compile_graph(
     )  # fmt: skip
 
 
-def _compiled(lowered: Any, extra: Mapping[str, Any]) -> Any:
-    """Compile a lowering, with the extra options for calls if they are good for all of its calls."""
-    if not extra or not inlines_nothing_often(lowered.as_text()):
-        return lowered.compile()
-    return compile_with(lowered, extra)
-
-
 class _Steps:
     """The steps of one compilation, each done when it is asked for, once, and timed."""
 
-    def __init__(self, lower: Callable[[], Any], wide: bool, namer: Namer) -> None:
+    def __init__(self, lower: Callable[[], Any], wide: bool, namer: Namer, extra: Mapping[str, Any]) -> None:
         self.ms = {"lower": 0.0, "load": 0.0, "xla": 0.0}
         self._lower = lower
         self._lowered: Any = None
         self._wide = wide
         self._namer = namer
+        self._extra = extra
 
     @contextmanager
     def context(self) -> Generator[None]:
@@ -193,6 +187,16 @@ class _Steps:
             self.ms["lower"] = (time.perf_counter() - start) * 1e3
         return self._lowered
 
+    def text(self) -> str:
+        """Return the lowered program."""
+        return self.lower().as_text()
+
+    def compile(self) -> Any:
+        """Compile the lowering, with the extra options for calls if they are good for all of its calls."""
+        if not self._extra or not inlines_nothing_often(self.text()):
+            return self.lower().compile()
+        return compile_with(self.lower(), self._extra)
+
     def seconds(self) -> float:
         """Return how long it took, in seconds."""
         return sum(self.ms.values()) / 1e3
@@ -202,7 +206,7 @@ def _whole(entry: Entry | str, steps: _Steps) -> Any:
     """Return an executable that can show its program: from the store, or compiled once more if it is gone there."""
     with steps.context():
         found = None if isinstance(entry, str) else entry.load_whole(steps.lower)
-        return steps.lower().compile() if found is None else found
+        return steps.compile() if found is None else found
 
 
 def _session_call(compiled: Any) -> Callable[..., Any]:
