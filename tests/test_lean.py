@@ -100,7 +100,12 @@ def draws(x: Any) -> Any:
     return hf.random.normal((64,)) * hf.exp(x[0]), hf.random.permutation(16)
 
 
-@pytest.mark.parametrize("function", [loop, branch, several, factors, draws])
+def products(x: Any) -> Any:
+    a = hf.reshape(hf.sin(hf.arange(float(1 << 18))), (512, 512)) * x[0]
+    return hf.tanh(a @ a) @ a, hf.sum(a @ hf.exp(a * 0.1), axis=0)  # large enough to be left to a library
+
+
+@pytest.mark.parametrize("function", [loop, branch, several, factors, draws, products])
 def test_programs_compute_the_same_bit_by_bit(everything: None, tmp_path: Path, function: Callable[..., Any]):
     x = hf.asarray(np.linspace(0.1, 2.0, 8, dtype=np.float32))
     results: list[list[Any]] = []

@@ -3,7 +3,8 @@
 A saved XLA:CPU executable has machine code, the order in which it runs and its buffers, and beside them the optimised
 program as text would show it: every instruction inside of every fusion, which is compiled and never read again unless
 somebody asks for texts. That is most of it, and what loading spends its time on. Here a fusion becomes a call of
-something unnamed with the same operands and result; code, order and buffers stay bit by bit as they were.
+something unnamed with the same operands and result; code, order and buffers stay bit by bit as they were. Fusions that
+a library runs have no code: they are made anew of their description when they are loaded, so that it stays.
 
 The format is XLA's own, so this is done only for versions that are tested; what is not as it is known stays whole.
 """
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import pickletools
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
+from math import prod
 from typing import cast
 
 from hybridflow.backend.protobuf import Field, NotKnown, as_bytes, read_fields, read_varint, write_field
@@ -82,6 +84,7 @@ def _lean_program(program: bytes) -> bytes:
         for schedule in _all(fields, _SCHEDULE)
         for sequence in _all(read_fields(schedule), 1)
     }
+    for_libraries = _described({_number(one, _ID): one for one in _all(fields, _COMPUTATIONS)})
     parts: list[bytes] = []
     products = 0
     for number, value, raw in fields:
@@ -89,7 +92,10 @@ def _lean_program(program: bytes) -> bytes:
             parts.append(raw)
             continue
         computation = list(read_fields(as_bytes(value)))
-        if any(one in scheduled for inner, one, _ in computation if inner == _ID):
+        identity = _number(as_bytes(value), _ID)
+        if identity in for_libraries:
+            parts.append(raw)
+        elif identity in scheduled:
             made = [
                 _lean_instruction(as_bytes(one)) if inner == _INSTRUCTIONS else (bare, 0)
                 for inner, one, bare in computation
@@ -101,10 +107,39 @@ def _lean_program(program: bytes) -> bytes:
     return b"".join(parts)
 
 
+def _described(computations: dict[int, bytes]) -> set[int]:
+    """Return the computations that fusions for libraries are described by, and what those call."""
+    instructions = {
+        number: [list(read_fields(one)) for one in _all(read_fields(body), _INSTRUCTIONS)]
+        for number, body in computations.items()
+    }
+    libraries = [one for several in instructions.values() for one in several if _is_for_library(one)]
+    left = [called for one in libraries for called in _called(one)]
+    found: set[int] = set()
+    while left:
+        number = left.pop()
+        if number not in found:
+            found.add(number)
+            left += [called for one in instructions[number] for called in _called(one)]
+    return found
+
+
+def _is_for_library(instruction: list[Field]) -> bool:
+    """Whether an instruction is a fusion that a library runs, from its description."""
+    return b"kCustom" in _all(instruction, _FUSION_KIND)
+
+
+def _called(instruction: list[Field]) -> list[int]:
+    """Return which computations an instruction calls."""
+    return [number for numbers in _all(instruction, _CALLED) for number in _packed(numbers)]
+
+
 def _lean_instruction(instruction: bytes) -> tuple[bytes, int]:
     """Return the field of an instruction, and how many elements it has if it is a product of matrices or the like."""
     fields = list(read_fields(instruction))
-    opcode = next((value for number, value, _ in fields if number == _OPCODE), b"")
+    opcode = next(iter(_all(fields, _OPCODE)), b"")
+    if _is_for_library(fields):
+        return write_field(_INSTRUCTIONS, instruction), 0
     if opcode != b"fusion":
         body = b"".join([raw for number, _, raw in fields if number != _METADATA])
         return write_field(_INSTRUCTIONS, body), _elements(fields) if opcode in (b"dot", b"convolution") else 0
@@ -116,14 +151,16 @@ def _lean_instruction(instruction: bytes) -> tuple[bytes, int]:
 
 def _elements(instruction: list[Field]) -> int:
     """Return how many elements the result has."""
-    result = 1
-    for shape in _all(instruction, _SHAPE):
-        for sizes in _all(read_fields(shape), _SIZES):
-            position = 0
-            while position < len(sizes):
-                size, position = read_varint(sizes, position)
-                result *= size
-    return result
+    sizes = [_packed(one) for shape in _all(instruction, _SHAPE) for one in _all(read_fields(shape), _SIZES)]
+    return prod(size for several in sizes for size in several)
+
+
+def _packed(numbers: bytes) -> Iterator[int]:
+    """Yield the numbers that stand one behind the other in a field."""
+    position = 0
+    while position < len(numbers):
+        number, position = read_varint(numbers, position)
+        yield number
 
 
 def _at(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]) -> bytes:
