@@ -53,14 +53,9 @@ def with_never(function: Callable[..., Any]) -> Callable[..., Any]:
     return lowered
 
 
-def call_with_false(call: Callable[..., Any], device: Any) -> Callable[..., Any]:
-    """Return a compiled program as a function without its last argument, which is False."""
-    false = jax.device_put(np.False_, device)
-
-    def with_false(*arrays: Any) -> Any:
-        return call(*arrays, false)
-
-    return with_false
+def false_on(device: Any) -> Any:
+    """Return what programs for a device take as that last argument; for jax's default device if None."""
+    return jax.device_put(np.False_, device)
 
 
 def fusion_break(x: Any) -> Any:

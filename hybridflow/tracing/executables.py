@@ -42,6 +42,7 @@ class ExecutableRecord:
         store: what the store on disk did.
         options: XLA's compiler options.
         donated: the Variables whose buffers it takes over for their new values.
+        runs: how often a call runs each program, if it has several.
     """
 
     sizes: Mapping[str, int]
@@ -52,6 +53,7 @@ class ExecutableRecord:
     store: str
     options: Mapping[str, Any]
     donated: tuple[str, ...]
+    runs: tuple[int, ...]
     _made: weakref.ref[Executable] = field(repr=False, compare=False)
     _fused: list[tuple[Fused, ...]] = field(repr=False, compare=False, default_factory=list[tuple[Fused, ...]])
 
@@ -70,7 +72,7 @@ class ExecutableRecord:
         return cls(
             dict(sizes), "default" if device is None else f"{device.platform}:{device.id}", made.lower_ms, made.xla_ms,
             made.load_ms, made.store, dict(made.options), tuple([names[index] for index in made.donated]),
-            weakref.ref(made),
+            tuple([part.runs for part in made.parts]), weakref.ref(made),
         )  # fmt: skip
 
     def fused(self) -> tuple[Fused, ...] | None:

@@ -55,7 +55,7 @@ def trace_item(record: TraceRecord, shown: int | None = SHOWN) -> Item:
             f"XLA {record.xla_ms:.1f} ms in {record.compiles} compile(s); {record.nodes} nodes",
         ),
     ]
-    loaded = record.store.count("loaded")
+    loaded = sum("loaded" in one for one in record.store)
     if loaded:
         text = f"{loaded} of {record.compiles}, in {record.load_ms:.1f} ms"
         items.append(Item("loaded from the store on disk", text))
@@ -119,6 +119,9 @@ def _executable_item(number: int, made: ExecutableRecord, shown: int | None) -> 
         items.append(Item("XLA options", ", ".join([f"{name}={value!r}" for name, value in made.options.items()])))
     if made.donated:
         items.append(Item("donated", f"the buffers of {', '.join(made.donated)}, for their new values"))
+    if made.runs:
+        runs = ", ".join(map(str, made.runs))
+        items.append(Item("programs", f"{len(made.runs)}, one per repeated part and what is between; run {runs} times"))
     items.append(_fused_item(number, made, shown))
     return Item(f"executable {number}{place and f' for {place}'}{device}", cost, tuple(items))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any, TypeVar, cast
 import jax
 
 from hybridflow.backend.collector import collector_paused
-from hybridflow.backend.fusion import NEVER_SPEC, call_with_false, inlines_nothing_often, needs_never, with_never
+from hybridflow.backend.fusion import NEVER_SPEC, false_on, inlines_nothing_often, needs_never, with_never
 from hybridflow.backend.host_calls import SESSION_SPEC, run_session, with_session
 from hybridflow.backend.jax_shim import bare_call, compile_with, direct_call, enable_x64, without_locations
 from hybridflow.backend.options import call_options, compiler_options
@@ -25,6 +26,8 @@ from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import NAMER, lower_graph
 from hybridflow.ir.fusion import reads_never
 from hybridflow.ir.graph import Graph
+from hybridflow.xla.chain import Chain, Part
+from hybridflow.xla.pieces import cut
 from hybridflow.xla.scopes import Namer, fusions, naming
 from hybridflow.xla.store.keeping import Entry, entry_for
 
@@ -39,6 +42,8 @@ class Executable:
         call: takes raw arrays, returns a list or tuple of `jax.Array`.
         bare: the same for a list of `jax.Array` that are known to have the shapes and dtypes of the graph's inputs: it
             asks nothing, and costs less; None if there is no such way here.
+        run: what `call` ends up in, a function written in C++ with most versions of jax; it takes `hidden` too.
+        hidden: what the program takes behind the arrays.
         shown: returns jax's object, for its texts and analyses; what was loaded may be without those, and is loaded
             whole then.
         lower: returns jax's lowering, for its text; it is made anew if the executable was loaded from the store.
@@ -49,10 +54,13 @@ class Executable:
         options: XLA's compiler options.
         donated: positions of the inputs whose buffers the outputs may reuse.
         namer: what named the program's instructions after the graph's nodes.
+        parts: the programs that it runs, if it is not one.
     """
 
     call: Callable[..., Any]
     bare: Callable[[list[Any]], Sequence[Any]] | None
+    run: Callable[..., Any]
+    hidden: tuple[Any, ...]
     shown: Callable[[], Any]
     lower: Callable[[], Any]
     lower_ms: float
@@ -62,15 +70,18 @@ class Executable:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     donated: tuple[int, ...] = ()
     namer: Namer = field(default_factory=Namer)
+    parts: tuple[Part, ...] = ()
 
     @property
     def compiled(self) -> Any:
-        """The object of jax, for its texts and analyses."""
+        """The object of jax, for its texts and analyses; of several programs, a `Chain`."""
         return self.shown()
 
     def fusions(self) -> dict[str, tuple[Node, ...]]:
         """Return the kernels that compute several instructions, by name, with the graph's nodes in each."""
-        return fusions(self.compiled.as_text(), self.namer)
+        if not self.parts:
+            return fusions(self.compiled.as_text(), self.namer)
+        return {f"{part.name}: {name}": nodes for part in self.parts for name, nodes in part.program.fusions().items()}
 
 
 def is_wide(graph: Graph) -> bool:
@@ -88,7 +99,9 @@ def concrete_specs(specs: Sequence[TensorSpec], sizes: dict[str, int]) -> list[T
 def compile_graph(
     graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, int], device: Any = None, note: str | None = None
 ) -> Executable:
-    """Compile a graph.
+    """Compile a graph: as one program, or as several if it is a large one with repeated parts.
+
+    While nodes are named, for a profile, it is one.
 
     Args:
         graph: the graph, after its passes.
@@ -98,60 +111,112 @@ def compile_graph(
         device: the jax device to run on; jax's default one if None.
         note: what `store.ahead.begin` returned when the graph's function began to be traced.
     """
-    backend = jax.default_backend() if device is None else device.platform
-    sharding = None if device is None else jax.sharding.SingleDeviceSharding(device)
-    lowering = lower_graph(graph, sizes)
-    calls_host = has_effects(graph)
-    if calls_host:
-        lowering = with_session(lowering)
-    takes_false = needs_never(backend) and reads_never(graph)
-    if takes_false:
-        lowering = with_never(lowering)
-    donated = () if calls_host else tuple(donate)
-    options = compiler_options(large_products=has_large_products(graph, sizes), backend=backend)
-    function = jax.jit(lowering, donate_argnums=donated, compiler_options=options)
-    extra = call_options(backend) if takes_false else {}  # XLA has functions to keep only with the hidden input
-    arguments: list[Any] = [
-        jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
-        for spec in concrete_specs(graph.input_specs, sizes)
-    ]
-    if calls_host:
-        arguments.append(SESSION_SPEC)
-    if takes_false:
-        arguments.append(NEVER_SPEC)
-    wide = is_wide(graph)
-    profiling = cast("Namer | None", NAMER.get())
-    namer = profiling or Namer(graph=graph)
-    steps = _Steps(lambda: function.lower(*arguments), wide, namer, extra)
-    with steps.context():
-        entry: Entry | str = "not stored: it calls Python functions"
-        if profiling is not None:
-            entry = "not stored: it is profiled"
-        elif not calls_host:
-            entry = entry_for(
-                graph, arguments, donate=donated, sizes=sizes, device=device, options={**options, **extra},
-                text=steps.text, note=note,
-            )  # fmt: skip
-        loaded = None if isinstance(entry, str) else steps.timed("load", lambda: entry.load(steps.lower))
-        if loaded is not None:
-            compiled, done = loaded.program, "loaded"
-        else:
-            compiled = steps.timed("xla", steps.compile)
-            done = entry if isinstance(entry, str) else entry.save(compiled, steps.text, steps.seconds())
-    whole = loaded is None or loaded.whole
-    call = direct_call(compiled)
-    if takes_false:
-        call = call_with_false(call, device)
-    if wide:
-        call = _wide_call(call)
-    bare = None if takes_false or calls_host else bare_call(compiled, call)
-    if calls_host:
-        call = _session_call(call)
-    shown = (lambda: compiled) if whole else cache(lambda: _whole(entry, steps))
+    whole = _Compilation(graph, donate, sizes, device)
+    may_be_cut = needs_never(whole.backend) and not whole.calls_host and NAMER.get() is None
+    pieces = cut(graph, sizes) if may_be_cut else None
+    if pieces is None:
+        return whole.executable(note)
+    chain = Chain(
+        graph, pieces, donate, sizes, lambda piece, given: _Compilation(piece, given, sizes, device).executable(None)
+    )
+    return _of_parts(chain, _wide_call(chain) if whole.wide else chain, whole.steps.lower)
+
+
+def _of_parts(chain: Chain, call: Callable[..., Any], lower: Callable[[], Any]) -> Executable:
+    """Return several programs as one executable."""
+    programs = [part.program for part in chain.parts]
+    options: dict[str, Any] = {}
+    for name in dict.fromkeys([name for one in programs for name in one.options]):
+        values = list(dict.fromkeys([one.options[name] for one in programs if name in one.options]))
+        options[name] = values[0] if len(values) == 1 else tuple(values)
+    done = Counter(one.store for one in programs)
+    store = next(iter(done)) if len(done) == 1 else ", ".join([f"{count} {what}" for what, count in done.items()])
     return Executable(
-        call, bare, shown, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"], done, options, donated,
-        namer,
+        call, None, call, (), lambda: chain, lower, sum([one.lower_ms for one in programs]),
+        sum([one.xla_ms for one in programs]), sum([one.load_ms for one in programs]), store, options, chain.donated,
+        parts=chain.parts,
     )  # fmt: skip
+
+
+class _Compilation:
+    """One program on its way through jax and XLA.
+
+    Args:
+        graph, donate, sizes, device: as `compile_graph` takes them.
+    """
+
+    def __init__(self, graph: Graph, donate: Sequence[int], sizes: dict[str, int], device: Any) -> None:
+        self.graph = graph
+        self.sizes = sizes
+        self.device = device
+        self.backend = jax.default_backend() if device is None else device.platform
+        self.calls_host = has_effects(graph)
+        self.takes_false = needs_never(self.backend) and reads_never(graph)
+        self.wide = is_wide(graph)
+        self.donated = () if self.calls_host else tuple(donate)
+        self.options = compiler_options(large_products=has_large_products(graph, sizes), backend=self.backend)
+        # XLA has functions to keep only with the hidden input.
+        self.extra = call_options(self.backend) if self.takes_false else {}
+        self.profiling = cast("Namer | None", NAMER.get())
+        self.steps = _Steps(self._lower, self.wide, self.profiling or Namer(graph=graph), self.extra)
+
+    def arguments(self) -> list[Any]:
+        """Return the shapes and dtypes of what the program takes."""
+        sharding = None if self.device is None else jax.sharding.SingleDeviceSharding(self.device)
+        found: list[Any] = [
+            jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
+            for spec in concrete_specs(self.graph.input_specs, self.sizes)
+        ]
+        if self.calls_host:
+            found.append(SESSION_SPEC)
+        if self.takes_false:
+            found.append(NEVER_SPEC)
+        return found
+
+    def _lower(self) -> Any:
+        lowering = lower_graph(self.graph, self.sizes)
+        if self.calls_host:
+            lowering = with_session(lowering)
+        if self.takes_false:
+            lowering = with_never(lowering)
+        function = jax.jit(lowering, donate_argnums=self.donated, compiler_options=self.options)
+        return function.lower(*self.arguments())
+
+    def _entry(self, note: str | None) -> Entry | str:
+        if self.profiling is not None:
+            return "not stored: it is profiled"
+        if self.calls_host:
+            return "not stored: it calls Python functions"
+        return entry_for(
+            self.graph, self.arguments(), donate=self.donated, sizes=self.sizes, device=self.device,
+            options={**self.options, **self.extra}, text=self.steps.text, note=note,
+        )  # fmt: skip
+
+    def executable(self, note: str | None) -> Executable:
+        """Load the program from the store, or compile it."""
+        steps = self.steps
+        with steps.context():
+            entry = self._entry(note)
+            loaded = None if isinstance(entry, str) else steps.timed("load", lambda: entry.load(steps.lower))
+            if loaded is not None:
+                compiled, done = loaded.program, "loaded"
+            else:
+                compiled = steps.timed("xla", steps.compile)
+                done = entry if isinstance(entry, str) else entry.save(compiled, steps.text, steps.seconds())
+        whole = loaded is None or loaded.whole
+        run = direct_call(compiled)
+        hidden = (false_on(self.device),) if self.takes_false else ()
+        call = _call_with(run, hidden) if hidden else run
+        if self.wide:
+            call = _wide_call(call)
+        bare = None if hidden or self.calls_host else bare_call(compiled, call)
+        if self.calls_host:
+            call = _session_call(call)
+        shown = (lambda: compiled) if whole else cache(lambda: _whole(entry, steps))
+        return Executable(
+            call, bare, run, hidden, shown, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"], done,
+            self.options, self.donated, steps.namer,
+        )  # fmt: skip
 
 
 class _Steps:
@@ -162,13 +227,13 @@ class _Steps:
         self._lower = lower
         self._lowered: Any = None
         self._wide = wide
-        self._namer = namer
+        self.namer = namer
         self._extra = extra
 
     @contextmanager
     def context(self) -> Generator[None]:
         """Keep the dtypes of the graph, and name what is lowered after its nodes."""
-        with enable_x64() if self._wide else nullcontext(), naming(self._namer):
+        with enable_x64() if self._wide else nullcontext(), naming(self.namer):
             yield
 
     def timed(self, step: str, run: Callable[[], T]) -> T:
@@ -207,6 +272,13 @@ def _whole(entry: Entry | str, steps: _Steps) -> Any:
     with steps.context():
         found = None if isinstance(entry, str) else entry.load_whole(steps.lower)
         return steps.compile() if found is None else found
+
+
+def _call_with(compiled: Callable[..., Any], hidden: tuple[Any, ...]) -> Callable[..., Any]:
+    def call(*arrays: Any) -> Any:
+        return compiled(*arrays, *hidden)
+
+    return call
 
 
 def _session_call(compiled: Any) -> Callable[..., Any]:

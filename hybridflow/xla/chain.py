@@ -1,0 +1,185 @@
+"""A large graph as several programs that run one after the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import call
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hybridflow.core.node import Edge
+from hybridflow.ir.costs import concrete
+from hybridflow.ir.graph import Graph
+from hybridflow.xla.pieces import Piece
+
+if TYPE_CHECKING:
+    from hybridflow.xla.executable import Executable
+
+Sizes = Mapping[str, int]
+Make = Callable[[Graph, tuple[int, ...]], "Executable"]
+"""``(graph, donated positions)`` to a program."""
+
+
+class Part(NamedTuple):
+    """One of the programs of an executable that has several.
+
+    Attributes:
+        name: what its texts are headed by.
+        program: the program.
+        runs: how often a call runs it.
+    """
+
+    name: str
+    program: Executable
+    runs: int
+
+
+class _Memory(NamedTuple):
+    """What `jax.stages.Compiled.memory_analysis` tells, bytes."""
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    temp_size_in_bytes: int
+    generated_code_size_in_bytes: int
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """One run of a program. Values have numbers: first the graph's inputs, then what pieces make.
+
+    Attributes:
+        piece: what is run.
+        given: the positions of the inputs whose buffers the outputs take over.
+        reads, makes: the numbers of its inputs and outputs.
+        frees: the numbers that nobody reads behind it.
+        program: the compiled piece.
+    """
+
+    piece: Piece
+    given: tuple[int, ...]
+    reads: list[int]
+    makes: list[int]
+    frees: list[int] = field(default_factory=list[int])
+    program: Executable = field(init=False)
+
+    def job(self, values: list[Any]) -> Callable[[], Any]:
+        """Return the run as a function, which is written in C as far as jax has one."""
+        return partial(self.program.run, *[values[number] for number in self.reads], *self.program.hidden)
+
+    def keep(self, results: Sequence[Any], values: list[Any]) -> None:
+        """Take note of the results, and let go of what nobody reads any more."""
+        for number, value in zip(self.makes, results, strict=True):
+            values[number] = value
+        for number in self.frees:
+            values[number] = None
+
+
+class Chain:
+    """What jax's compiled object is for one program: texts and figures.
+
+    Args:
+        graph: the whole graph.
+        pieces: what computes it, in order.
+        donate: positions of the inputs whose buffers the outputs may reuse. Only pieces that make nothing but outputs
+            do: they run last, in one go, so that a call that is interrupted before has taken nothing.
+        sizes: the size of each symbol.
+        make: compiles a piece.
+
+    Attributes:
+        parts: the different programs, in the order of their first runs.
+        donated: positions of the inputs whose buffers are reused.
+    """
+
+    def __init__(self, graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: Sizes, make: Make) -> None:
+        self._graph = graph
+        self._bytes: list[int] = []
+        numbers: dict[Edge, int] = {}
+        for edge in [*[(node, 0) for node in graph.inputs], *[edge for piece in pieces for edge in piece.makes]]:
+            numbers[edge] = len(numbers)
+            self._bytes.append(concrete(edge[0].spec(edge[1]), sizes).nbytes)
+        self._outputs = [numbers[edge] for edge in graph.outputs]
+        given = _given(graph, pieces, donate, sizes)
+        runs = [
+            _Run(piece, one, [numbers[edge] for edge in piece.reads], [numbers[edge] for edge in piece.makes])
+            for piece, one in zip(pieces, given, strict=True)
+        ]
+        self._runs = [run for run in runs if not run.given]
+        self._last = [run for run in runs if run.given]
+        self.donated = tuple(sorted([run.reads[position] for run in self._last for position in run.given]))
+        self._set_frees()
+        self.parts = self._compiled(make)
+
+    def _set_frees(self) -> None:
+        kept = {*self._outputs, *range(len(self._graph.inputs))}
+        for run in reversed([*self._runs, *self._last]):
+            run.frees = [number for number in dict.fromkeys([*run.reads, *run.makes]) if number not in kept]
+            kept.update(run.frees)
+
+    def _compiled(self, make: Make) -> tuple[Part, ...]:
+        made: dict[tuple[Graph, tuple[int, ...]], Executable] = {}
+        for run in [*self._runs, *self._last]:
+            key = run.piece.graph, run.given
+            if key not in made:
+                made[key] = make(*key)
+            run.program = made[key]
+        times = Counter(run.program for run in [*self._runs, *self._last])
+        return tuple([Part(f"program {n}", one, times[one]) for n, one in enumerate(made.values(), 1)])
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        """Run all of it."""
+        values: list[Any] = [*arrays, *[None] * (len(self._bytes) - len(arrays))]
+        for run in self._runs:
+            run.keep(run.job(values)(), values)
+        jobs = [run.job(values) for run in self._last]
+        # No bytecode runs in between, at which an interrupt could leave some of the inputs given away for nothing.
+        results = list(map(call, jobs))
+        for run, made in zip(self._last, results, strict=True):
+            run.keep(made, values)
+        return [values[number] for number in self._outputs]
+
+    def as_text(self) -> str:
+        """Return the programs as XLA optimised them, each under its name and how often it runs."""
+        return "\n".join([f"// {name}, run {runs}x\n{made.compiled.as_text()}" for name, made, runs in self.parts])
+
+    def memory_analysis(self) -> _Memory | None:
+        """Return the bytes that a call needs, None where a program's are not known.
+
+        Temporaries are what the programs hand on to each other, and what each needs for itself, when most is there.
+        """
+        found = {part.program: part.program.compiled.memory_analysis() for part in self.parts}
+        if None in found.values():
+            return None
+        size = self._bytes
+        inputs, outputs = range(len(self._graph.inputs)), set(self._outputs)
+        peak = there = 0
+        for run in [*self._runs, *self._last]:
+            there += sum([size[number] for number in run.makes if number not in outputs])
+            peak = max(peak, there + int(found[run.program].temp_size_in_bytes))
+            there -= sum([size[number] for number in run.frees])
+        return _Memory(
+            sum([size[number] for number in inputs]), sum([size[number] for number in self._outputs]),
+            sum([size[number] for number in self.donated]), peak,
+            sum([int(one.generated_code_size_in_bytes) for one in found.values()]),
+        )  # fmt: skip
+
+
+def _given(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: Sizes) -> list[tuple[int, ...]]:
+    """Return for each piece which of its inputs it may take over."""
+    read = {edge for piece in pieces for edge in piece.reads}
+    last = {piece for piece in pieces if read.isdisjoint(piece.makes)}
+    readers = Counter(edge for piece in last for edge in piece.reads)
+    free = {(graph.inputs[position], 0) for position in donate}
+    found: list[tuple[int, ...]] = []
+    for piece in pieces:
+        wanted = Counter(concrete(node.spec(index), sizes) for node, index in piece.makes)
+        given: list[int] = []
+        for position, edge in enumerate(piece.reads if piece in last else ()):
+            spec = concrete(edge[0].spec(edge[1]), sizes)
+            if edge in free and readers[edge] == 1 and wanted[spec]:
+                wanted[spec] -= 1
+                given.append(position)
+        found.append(tuple(given))
+    return found

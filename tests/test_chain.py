@@ -1,0 +1,322 @@
+"""Large graphs as several programs: what is cut, what a call gives away, and the same results as one program's."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import numpy as np
+import pytest
+from benchmarks.networks import NETWORKS, Draw, OurStep
+
+import hybridflow as hf
+from hybridflow.ir.graph import Graph
+from hybridflow.xla import chain, pieces
+from hybridflow.xla.chain import Chain
+from hybridflow.xla.executable import Executable, compile_graph
+from hybridflow.xla.store import ahead, keeping
+
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="other backends inline repeated parts")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find repeats in small graphs, and cut those."""
+    monkeypatch.setattr("hybridflow.passes.outline.NODES", 0)
+    monkeypatch.setattr(pieces, "CALLS", 2)
+    monkeypatch.setattr(pieces, "FLOPS", 0)
+    monkeypatch.setattr(pieces, "_ALIKE", 0)
+
+
+def model(name: str, layers: int = 6) -> OurStep:
+    return OurStep(NETWORKS[name], *NETWORKS[name].make(Draw(smoke=True), layers))
+
+
+def executable(made: OurStep) -> Executable:
+    return made.compiled.lower(made.x).executable
+
+
+def trained(name: str) -> tuple[list[Any], OurStep]:
+    """Return what three steps of a network compute, and the network."""
+    made = model(name)
+    losses = [made.step().numpy() for _ in range(3)]
+    return [*losses, *[one.numpy() for one in made.state()]], made
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_programs_one_by_one_compute_what_one_computes(small: None, monkeypatch: pytest.MonkeyPatch, name: str):
+    found, made = trained(name)
+    monkeypatch.setattr(pieces, "CALLS", 1 << 30)
+    expected, whole = trained(name)
+    assert not executable(whole).parts
+    assert bool(executable(made).parts) == (name not in ("lenet", "unet", "resnet"))  # convolutions are not outlined
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def repeated(x: Any) -> Any:
+    for number in range(8):
+        x = hf.tanh(x @ x.mT + number * 0.1) @ x * 0.5 - hf.cos(x) * hf.exp(-x * x)
+        x = x / (1.0 + hf.sum(hf.abs(x), axis=-1, keepdims=True)) + hf.sin(x)
+    return x, hf.sum(x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("host", [True, False])
+def test_calls_take_arrays_of_numpy_and_wide_ones(small: None, dtype: Any, host: bool):
+    value = np.linspace(-1, 1, 16, dtype=dtype).reshape(4, 4)
+    compiled = hf.compile(repeated)
+    x = value if host else hf.asarray(value)
+    for _ in range(2):
+        for one, other in zip(compiled(x), repeated(hf.asarray(value)), strict=True):
+            assert one.dtype == other.dtype == dtype
+            np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4 if dtype == np.float32 else 1e-12)
+    assert compiled.lower(x).executable.parts
+
+
+def test_open_sizes_have_programs_of_their_own(small: None):
+    compiled = hf.compile(repeated, dynamic=True)
+    for rows in (3, 5, 6):
+        x = hf.asarray(np.linspace(-1, 1, rows * 4, dtype=np.float32).reshape(rows, 4))
+        for one, other in zip(compiled(x), repeated(x), strict=True):
+            np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4)
+        assert compiled.lower(x).executable.parts
+    assert [len(trace.executables) for trace in compiled.explain()] == [1, 2]
+
+
+def test_every_node_is_in_one_piece(small: None):
+    graph = model("pre_norm").compiled.graph(hf.asarray(model("pre_norm").x))
+    found = pieces.cut(graph, {})
+    assert found is not None
+    one = {node for node in graph.nodes if node.op.name == "outlined"}
+    between = Counter(n.op.name for piece in found for n in piece.graph.nodes if piece.graph not in called(one))
+    assert sum(piece.graph in called(one) for piece in found) == len(one)
+    expected = Counter(n.op.name for n in graph.nodes if n not in one)
+    for name, count in expected.items():
+        assert between[name] >= count if name == "constant" else between[name] == count
+    made = {(node, 0) for node in graph.inputs}
+    for piece in found:
+        assert made.issuperset(piece.reads)
+        made.update(piece.makes)
+    assert made.issuperset(graph.outputs)
+
+
+def called(calls: set[Any]) -> set[Graph]:
+    return {node.attrs["graph"] for node in calls}
+
+
+def test_small_graphs_and_small_calls_stay_one_program(small: None, monkeypatch: pytest.MonkeyPatch):
+    made = model("pre_norm")
+    graph = made.compiled.graph(made.x)
+    calls = [node for node in graph.nodes if node.op.name == "outlined"]
+    assert pieces.cut(graph, {}) is not None
+    monkeypatch.setattr(pieces, "CALLS", len(calls) + 1)
+    assert pieces.cut(graph, {}) is None
+    monkeypatch.setattr(pieces, "CALLS", len(calls))
+    assert pieces.cut(graph, {}) is not None
+    monkeypatch.setattr(pieces, "FLOPS", 1 << 30)
+    assert pieces.cut(graph, {}) is None
+
+
+def test_graphs_of_many_different_parts_stay_one_program(small: None, monkeypatch: pytest.MonkeyPatch):
+    made = model("pre_norm")
+    graph = made.compiled.graph(made.x)
+    monkeypatch.setattr(pieces, "_ALIKE", 100)
+    assert pieces.cut(graph, {}) is None
+
+
+def test_what_an_input_is_handed_on_as_stays_one_program(small: None):
+    def handed_on(x: Any) -> Any:
+        return *repeated(x), x
+
+    x = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
+    compiled = hf.compile(handed_on)
+    result = compiled(x)[2]
+    assert not compiled.lower(x).executable.parts
+    x[0, 0] = 7
+    assert result.numpy()[0, 0] == -1
+
+
+def test_python_functions_are_called_in_one_program(small: None, capsys: pytest.CaptureFixture[str]):
+    def noisy(x: Any) -> Any:
+        y, total = repeated(x)
+        hf.print("total", total)
+        return y
+
+    compiled = hf.compile(noisy)
+    x = hf.asarray(np.eye(4, dtype=np.float32))
+    compiled(x)
+    assert "total" in capsys.readouterr().out
+    assert not compiled.lower(x).executable.parts
+
+
+# -- giving buffers away ------------------------------------------------------------------------------------------
+
+
+def test_updates_take_over_the_old_values(small: None):
+    made = model("gated")
+    made.step()
+    found = executable(made)
+    before = [cast(Any, variable._value).unsafe_buffer_pointer() for variable in made.variables]
+    made.step()
+    assert [cast(Any, variable._value).unsafe_buffer_pointer() for variable in made.variables] == before
+    assert len(found.donated) == len(before)
+    (record,) = made.compiled.explain()[0].executables
+    assert len(record.donated) == len(before)
+
+
+def test_a_value_that_is_read_later_is_not_taken_over(small: None):
+    weights = [hf.Variable(np.eye(4, dtype=np.float32) * (1 + i / 10)) for i in range(8)]
+
+    def step(x: Any) -> Any:
+        for weight in weights:
+            x = hf.tanh(x @ weight + x) * hf.exp(-x * x) + hf.cos(x) * hf.sin(x * 2) - hf.abs(x) / (2 + hf.square(x))
+            weight.assign(weight * 0.5 + hf.sum(x))
+        for weight in weights:  # what the loop above made is read here
+            x = x + weight
+        return x
+
+    x = hf.asarray(np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4))
+    compiled = hf.compile(step)
+    start = [weight.numpy() for weight in weights]
+    expected = [step(x).numpy() for _ in range(2)]
+    after = [weight.numpy() for weight in weights]
+    for weight, value in zip(weights, start, strict=True):
+        weight.assign(value)
+    for value in expected:
+        np.testing.assert_allclose(compiled(x).numpy(), value, rtol=1e-4, atol=1e-6)
+    for weight, value in zip(weights, after, strict=True):
+        np.testing.assert_allclose(weight.numpy(), value, rtol=1e-4, atol=1e-6)
+    assert compiled.lower(x).executable.parts
+
+
+def test_a_value_that_two_updates_read_is_not_taken_over(small: None):
+    weights = [hf.Variable(np.eye(4, dtype=np.float32) * (1 + i / 10)) for i in range(8)]
+
+    def step(x: Any) -> Any:
+        news = [hf.tanh(one @ x) * 0.5 + hf.cos(two) for two, one in pairwise(weights)]
+        for weight, new in zip(weights, news, strict=False):
+            weight.assign(new)
+
+    x = hf.asarray(np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4))
+    compiled = hf.compile(step)
+    found: list[list[Any]] = []
+    for function in (compiled, step):
+        for i, weight in enumerate(weights):
+            weight.assign(np.eye(4, dtype=np.float32) * (1 + i / 10))
+        for _ in range(3):
+            function(x)
+        found.append([weight.numpy() for weight in weights])
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-6)
+    assert compiled.lower(x).executable.parts
+
+
+@pytest.mark.parametrize("at", [0, 3, -1])
+def test_an_interrupted_call_has_changed_nothing(small: None, monkeypatch: pytest.MonkeyPatch, at: int):
+    made, other = model("gated"), model("gated")
+    for one in (made, other):
+        one.step()
+    found = executable(made).compiled
+    assert isinstance(found, Chain)
+    run = [*found._runs, *found._last][at]
+    job = chain._Run.job
+
+    def interrupted(self: Any, values: list[Any]) -> Any:
+        if self is run:
+            raise KeyboardInterrupt
+        return job(self, values)
+
+    with monkeypatch.context() as planted:
+        planted.setattr(chain._Run, "job", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made.step()
+    for one, same in zip(made.state(), other.state(), strict=True):
+        np.testing.assert_array_equal(one, same)
+    np.testing.assert_array_equal(made.step(), other.step())
+
+
+def test_threads_run_one_chain(small: None):
+    compiled = hf.compile(repeated)
+    inputs = [hf.asarray(np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4) * k) for k in range(1, 5)]
+    expected = [compiled(x)[0].numpy() for x in inputs]
+    found: dict[int, list[Any]] = {}
+
+    def work(k: int) -> None:
+        found[k] = [compiled(inputs[k])[0].numpy() for _ in range(10)]
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k, results in found.items():
+        for result in results:
+            np.testing.assert_array_equal(result, expected[k])
+
+
+# -- what is shown ------------------------------------------------------------------------------------------------
+
+
+def test_texts_and_figures_are_of_all_programs(small: None, monkeypatch: pytest.MonkeyPatch):
+    made = model("gated")
+    made.step()
+    found = executable(made)
+    text = made.compiled.lower(made.x).as_text("hlo")
+    assert text.count("HloModule") == len(found.parts) >= 3
+    assert "// program 1, run 6x" in text
+    assert "stablehlo" in made.compiled.lower(made.x).as_text("stablehlo")
+    explained = str(made.compiled.explain())
+    assert f"programs: {len(found.parts)}, one per repeated part" in explained
+    assert "program 1: " in " ".join(found.fusions())
+    monkeypatch.setattr(pieces, "CALLS", 1 << 30)
+    whole = model("gated")
+    whole.step()
+    ours, one = (executable(each).compiled.memory_analysis() for each in (made, whole))
+    assert ours.argument_size_in_bytes == pytest.approx(one.argument_size_in_bytes, rel=0.1)
+    assert ours.output_size_in_bytes == pytest.approx(one.output_size_in_bytes, rel=0.1)
+    assert ours.alias_size_in_bytes == pytest.approx(one.alias_size_in_bytes, rel=0.1)
+    assert 0.7 < ours.temp_size_in_bytes / one.temp_size_in_bytes < 1.4
+
+
+def test_a_profile_names_the_nodes_of_one_program(small: None):
+    made = model("mlp")
+    made.step()
+    with hf.profile() as profile:
+        made.step()
+    assert executable(made).parts
+    assert profile.calls
+
+
+def test_programs_are_found_in_the_store(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(keeping, "_WORTH_KEEPING", 0.0)
+    monkeypatch.setattr(ahead, "_LOADING", {})
+    with hf.config.cache(tmp_path / "store"):
+        first, stored = trained("gated")
+        again, loaded = trained("gated")
+        assert [one.compiled.explain()[0].store for one in (stored, loaded)] == [["stored"], ["loaded"]]
+        assert "loaded from the store on disk: 1 of 1" in str(loaded.compiled.explain())
+        for one, other in zip(first, again, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_gradients_of_a_recorded_call(small: None):
+    x = hf.Variable(np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4))
+    compiled = hf.compile(repeated)
+    gradients: list[Any] = []
+    for function in (compiled, repeated):
+        with hf.GradientTape() as tape:
+            y, total = function(x)
+            loss = hf.sum(y * y) + total
+        gradients.append(tape.gradient(loss, x).numpy())
+    np.testing.assert_allclose(*gradients, rtol=1e-3, atol=1e-5)
+
+
+def test_a_graph_runs_by_itself(small: None):
+    x = hf.asarray(np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4))
+    graph = hf.compile(repeated).graph(x)
+    made = compile_graph(graph, sizes={})
+    np.testing.assert_allclose(np.asarray(made.call(x.numpy())[0]), repeated(x)[0].numpy(), rtol=1e-4)
