@@ -268,7 +268,9 @@ def test_texts_and_figures_are_of_all_programs(small: None, monkeypatch: pytest.
     text = made.compiled.lower(made.x).as_text("hlo")
     assert text.count("HloModule") == len(found.parts) >= 3
     assert "// program 1, run 6x" in text
-    assert "stablehlo" in made.compiled.lower(made.x).as_text("stablehlo")
+    text = made.compiled.lower(made.x).as_text("stablehlo")
+    assert text.count("module @") == len(found.parts)
+    assert "// program 1, run 6x" in text
     explained = str(made.compiled.explain())
     assert f"programs: {len(found.parts)}, one per repeated part" in explained
     assert "program 1: " in " ".join(found.fusions())

@@ -36,6 +36,24 @@ class Part(NamedTuple):
     runs: int
 
 
+class Lowerings(NamedTuple):
+    """What jax's lowering is for one program: its text.
+
+    Attributes:
+        parts: the programs.
+    """
+
+    parts: tuple[Part, ...]
+
+    def as_text(self) -> str:
+        """Return the programs as XLA is given them, each under its name and how often it runs."""
+        return _headed(self.parts, lambda made: made.lower().as_text())
+
+
+def _headed(parts: Sequence[Part], text: Callable[[Executable], str]) -> str:
+    return "\n".join([f"// {name}, run {runs}x\n{text(made)}" for name, made, runs in parts])
+
+
 class _Memory(NamedTuple):
     """What `jax.stages.Compiled.memory_analysis` tells, bytes."""
 
@@ -142,7 +160,7 @@ class Chain:
 
     def as_text(self) -> str:
         """Return the programs as XLA optimised them, each under its name and how often it runs."""
-        return "\n".join([f"// {name}, run {runs}x\n{made.compiled.as_text()}" for name, made, runs in self.parts])
+        return _headed(self.parts, lambda made: made.compiled.as_text())
 
     def memory_analysis(self) -> _Memory | None:
         """Return the bytes that a call needs, None where a program's are not known.

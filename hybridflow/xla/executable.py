@@ -26,7 +26,7 @@ from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import NAMER, lower_graph
 from hybridflow.ir.fusion import reads_never
 from hybridflow.ir.graph import Graph
-from hybridflow.xla.chain import Chain, Part
+from hybridflow.xla.chain import Chain, Lowerings, Part
 from hybridflow.xla.pieces import cut
 from hybridflow.xla.scopes import Namer, fusions, naming
 from hybridflow.xla.store.keeping import Entry, entry_for
@@ -46,7 +46,8 @@ class Executable:
         hidden: what the program takes behind the arrays.
         shown: returns jax's object, for its texts and analyses; what was loaded may be without those, and is loaded
             whole then.
-        lower: returns jax's lowering, for its text; it is made anew if the executable was loaded from the store.
+        lower: returns jax's lowering, for its text (`Lowerings` of several programs); it is made anew if the executable
+            was loaded from the store.
         lower_ms: jax tracing and lowering to StableHLO, milliseconds.
         xla_ms: XLA's compilation, milliseconds; 0 if it was loaded.
         load_ms: finding and loading it in the store, milliseconds; 0 if it was not there.
@@ -119,10 +120,10 @@ def compile_graph(
     chain = Chain(
         graph, pieces, donate, sizes, lambda piece, given: _Compilation(piece, given, sizes, device).executable(None)
     )
-    return _of_parts(chain, _wide_call(chain) if whole.wide else chain, whole.steps.lower)
+    return _of_parts(chain, _wide_call(chain) if whole.wide else chain)
 
 
-def _of_parts(chain: Chain, call: Callable[..., Any], lower: Callable[[], Any]) -> Executable:
+def _of_parts(chain: Chain, call: Callable[..., Any]) -> Executable:
     """Return several programs as one executable."""
     programs = [part.program for part in chain.parts]
     options: dict[str, Any] = {}
@@ -132,7 +133,7 @@ def _of_parts(chain: Chain, call: Callable[..., Any], lower: Callable[[], Any]) 
     done = Counter(one.store for one in programs)
     store = next(iter(done)) if len(done) == 1 else ", ".join([f"{count} {what}" for what, count in done.items()])
     return Executable(
-        call, None, call, (), lambda: chain, lower, sum([one.lower_ms for one in programs]),
+        call, None, call, (), lambda: chain, lambda: Lowerings(chain.parts), sum([one.lower_ms for one in programs]),
         sum([one.xla_ms for one in programs]), sum([one.load_ms for one in programs]), store, options, chain.donated,
         parts=chain.parts,
     )  # fmt: skip
