@@ -174,20 +174,26 @@ def load_executable(saved: bytes, inputs: int, outputs: int, device: Any) -> Any
     )
 
 
-def direct_call(compiled: Any) -> Callable[..., Any]:
+def direct_call(compiled: Any, *, alone: bool = False) -> Callable[..., Any]:
     """Return what a call of a compiled function ends up in, written in C++, without the Python around it.
 
     Args:
         compiled: a `jax.stages.Compiled` of functions of arrays.
+        alone: whether to return the only array of a list or tuple itself.
 
     Returns:
-        A function of the same arrays. It is `compiled` itself with a jax that is made otherwise.
+        A function of the same arrays. It is `compiled` itself, in Python, with a jax that is made otherwise.
     """
     try:
-        made = compiled._executable.create_cpp_call(compiled._params)
+        params = compiled._params
+        if alone:
+            params = params._replace(out_tree=jax.tree_util.tree_structure(0))
+        made = compiled._executable.create_cpp_call(params)
     except AttributeError:
-        return compiled
-    return compiled if made is None else made
+        made = None
+    if made is not None:
+        return made
+    return (lambda *arrays: compiled(*arrays)[0]) if alone else compiled
 
 
 def bare_call(compiled: Any, otherwise: Callable[..., Any]) -> Callable[[list[Any]], Sequence[Any]] | None:

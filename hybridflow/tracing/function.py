@@ -39,6 +39,7 @@ from hybridflow.tracing.cache import CacheInfo, TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
 from hybridflow.tracing.costing import Costing, Specs, report
 from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_open
+from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
 from hybridflow.tracing.signature import (
     LEAF,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from hybridflow.tracing.explain import Change, Explanation, TraceRecord
     from hybridflow.tracing.lowered import Lowered
     from hybridflow.tracing.replay import Replay
+    from hybridflow.tracing.sole import ShortWay
     from hybridflow.tracing.trace import Trace
 
 P = ParamSpec("P")
@@ -74,7 +76,7 @@ _RECORDS = 256
 """How many traces `explain` remembers."""
 
 
-class CompiledFunction(Generic[P, R]):
+class CompiledFunction(Entry, Generic[P, R]):
     """A function that is traced once per signature and then runs as one XLA executable.
 
     Made by `hf.compile`. On a class it is a method, with a cache per instance that is freed with the instance.
@@ -128,7 +130,6 @@ class CompiledFunction(Generic[P, R]):
         self._lock = threading.RLock()
         self._traces = TraceCache(max_traces)
         self._needed: dict[Any, frozenset[int]] = {}
-        self._enter: Callable[[tuple[Any, ...]], Any] | None = None
         self._last: Trace | None = None
         self._records: deque[TraceRecord] = deque(maxlen=_RECORDS)
         self._trace_count = 0
@@ -136,6 +137,7 @@ class CompiledFunction(Generic[P, R]):
         self._misses = 0
         self._instances: dict[int, tuple[Any, CompiledFunction[Any, Any]]] = {}
         self._plain = not self._static and is_plain(self._parameters)
+        self._enter_by(None)
 
     def _check_static(self) -> None:
         if has_var_keyword(self._parameters):
@@ -152,17 +154,16 @@ class CompiledFunction(Generic[P, R]):
 
     # -- calling ----------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function, tracing it first if no trace fits the arguments."""
-        try:
-            enter = self._enter
-            if enter is not None and not kwargs and context_now() is None and SETTINGS.plain:
-                found = enter(args)
-                if found is not NotImplemented:
-                    return found
-            return self._call(args, kwargs)
-        except Exception as error:
-            raise trimmed(error)  # noqa: B904 (it is the same error)
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+            """Run the function, tracing it first if no trace fits the arguments."""
+            ...
+
+    def _enter_by(self, short: ShortWay | None) -> None:
+        """Let calls from now on go a short way where it is for them, else the general one."""
+        general = general_call(self)
+        cast(Any, self).__call__ = general if short is None else short(general)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None = None) -> Any:
         context = context_now()
@@ -247,12 +248,11 @@ class CompiledFunction(Generic[P, R]):
         """Let the next call go the short way, if the traces differ only in what is outside of their arguments."""
         if PROFILER.get() is not None:
             return  # its executables are not those of later calls
-        from hybridflow.tracing.sole import SoleTrace
+        from hybridflow.tracing.sole import short_way
 
         self._last = trace
         short = self._plain and SETTINGS.plain and self._traces.of_one_key
-        sole = SoleTrace.of(trace, signature, bound=self._bound) if short else None
-        self._enter = None if sole is None else sole.enter
+        self._enter_by(short_way(trace, signature, bound=self._bound) if short else None)
 
     def _known(self, signature: Signature) -> tuple[Trace, Signature] | None:
         """Return the most specific trace that a call fits, and the signature by which it was found."""
@@ -467,7 +467,8 @@ class CompiledFunction(Generic[P, R]):
         with self._lock:
             self._traces.clear()
             self._shapes.clear()
-            self._enter = self._last = None
+            self._last = None
+            self._enter_by(None)
 
     def explain(self) -> Explanation:
         """Return what was traced, why and at what cost: a printable sequence of records."""

@@ -2,107 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from hybridflow.core.context import current
+from hybridflow.core.context import context_now, current
 from hybridflow.core.node import FOREVER
 from hybridflow.core.notes import requires
+from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.signature import FLOAT, LEAF, TENSOR, Signature
 from hybridflow.tracing.trace import WORTH_KEEPING, Trace, raw_value
+from hybridflow.tracing.tracebacks import trimmed
+from hybridflow.xla.executable import Executable
+
+ShortWay = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-class SoleTrace:
-    """The only trace of a function, when its arguments are plain tensors and floats.
+def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | None:
+    """Return what makes the call of a function whose only trace this is, or None if calls take more than it knows.
+
+    It is for arguments that are tensors and floats, outside of `hf.device`, `hf.autocast` and the like.
 
     Args:
         trace: the trace.
-        run: the executable's call if that is all there is to a call: no Variables, captured tensors, checks or Python
-            functions.
-        variables: the Variables of every call.
-        kinds: the types of the arguments.
-        bound: whether an instance comes before them.
+        signature: what the trace was found by.
+        bound: whether an instance comes before the arguments.
 
-    Attributes:
-        enter: makes the whole call, given its arguments as a tuple, or returns NotImplemented; then the general way
-            makes it.
+    Returns:
+        A function of the general call, which gets what the short way is not for. It returns the whole call.
     """
+    plain = all(leaf.kind in (TENSOR, FLOAT) for leaf in signature.leaves)
+    flat = all(tree == LEAF for tree in signature.tree)
+    context = current()
+    quiet = context.device is None and context.autocast is None
+    if not plain or not flat or not quiet or trace.symbolic or trace.guarded or trace.reads_leaves:
+        return None
+    kinds = [Tensor if leaf.kind == TENSOR else float for leaf in signature.leaves]
+    variables = trace.variables(signature)
+    if trace.captures or variables or trace.checks or trace.calls_host:
+        return _SoleTrace(trace, variables, kinds, bound=bound).call
+    if trace.short_way is None:
+        executable = trace.executable(trace.arrays(signature), None)
+        trace.short_way = _generate(trace, executable, kinds, bound=bound)
+    return trace.short_way
 
-    __slots__ = ("_bound", "_hold", "_kinds", "_trace", "_variables", "enter")
 
-    def __init__(
-        self,
-        trace: Trace,
-        run: Callable[..., Any] | None,
-        variables: tuple[Variable, ...],
-        kinds: tuple[type, ...],
-        *,
-        bound: bool,
-    ) -> None:
+def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bound: bool) -> ShortWay:
+    """Return the short way where tensors and floats go in and arrays come out, written for these arguments."""
+    tensors = [number for number, kind in enumerate(kinds) if kind is Tensor]
+    floats = [number for number, kind in enumerate(kinds) if kind is float]
+    names = ["instance"] * bound + [f"a{number}" for number in range(len(kinds))]
+    specs = dict(zip(tensors, trace.graph.input_specs, strict=False))
+    lines = ["if named or more or context_now() is not None or not SETTINGS.plain: {miss}"]
+    for number, spec in specs.items():
+        on_host = _SMALL if spec.nbytes < WORTH_KEEPING else _LARGE
+        lines += [line.replace("{on_host}", on_host).replace("{n}", str(number)) for line in _TENSOR]
+    lines += [f"if type(a{number}) is not float: {{miss}}" for number in floats]
+    if trace.guards is not None:
+        lines.append("if not hold(): {miss}")
+    values = [f"v{number}" for number in tensors]
+    if trace.numbers is not None:
+        lines.append(f"made = numbers([{', '.join(f'a{number}' for number in floats)}])")
+        values.append("*made")
+    alone = executable.alone if trace.single else None
+    lines += [
+        f"try: outputs{',' if trace.single and alone is None else ''} = run({', '.join(values)})",
+        "except (TypeError, ValueError): pass",  # the general way says what is wrong
+        *(_ONE if trace.single else _SEVERAL),
+        "{miss}",
+    ]
+    space: dict[str, Any] = {
+        "Tensor": Tensor, "ndarray": np.ndarray, "FOREVER": FOREVER, "raw_value": raw_value, "trimmed": trimmed,
+        "new": object.__new__, "make_tensor": make_tensor, "build": trace.plan.build, "numbers": trace.numbers,
+        "hold": trace.guards and trace.guards.hold, "run": executable.call if alone is None else alone(),
+        "context_now": context_now, "SETTINGS": SETTINGS, "ABSENT": _ABSENT,
+    }  # fmt: skip
+    space |= {f"d{number}": spec.dtype for number, spec in specs.items()}
+    takes = "".join([f"{name}=ABSENT, " for name in names]) + ("/, " if names else "")
+    body = "\n            ".join(lines).replace("{miss}", f"return miss({', '.join([*names, '*more'])}, **named)")
+    exec(compile(_WAY.format(takes=takes, body=body), __file__, "exec"), space)
+    return space.pop("way")
+
+
+class _SoleTrace:
+    """A trace whose calls have more to them than arrays: Variables, captured tensors, checks or Python functions."""
+
+    __slots__ = ("_bound", "_hold", "_kinds", "_trace", "_variables")
+
+    def __init__(self, trace: Trace, variables: tuple[Variable, ...], kinds: Sequence[type], *, bound: bool) -> None:
         self._trace = trace
         self._variables = variables
         self._kinds = kinds
         self._bound = bound
         self._hold: Callable[[], bool] = _always if trace.guards is None else trace.guards.hold
-        self.enter: Callable[[tuple[Any, ...]], Any] = self._enter if run is None else self._generate(run)
 
-    @classmethod
-    def of(cls, trace: Trace, signature: Signature, *, bound: bool) -> SoleTrace | None:
-        """Return the sole trace, or None if calls have other arguments than tensors and floats."""
-        plain = all(leaf.kind in (TENSOR, FLOAT) for leaf in signature.leaves)
-        flat = all(tree == LEAF for tree in signature.tree)
-        context = current()
-        quiet = context.device is None and context.autocast is None
-        if not plain or not flat or trace.symbolic or not quiet:
-            return None
-        kinds = tuple([Tensor if leaf.kind == TENSOR else float for leaf in signature.leaves])
-        variables = trace.variables(signature)
-        if trace.guarded or trace.reads_leaves:
-            return None
-        if trace.captures or variables or trace.checks or trace.calls_host:
-            return cls(trace, None, variables, kinds, bound=bound)
-        return cls(trace, trace.executable(trace.arrays(signature), None).call, (), kinds, bound=bound)
+    def call(self, general: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the whole call, which leaves to the general one what it is not for."""
+        enter = self._enter
 
-    def _generate(self, run: Callable[..., Any]) -> Callable[[tuple[Any, ...]], Any]:
-        """Return `enter` where tensors and floats go in and arrays come out, written for these arguments."""
-        trace = self._trace
-        tensors = [number for number, kind in enumerate(self._kinds) if kind is Tensor]
-        floats = [number for number, kind in enumerate(self._kinds) if kind is float]
-        names = ["_"] * self._bound + [f"a{number}" for number in range(len(self._kinds))]
-        lines = ["def enter(args):", f"    if len(args) != {len(names)}: return NotImplemented"]
-        if names:
-            lines.append(f"    {', '.join(names)}, = args")
-        specs = dict(zip(tensors, trace.graph.input_specs, strict=False))
-        for number, spec in specs.items():
-            on_host = _SMALL if spec.nbytes < WORTH_KEEPING else _LARGE
-            lines += [line.format(n=number, on_host=on_host.format(n=number)) for line in _TENSOR]
-        lines += [f"    if type(a{number}) is not float: return NotImplemented" for number in floats]
-        if trace.guards is not None:
-            lines.append("    if not hold(): return NotImplemented")
-        values = [f"v{number}" for number in tensors]
-        if trace.numbers is not None:
-            lines.append(f"    made = numbers([{', '.join(f'a{number}' for number in floats)}])")
-            values.append("*made")
-        lines += [
-            f"    try: outputs = run({', '.join(values)})",
-            "    except (TypeError, ValueError): return NotImplemented",  # the general way says what is wrong
-            *(_ONE if trace.single else _SEVERAL),
-        ]
-        space: dict[str, Any] = {
-            "Tensor": Tensor, "ndarray": np.ndarray, "FOREVER": FOREVER, "raw_value": raw_value,
-            "new": object.__new__, "make_tensor": make_tensor, "hold": self._hold, "run": run,
-            "build": trace.plan.build, "numbers": trace.numbers,
-        }  # fmt: skip
-        space |= {f"d{number}": spec.dtype for number, spec in specs.items()}
-        exec(compile("\n".join(lines), __file__, "exec"), space)
-        return space["enter"]
+        def call(*args: Any, **named: Any) -> Any:
+            try:
+                if not named and context_now() is None and SETTINGS.plain:
+                    found = enter(args)
+                    if found is not NotImplemented:
+                        return found
+                return general(*args, **named)
+            except Exception as error:
+                raise trimmed(error)  # noqa: B904 (it is the same error)
+
+        return call
 
     def _enter(self, args: tuple[Any, ...]) -> Any:
-        """Make a call that has more to it than arrays."""
+        """Make a call that has more to it than arrays, or return NotImplemented."""
         trace = self._trace
         if not self._hold():
             return NotImplemented
@@ -143,23 +157,41 @@ def _always() -> bool:
     return True
 
 
+_ABSENT = object()
+"""Stands for an argument that a call does not give."""
+_WAY = """
+def way(general):
+    def miss(*given, **named):
+        return general(*[one for one in given if one is not ABSENT], **named)
+
+    def call({takes}*more, **named):
+        try:
+            {body}
+        except Exception as error:
+            raise trimmed(error)
+
+    return call
+"""
+"""The whole `__call__` of a function: one frame of Python, which runs the trace or leaves the call to `general`."""
 _TENSOR = (
-    "    if type(a{n}) is not Tensor: return NotImplemented",
-    "    edge = a{n}._edge",
-    "    if edge is not None and edge[0].stamp == FOREVER: return NotImplemented",
-    "    v{n} = a{n}._value",
-    "    if type(v{n}) is ndarray:",
-    "        if v{n}.dtype is not d{n}: return NotImplemented",  # jax would narrow 64 bits without a word
+    "if type(a{n}) is not Tensor: {miss}",
+    "edge = a{n}._edge",
+    "if edge is not None and edge[0].stamp == FOREVER: {miss}",
+    "v{n} = a{n}._value",
+    "if type(v{n}) is ndarray:",
+    "    if v{n}.dtype is not d{n}: {miss}",  # jax would narrow 64 bits without a word
+    "    {on_host}",
 )
-"""How the generated `enter` comes to the array of an argument."""
+"""How the call comes to the array of an argument."""
 _SMALL = "if a{n}._alt is not None: v{n} = a{n}._alt"
 _LARGE = "v{n} = raw_value(a{n})"
 """What it takes for an array on the host: `raw_value` of it, written out where that would keep nothing."""
 _ONE = (
+    "else:",
     "    result = new(Tensor)",
-    "    result._value, = outputs",
+    "    result._value = outputs",
     "    result._alt = None",
     "    result._edge = None",
     "    return result",
 )
-_SEVERAL = ("    return build([make_tensor(output) for output in outputs])",)
+_SEVERAL = ("else: return build([make_tensor(output) for output in outputs])",)

@@ -136,6 +136,7 @@ class Trace:
         self.donated: tuple[int, ...] = () if self.calls_host else tuple([first + index for index in self.assigned])
         self.executables: dict[Any, Executable] = {}
         self.only: Executable | None = None
+        self.short_way: Any = None  # what `sole.short_way` wrote for it
         self.note: str | None = None
         self.places = places
         self.budget = budget

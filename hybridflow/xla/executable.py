@@ -56,6 +56,7 @@ class Executable:
         donated: positions of the inputs whose buffers the outputs may reuse.
         namer: what named the program's instructions after the graph's nodes.
         parts: the programs that it runs, if it is not one.
+        alone: returns `call` of a program with one output, returning that itself; None if there is no such way here.
     """
 
     call: Callable[..., Any]
@@ -72,6 +73,7 @@ class Executable:
     donated: tuple[int, ...] = ()
     namer: Namer = field(default_factory=Namer)
     parts: tuple[Part, ...] = ()
+    alone: Callable[[], Callable[..., Any]] | None = None
 
     @property
     def compiled(self) -> Any:
@@ -205,11 +207,14 @@ class _Compilation:
                 compiled = steps.timed("xla", steps.compile)
                 done = entry if isinstance(entry, str) else entry.save(compiled, steps.text, steps.seconds())
         whole = loaded is None or loaded.whole
-        run = direct_call(compiled)
         hidden = (false_on(self.device),) if self.takes_false else ()
-        call = _call_with(run, hidden) if hidden else run
-        if self.wide:
-            call = _wide_call(call)
+
+        def of_arrays(run: Callable[..., Any]) -> Callable[..., Any]:
+            call = _call_with(run, hidden) if hidden else run
+            return _wide_call(call) if self.wide else call
+
+        run = direct_call(compiled)
+        call = of_arrays(run)
         bare = None if hidden or self.calls_host else bare_call(compiled, call)
         if self.calls_host:
             call = _session_call(call)
@@ -217,6 +222,7 @@ class _Compilation:
         return Executable(
             call, bare, run, hidden, shown, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"], done,
             self.options, self.donated, steps.namer,
+            alone=None if self.calls_host else lambda: of_arrays(direct_call(compiled, alone=True)),
         )  # fmt: skip
 
 
