@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -438,9 +442,12 @@ def calls() -> list[tuple[str, Any]]:
     ]  # fmt: skip
 
 
-def outcomes(build: Callable[[], Any]) -> list[Any]:
+def outcomes(build: Callable[[], Any], *names: str) -> list[Any]:
+    """Return what calls of a new function give, all of them or those of some names."""
     function, found = build(), []
     for name, args in calls():
+        if names and name not in names:
+            continue
         try:
             result = function(*args)
         except Exception as error:
@@ -475,6 +482,10 @@ def with_a_float() -> Any:
     return lambda *args: call(*args, 0.5)
 
 
+def wide_output() -> Any:
+    return hf.compile(lambda x, y: hf.astype(x, "float64") * hf.astype(y, "float64") + 1e-12)
+
+
 def of_an_instance() -> Any:
     class Model:
         @hf.compile
@@ -484,7 +495,10 @@ def of_an_instance() -> Any:
     return Model().call
 
 
-@pytest.mark.parametrize("build", [one_output, two_outputs, with_state, with_a_float, of_an_instance])
+BUILDS = [one_output, two_outputs, wide_output, with_state, with_a_float, of_an_instance]
+
+
+@pytest.mark.parametrize("build", BUILDS)
 def test_calls_of_a_lone_trace_are_as_in_general(build: Any, monkeypatch: pytest.MonkeyPatch):
     found = outcomes(build)
     with monkeypatch.context() as patch:
@@ -493,10 +507,108 @@ def test_calls_of_a_lone_trace_are_as_in_general(build: Any, monkeypatch: pytest
     assert found == expected
 
 
-def test_a_fault_in_calls_of_a_lone_trace_is_found(monkeypatch: pytest.MonkeyPatch):
-    expected = outcomes(one_output)
-    monkeypatch.setattr(sole, "FOREVER", 1 << 63)  # then a leaf that requires a gradient looks like any tensor
-    assert outcomes(one_output) != expected
+def test_other_calls_right_after_those_that_made_the_lone_trace(monkeypatch: pytest.MonkeyPatch):
+    names = [name for name, _ in calls()[2:]]
+    found = [outcomes(one_output, "first", "again", name) for name in names]
+    monkeypatch.setattr(sole, "short_way", lambda *_, **__: None)
+    assert found == [outcomes(one_output, "first", "again", name) for name in names]
+
+
+FAULTS = {
+    "leaf": ("FOREVER", 1 << 63),  # then a leaf that requires a gradient looks like any tensor
+    "dtype": ("_TENSOR", tuple(line for line in sole._TENSOR if "dtype" not in line)),
+    "results": ("_ONE", tuple(line.replace("= outputs", "= v0") for line in sole._ONE)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_calls_of_a_lone_trace_is_found(name: str, monkeypatch: pytest.MonkeyPatch):
+    expected = outcomes(one_output, "first", "again", name)
+    monkeypatch.setattr(sole, *FAULTS[name])
+    assert outcomes(one_output, "first", "again", name) != expected
+
+
+def surroundings() -> list[Any]:
+    """Return what calls of one function give under what the short way is not for, each after a plain call."""
+    x = hf.asarray(np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4))
+    ran: list[bool] = []
+
+    @hf.compile
+    def f(x: Any, y: Any = None) -> Any:
+        ran.append(hf.is_tracing())
+        return hf.sum(x * x) if y is None else x * y
+
+    f(x, x), f(x, x)
+    found: list[Any] = []
+
+    def keep(name: str, call: Callable[[], Any]) -> None:
+        del ran[:]
+        found.append((name, call().numpy().tolist(), list(ran), f(x, x).numpy().tolist(), list(ran)))
+
+    keep("by name", lambda: f(y=x, x=x))
+    keep("half by name", lambda: f(x, y=x + 1.0))
+    keep("by default", lambda: f(x))
+    f = hf.compile(lambda x, y: ran.append(hf.is_tracing()) or x * y)
+    f(x, x), f(x, x)
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        found.append(f(x, x).requires_grad)
+        y = f(x, x)
+    found.append(str(tape.gradient(y, x)))
+    keep("inside of a trace", lambda: hf.compile(lambda x: f(x, x))(x))
+    with hf.config.run_eagerly(True):
+        keep("eagerly", lambda: f(x, x))
+    with hf.autocast("bfloat16"):
+        keep("in low precision", lambda: hf.astype(f(x, x), "float32"))
+    with ThreadPoolExecutor(2) as pool:
+        found += [one.numpy().tolist() for one in pool.map(f, [x] * 8, [x + float(i) for i in range(8)])]
+    f.clear_cache()
+    keep("anew", lambda: f(x, x))
+    return found
+
+
+def test_the_short_way_is_left_where_it_is_not_for(monkeypatch: pytest.MonkeyPatch):
+    found = surroundings()
+    with monkeypatch.context() as patch:
+        patch.setattr(sole, "short_way", lambda *_, **__: None)
+        assert surroundings() == found
+    for name, fault in (("context_now", lambda: None), ("SETTINGS", SimpleNamespace(plain=True))):
+        with monkeypatch.context() as patch:
+            patch.setattr(sole, name, fault)
+            assert surroundings() != found
+
+
+def test_a_guard_that_goes_back_and_forth_has_its_calls_written_once(monkeypatch: pytest.MonkeyPatch):
+    written: list[Any] = []
+    generate, state, x = sole._generate, SimpleNamespace(double=True), hf.asarray([1.0, 2.0])
+    monkeypatch.setattr(sole, "_generate", lambda *args, **kw: written.append(args) or generate(*args, **kw))
+    f = hf.compile(lambda x: x * 2.0 if state.double else x + 1.0)
+    for step in range(8):
+        state.double = step % 2 == 0
+        assert f(x).tolist() == ([2.0, 4.0] if state.double else [2.0, 3.0])
+    assert len(written) == f.trace_count == 2
+
+
+def test_a_function_and_its_call_die_apart():
+    def make() -> tuple[Any, Any]:
+        f = hf.compile(lambda x, y: x * y)
+        assert [f(x, x).tolist() for _ in range(3)] == [[1.0, 4.0]] * 3
+        return f, weakref.ref(f._last.only)
+
+    x = hf.asarray([1.0, 2.0])
+    f, program = make()
+    function, call = weakref.ref(f), f.__call__
+    gc.disable()  # nothing waits for the collector
+    try:
+        del f
+        assert function() is None
+        assert call(x, x).tolist() == [1.0, 4.0]
+        assert call(y=x[:1], x=x).tolist() == [1.0, 2.0]  # it is traced for these by what is left of it
+        assert program() is not None
+        del call
+        assert program() is None
+    finally:
+        gc.enable()
 
 
 # -- programs that are run without asking ---------------------------------------------------------------------------

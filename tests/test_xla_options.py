@@ -360,6 +360,19 @@ def test_direct_calls_are_jax_s_own():
     assert jax_shim.direct_call(abs) is abs
 
 
+@pytest.mark.parametrize("container", [list, tuple])
+def test_a_lone_output_comes_alone(container):
+    program = compiled(lambda x, y: container([x + y]))
+    alone = jax_shim.direct_call(program, alone=True)
+    assert type(alone) is type(jax.jit(abs))
+    x, y = np.float32([1, 2, 3]), jnp.float32([4, 5, 6])
+    for _ in range(3):  # the first call is another one
+        np.testing.assert_array_equal(alone(x, y), program(x, y)[0], strict=True)
+    with pytest.raises(TypeError, match=r"float32\[3\]"):
+        alone(x, y[:2])
+    np.testing.assert_array_equal(jax_shim.direct_call(lambda *xs: program(*xs), alone=True)(x, y), x + y)
+
+
 def test_bare_calls_run_what_is_there_and_nothing_else():
     program = compiled(lambda x, y: (x / y, x))
     bare = jax_shim.bare_call(program, program)

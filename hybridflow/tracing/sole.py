@@ -83,7 +83,7 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
     space |= {f"d{number}": spec.dtype for number, spec in specs.items()}
     takes = "".join([f"{name}=ABSENT, " for name in names]) + ("/, " if names else "")
     body = "\n            ".join(lines).replace("{miss}", f"return miss({', '.join([*names, '*more'])}, **named)")
-    exec(compile(_WAY.format(takes=takes, body=body), __file__, "exec"), space)
+    exec(compile(_WAY.format(takes=takes, body=body), f"{__file__} (written)", "exec"), space)
     return space.pop("way")
 
 
