@@ -126,7 +126,7 @@ def _executable(graph: Graph, *, sizes: dict[str, int], **_: Any) -> Executable:
             return [jax.device_put(value) for value in run(*values)]
 
     rest: dict[str, Any] = {field.name: 0.0 for field in fields(Executable) if field.name.endswith("_ms")}
-    return Executable(call, None, None, None, store="run by the definition of the ops", **rest)
+    return Executable(call, None, call, (), None, None, store="run by the definition of the ops", **rest)
 
 
 @contextmanager
