@@ -116,7 +116,7 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        self.threads = _usable()
+        self.threads = usable_cores("OMP_NUM_THREADS")  # as for other libraries
         self._workers: list[_Worker] = []
         self._starting = allocate_lock()
 
@@ -168,12 +168,15 @@ class Pool:
             job.finish()
 
 
-def _usable() -> int:
-    """Return how many cores the process may use; fewer if ``OMP_NUM_THREADS`` says so, as for other libraries."""
+def usable_cores(*names: str) -> int:
+    """Return how many cores the process may use; fewer if an environment variable says so, the first that is set."""
     affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return min(int(asked), cores) if asked.isdecimal() and int(asked) else cores
+    for name in names:
+        asked = os.environ.get(name, "").partition(",")[0].strip()
+        if asked.isdecimal() and int(asked):
+            return min(int(asked), cores)
+    return cores
 
 
 POOL = Pool()

@@ -12,20 +12,16 @@ from typing import Any
 import numpy as np
 
 from hybridflow.backend.parallel import POOL, QUICK_PART
-from hybridflow.ops.summation import add_up
+from hybridflow.ops.summation import LONG_ROW, add_short_rows, add_up
 
 BLOCK = 16384
 """How many elements a pointwise kernel of several steps takes at a time: they stay in the cache in between."""
-LONG_ROW = 512
-"""Up to this many elements a row is summed by a product with ones: BLAS adds few enough to each of its partial sums."""
 FILLED = 1 << 16
 """Up to this many elements a broadcast gradient is written out, which takes less than making a view that is read so."""
 MANY = 1 << 13
 """Up to this many elements, looking for the largest of each row takes no longer than the calls that make it faster."""
 _LONG = 1 << 12  # nor does it in rows of this length
 _PIECE = 1 << 16  # a row that is alone is searched so many elements at a time
-
-_ones: dict[Any, Any] = {}
 
 
 def in_blocks(compute: Callable[..., None], buffers: int, *arrays: Any) -> Any:
@@ -60,13 +56,7 @@ def row_sums(x: Any) -> Any:
     length = x.shape[-1]
     if length > LONG_ROW or x.dtype.kind != "f" or x.ndim < 2:
         return add_up(x, (x.ndim - 1,), True)
-    key = length, x.dtype
-    ones = _ones.get(key)
-    if ones is None:
-        if len(_ones) > 64:
-            _ones.clear()
-        ones = _ones[key] = np.ones(length, x.dtype)
-    return np.matmul(x.reshape(-1, length), ones).reshape(*x.shape[:-1], 1)
+    return add_short_rows(x.reshape(-1, length)).reshape(*x.shape[:-1], 1)
 
 
 def extremum(ufunc: np.ufunc, x: Any, axis: tuple[int, ...], keepdims: bool, initial: Any = None) -> Any:

@@ -1,10 +1,14 @@
 """Sums on the host, as precise as pairwise summation whatever the axes are, and faster on many elements.
 
-`numpy.add` sums neighbours in eight partial sums that it starts anew every 128 elements. `numpy.einsum` has sixteen, in
-vector registers, and takes a third of the time for a million; it is given rows of up to 1024. Rows are added to each
-other by products with ones, 64 at a time, where BLAS adds four at once. Which blocks there are follows from the shape
-alone, and BLAS gets less than it would use threads for: its own threads take half the time, but what a sum's last bits
-are would depend on how many there are.
+`numpy.add` sums neighbours in eight partial sums that it starts anew every 128 elements, and other elements one after
+another. Products with ones are faster, on one core already, and BLAS shares large ones among threads that wait in a
+loop, as no thread of Python's can. So rows are cut into pieces of up to 512 elements, other axes into 64 to 127, and
+these sums are added up in the same way.
+
+Equal arrays have equal sums, wherever they lie in memory. Which pieces there are follows from the shape alone, and what
+BLAS shares is cut so that each of 2, 3, 4, 6, 8, 12, 16, 24 or 48 threads of NumPy's OpenBLAS gets whole vectors of its
+kernels: with so many the bits are those of one thread. With another number, or another BLAS, last bits may differ, as
+those of products of matrices do.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridflow.backend.parallel import POOL, QUICK_PART
+from hybridflow.backend.blas import SHARED, THREADS, run_products
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.ops.sizes import Axes, count_elements, reduced_shape
 
@@ -22,12 +26,16 @@ _SMALL = 4096
 """Up to this many elements, the order of additions matters less than the calls it costs to change it."""
 _QUICK = 1 << 15
 """Up to this many elements, NumPy's own sum of neighbours takes no longer than the calls that replace it."""
+LONG_ROW = 512
+"""Up to this many neighbours are summed by a product with ones: BLAS has few partial sums, on old processors four."""
+_FEW_PIECES = 16
+"""Up to so many pieces of each row are added one after another."""
 _BLOCK = 64
-_WIDE = 4096
-"""Of wider rows half as many are added at a time, and twice as wide ones by `numpy.add`: BLAS would share them."""
-_ROW = 512
-"""How many neighbours are added before their sum is added to others."""
-_ONES = {np.dtype(name): np.ones(_BLOCK, name) for name in ("float32", "float64")}
+"""How many rows are summed at once. If threads share them, it is the fewest: the order in which OpenBLAS adds up to 48
+depends on how long the part is that a thread gets."""
+_ROW_UNIT = 4 * THREADS  # OpenBLAS's kernels take four rows at a time
+_COLUMN_UNIT = 16 * THREADS  # and sixteen columns, a vector register of float32
+_BLAS = (np.dtype("float32"), np.dtype("float64"))
 
 
 def add_up(x: Any, axis: Axes, keepdims: bool) -> Any:
@@ -39,94 +47,120 @@ def add_up(x: Any, axis: Axes, keepdims: bool) -> Any:
     dtype = x.dtype
     if dtype.num in LOW_PRECISION:
         dtype = float32
-    last = axis == tuple(range(x.ndim - len(axis), x.ndim))
-    count = count_elements(tuple([x.shape[i] for i in axis]))
-    few = x.size <= _QUICK if last else x.size <= _SMALL or count <= _BLOCK
-    if few or dtype.kind not in "fc" or not axis:
+    plan = _plan(x.shape, axis, keepdims) if dtype.kind in "fc" else None
+    if plan is None:
         return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
-    shape = reduced_shape(x.shape, axis, keepdims)
-    neighbours = tuple([i for n, i in enumerate(reversed(axis)) if i == x.ndim - 1 - n])
-    if neighbours:
-        x = _neighbours(x, len(neighbours), dtype)
-    for i in axis[: len(axis) - len(neighbours)]:
-        x = _along(x, i, dtype)
-    if len(axis) > len(neighbours):
-        x = np.add.reduce(x, axis=axis[: len(axis) - len(neighbours)], keepdims=True, dtype=dtype)
+    kept, length, others, shape = plan
+    if len(kept) < x.ndim:
+        if x.size > _QUICK and x.dtype is dtype and dtype in _BLAS and x.flags.c_contiguous:
+            x = add_rows(x.reshape(-1, length))
+        else:
+            x = np.add.reduce(x, axis=tuple(range(len(kept), x.ndim)), dtype=dtype)
+    if others:
+        x = x.reshape(kept)
+        for i in others:
+            x = _along(x, i, dtype)
+        x = np.add.reduce(x, axis=others, dtype=dtype)
     return x.reshape(shape)
 
 
-def _neighbours(x: Any, count: int, dtype: Any) -> Any:
-    """Sum the last axes, kept with size 1."""
-    kept = x.shape[: x.ndim - count]
-    if x.size <= _QUICK or x.dtype is not dtype or dtype.kind != "f" or not x.flags.c_contiguous:
-        return np.add.reduce(x, axis=tuple(range(len(kept), x.ndim)), keepdims=True, dtype=dtype)
-    return add_rows(x.reshape(-1, count_elements(x.shape[len(kept) :]))).reshape(kept + (1,) * count)
+@lru_cache(1024)
+def _plan(shape: Any, axis: Axes, keepdims: bool) -> tuple[Any, int, Axes, Any] | None:
+    """Return how an array is summed, None for as NumPy does it.
+
+    Returns:
+        The shape without the last axes, if they are summed; how many neighbours these are; the axes that are summed
+        besides; the shape of the result.
+    """
+    first = len(shape)
+    while first and first - 1 in axis:
+        first -= 1
+    others = tuple([i for i in axis if i < first])
+    size, count = count_elements(shape), count_elements(tuple([shape[i] for i in axis]))
+    if not axis or (size <= _SMALL or count <= _BLOCK if others else size <= _QUICK):
+        return None
+    return shape[:first], count_elements(shape[first:]), others, reduced_shape(shape, axis, keepdims)
 
 
 def add_rows(x: Any) -> Any:
     """Sum the rows of a matrix of float32 or float64 that lies in memory row by row."""
     rows, length = x.shape
-    piece = _piece(length)
-    if piece == length or (not piece and rows * _ROW > length and x.size >= 2 * QUICK_PART):
-        sums = np.empty(rows, x.dtype)
-
-        def some_rows(start: int, stop: int) -> None:
-            if piece:
-                np.einsum("ij->i", x[start:stop], out=sums[start:stop])
-            else:  # of many rows the blocks would be read long before what is left of each
-                np.add.reduce(x[start:stop], axis=1, out=sums[start:stop])
-
-        POOL.run(some_rows, rows, x.size, part=QUICK_PART)
-        return sums
-    sums = add_rows(x.reshape(-1, piece)).reshape(rows, -1) if piece else _add_blocks(x)
-    return add_rows(sums) if rows > sums.shape[1] else np.add.reduce(sums, axis=1)
+    pieces, even = _pieces(length)
+    if pieces == 1:
+        return add_short_rows(x)
+    if even:
+        return add_rows(add_short_rows(x.reshape(rows * pieces, -1)).reshape(rows, pieces))
+    rest = length % pieces
+    cut = x[:, : length - rest].reshape(rows, pieces, -1)
+    if pieces > _FEW_PIECES:
+        sums = add_short_rows(cut)
+        if rest:
+            first = sums[:, :rest]
+            np.add(first, x[:, length - rest :], out=first)
+        return np.add.reduce(sums, axis=1)
+    sums = add_short_rows(cut.transpose(1, 0, 2))  # a product for each piece, since rows may be many
+    sums[:rest] += x[:, length - rest :].T
+    return np.add.reduce(sums, axis=0)
 
 
 @lru_cache(1024)
-def _piece(length: int) -> int:
-    """Return how long the pieces are into which a row is cut evenly, 0 if that cannot be."""
-    if length <= 2 * _ROW:
-        return length
-    return next((piece for piece in range(2 * _ROW, _ROW // 2, -1) if length % piece == 0), 0)
+def _pieces(length: int) -> tuple[int, bool]:
+    """Return into how many pieces a row is cut, and whether that leaves no rest and all rows' pieces are one matrix."""
+    fewest = -(-length // LONG_ROW)
+    if length >= SHARED:
+        return -(-fewest // _ROW_UNIT) * _ROW_UNIT, False
+    even = next((pieces for pieces in range(fewest, 2 * fewest) if length % pieces == 0), 0)
+    return even or fewest, even > 0
 
 
-def _add_blocks(x: Any) -> Any:
-    """Sum blocks of the rows of a matrix, and what is left of each row."""
-    rows, length = x.shape
-    whole = length // _ROW
-    sums = np.empty((rows, whole + 1), x.dtype)
-    blocks = x[:, : whole * _ROW].reshape(rows, whole, _ROW)
+@lru_cache
+def _ones(dtype: Any) -> Any:
+    ones = np.ones(LONG_ROW, dtype)
+    ones.flags.writeable = False
+    return ones
 
-    def some_blocks(start: int, stop: int) -> None:
-        np.einsum("ijk->ij", blocks[:, start:stop], out=sums[:, start:stop])
 
-    POOL.run(some_blocks, whole, x.size, part=QUICK_PART)
-    np.einsum("ij->i", x[:, whole * _ROW :], out=sums[:, whole])
+def add_short_rows(x: Any) -> Any:
+    """Sum the rows of a matrix, or of each of several, of up to `LONG_ROW` elements each."""
+    rows, length = x.shape[-2:]
+    ones = _ones(x.dtype)[:length]
+    if rows * length < SHARED:
+        return np.matmul(x, ones)
+    sums = np.empty(x.shape[:-1], x.dtype)
+
+    def product(start: int, stop: int) -> None:
+        np.matmul(x[..., start:stop, :], ones, out=sums[..., start:stop])
+
+    run_products(product, rows, length, _ROW_UNIT)
     return sums
 
 
 def _along(x: Any, axis: int, dtype: Any) -> Any:
     """Sum blocks along one axis until few are left."""
     before, after = x.shape[:axis], x.shape[axis + 1 :]
-    ones = _ONES.get(dtype) if x.dtype is dtype and x.flags.c_contiguous else None
+    by_blas = x.dtype is dtype and dtype in _BLAS and x.flags.c_contiguous
     x = x.reshape(count_elements(before), x.shape[axis], count_elements(after))
-    block = _BLOCK if x.shape[2] <= _WIDE else _BLOCK // 2
-    product = None if ones is None or x.shape[2] > 2 * _WIDE else ones[:block]
-    while x.shape[1] > block:
-        whole = x.shape[1] // block
-        blocks = x[:, : whole * block].reshape(len(x), whole, block, x.shape[2])
-        rest = x[:, whole * block :]
-        sums = np.empty((len(x), whole + (rest.shape[1] > 0), x.shape[2]), dtype)
-        if rest.shape[1]:
-            np.add.reduce(rest, axis=1, dtype=dtype, out=sums[:, whole])
-
-        def task(start: int, stop: int, blocks: Any = blocks, sums: Any = sums, ones: Any = product) -> None:
-            part, out = blocks[:, start:stop], sums[:, start:stop]
-            if ones is None:
-                np.add.reduce(part, axis=2, dtype=out.dtype, out=out)
-            else:
-                np.matmul(ones, part, out=out)
-
-        POOL.run(task, whole, x.size, part=QUICK_PART)
+    while x.shape[1] > _BLOCK:
+        batch, length, width = x.shape
+        left = length // _BLOCK if x.size >= SHARED else -(-length // _BLOCK)
+        whole = length - length % left
+        blocks = x[:, :whole].reshape(batch, -1, left, width)
+        sums = _column_products(blocks) if by_blas else np.add.reduce(blocks, axis=1, dtype=dtype)
+        sums[:, : length - whole] += x[:, whole:]
         x = sums
     return x.reshape(*before, x.shape[1], *after)
+
+
+def _column_products(x: Any) -> Any:
+    """Sum the first axis of each of several arrays of three."""
+    batch, rows, *kept = x.shape
+    x = x.reshape(batch, rows, -1)
+    columns = x.shape[2]
+    ones = _ones(x.dtype)[:rows]
+    sums = np.empty((batch, columns), x.dtype)
+
+    def product(start: int, stop: int) -> None:
+        np.matmul(ones, x[:, :, start:stop], out=sums[:, start:stop])
+
+    run_products(product, columns, rows, _COLUMN_UNIT)
+    return sums.reshape(batch, *kept)

@@ -20,7 +20,7 @@ from hybridflow.ops.common import (
     promote_float,
     require_kind,
 )
-from hybridflow.ops.host_rows import LONG_ROW, extremum, row_sums
+from hybridflow.ops.host_rows import extremum, row_sums
 from hybridflow.ops.nn.common import (
     REAL_FLOAT,
     lower_narrow,
@@ -28,7 +28,7 @@ from hybridflow.ops.nn.common import (
     narrow,
     wide,
 )
-from hybridflow.ops.summation import add_up
+from hybridflow.ops.summation import LONG_ROW, add_up
 
 
 def lower_spread(value: Any, shape: tuple[int, ...], axis: tuple[int, ...]) -> Any:
