@@ -4,9 +4,8 @@ OpenBLAS's threads wait for work in a loop, so that they begin at once, where a 
 wake up. But a product is not done before each of them has done its part, and where another program has their core that
 takes milliseconds. So a product that took that long is the last one they share for a while.
 
-Whether they share one changes no bit: what they get is cut so that each of them, if their number divides `THREADS`, has
-whole vectors of the library's kernels, and if it does not, or the library is another one, products are small enough for
-one thread.
+Whether they share one changes no bit: it is cut so that each of them has whole vectors of the library's kernels if their
+number divides `THREADS`. If that does not, or the library is another one, all products are small enough for one thread.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from hybridflow.backend.parallel import POOL, QUICK_PART, usable_cores
 THREADS = 48
 """What numbers of threads divide, so that all get parts of one size: 2, 3, 4, 6, 8, 12, 16, 24 and 48 do."""
 SHARED = 115_200 * 4
-"""OpenBLAS shares the product of a matrix of so many elements and a vector."""
+"""OpenBLAS 0.3.31 shares the product of a matrix of so many elements and a vector."""
 _PATIENCE_S, _PATIENCE_PER_ELEMENT_S = 1e-4, 1e-9
 """One thread is done by then, on a slow machine too: a million float32 take it 50 to 200 us."""
 _PAUSE_S = 1.0
-"""How long no product is shared then: the next one that is may take a hundredth of it."""
+"""How long no product is shared after one that took longer, of which that is about a hundredth."""
 
 
 class _Sharing:

@@ -1,14 +1,12 @@
 """Sums on the host, as precise as pairwise summation whatever the axes are, and faster on many elements.
 
 `numpy.add` sums neighbours in eight partial sums that it starts anew every 128 elements, and other elements one after
-another. Products with ones are faster, on one core already, and BLAS shares large ones among threads that wait in a
-loop, as no thread of Python's can. So rows are cut into pieces of up to 512 elements, other axes into 64 to 127, and
+another. Products with ones are faster: rows are cut into pieces of up to 512 elements, other axes into 64 to 127, and
 these sums are added up in the same way.
 
-Equal arrays have equal sums, wherever they lie in memory. Which pieces there are follows from the shape alone, and what
-BLAS shares is cut so that each of 2, 3, 4, 6, 8, 12, 16, 24 or 48 threads of NumPy's OpenBLAS gets whole vectors of its
-kernels: with so many the bits are those of one thread. With another number, or another BLAS, last bits may differ, as
-those of products of matrices do.
+Equal arrays have equal sums, wherever they lie in memory. Which pieces there are follows from the shape alone, and how
+many threads multiply changes no bit (`hybridflow.backend.blas`), unless a program changes the number of OpenBLAS's
+threads while it runs, to one that does not divide 48: then last bits may differ, as those of products of matrices do.
 """
 
 from __future__ import annotations
