@@ -4,8 +4,8 @@ OpenBLAS's threads wait for work in a loop, so that they begin at once, where a 
 wake up. But a product is not done before each of them has done its part, and where another program has their core that
 takes milliseconds. So a product that took that long is the last one they share for a while.
 
-Whether they share one changes no bit: it is cut so that each of them has whole vectors of the library's kernels if their
-number divides `THREADS`. If that does not, or the library is another one, all products are small enough for one thread.
+Whether they share one changes no bit: it is cut so that each of them has whole vectors of the library's kernels if
+their number divides `THREADS`. If it does not, or the library is another one, products are small enough for one thread.
 """
 
 from __future__ import annotations
