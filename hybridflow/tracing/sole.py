@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.context import context_now, current
-from hybridflow.core.node import FOREVER
 from hybridflow.core.notes import requires
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, make_tensor
@@ -57,6 +56,10 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
     names = ["instance"] * bound + [f"a{number}" for number in range(len(kinds))]
     specs = dict(zip(tensors, trace.graph.input_specs, strict=False))
     lines = ["if named or more or context_now() is not None or not SETTINGS.plain: {miss}"]
+    lines += [f"if type(a{number}) is not Tensor: {{miss}}" for number in tensors]
+    if tensors:
+        lines.append(f"if {' or '.join([f'a{number}._edge is not None' for number in tensors])}:")
+        lines.append(f"    if {' or '.join([f'requires(a{number}._edge)' for number in tensors])}: {{miss}}")
     for number, spec in specs.items():
         on_host = _SMALL if spec.nbytes < WORTH_KEEPING else _LARGE
         lines += [line.replace("{on_host}", on_host).replace("{n}", str(number)) for line in _TENSOR]
@@ -75,7 +78,7 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
         "{miss}",
     ]
     space: dict[str, Any] = {
-        "Tensor": Tensor, "ndarray": np.ndarray, "FOREVER": FOREVER, "raw_value": raw_value, "trimmed": trimmed,
+        "Tensor": Tensor, "ndarray": np.ndarray, "requires": requires, "raw_value": raw_value, "trimmed": trimmed,
         "new": object.__new__, "make_tensor": make_tensor, "build": trace.plan.build, "numbers": trace.numbers,
         "hold": trace.guards and trace.guards.hold, "run": executable.call if alone is None else alone(),
         "context_now": context_now, "SETTINGS": SETTINGS, "ABSENT": _ABSENT,
@@ -174,15 +177,12 @@ def way(general):
 """
 """The whole `__call__` of a function: one frame of Python, which runs the trace or leaves the call to `general`."""
 _TENSOR = (
-    "if type(a{n}) is not Tensor: {miss}",
-    "edge = a{n}._edge",
-    "if edge is not None and edge[0].stamp == FOREVER: {miss}",
     "v{n} = a{n}._value",
     "if type(v{n}) is ndarray:",
     "    if v{n}.dtype is not d{n}: {miss}",  # jax would narrow 64 bits without a word
     "    {on_host}",
 )
-"""How the call comes to the array of an argument."""
+"""How the call comes to the array of a tensor."""
 _SMALL = "if a{n}._alt is not None: v{n} = a{n}._alt"
 _LARGE = "v{n} = raw_value(a{n})"
 """What it takes for an array on the host: `raw_value` of it, written out where that would keep nothing."""
