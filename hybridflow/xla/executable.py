@@ -119,25 +119,24 @@ def compile_graph(
     pieces = cut(graph, sizes) if may_be_cut else None
     if pieces is None:
         return whole.executable(note)
-    chain = Chain(
-        graph, pieces, donate, sizes, lambda piece, given: _Compilation(piece, given, sizes, device).executable(None)
-    )
+
+    def make(piece: Graph, given: tuple[int, ...]) -> Executable:
+        # A library that is worth its threads in one program is not in each of many.
+        return _Compilation(piece, given, sizes, device, whole.options).executable(None)
+
+    chain = Chain(graph, pieces, donate, sizes, make)
     return _of_parts(chain, _wide_call(chain) if whole.wide else chain)
 
 
 def _of_parts(chain: Chain, call: Callable[..., Any]) -> Executable:
     """Return several programs as one executable."""
     programs = [part.program for part in chain.parts]
-    options: dict[str, Any] = {}
-    for name in dict.fromkeys([name for one in programs for name in one.options]):
-        values = list(dict.fromkeys([one.options[name] for one in programs if name in one.options]))
-        options[name] = values[0] if len(values) == 1 else tuple(values)
     done = Counter(one.store for one in programs)
     store = next(iter(done)) if len(done) == 1 else ", ".join([f"{count} {what}" for what, count in done.items()])
     return Executable(
         call, None, call, (), lambda: chain, lambda: Lowerings(chain.parts), sum([one.lower_ms for one in programs]),
-        sum([one.xla_ms for one in programs]), sum([one.load_ms for one in programs]), store, options, chain.donated,
-        parts=chain.parts,
+        sum([one.xla_ms for one in programs]), sum([one.load_ms for one in programs]), store, programs[0].options,
+        chain.donated, parts=chain.parts,
     )  # fmt: skip
 
 
@@ -146,9 +145,13 @@ class _Compilation:
 
     Args:
         graph, donate, sizes, device: as `compile_graph` takes them.
+        options: XLA's compiler options; those for the graph if not given.
     """
 
-    def __init__(self, graph: Graph, donate: Sequence[int], sizes: dict[str, int], device: Any) -> None:
+    def __init__(
+        self, graph: Graph, donate: Sequence[int], sizes: dict[str, int], device: Any,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         self.graph = graph
         self.sizes = sizes
         self.device = device
@@ -157,7 +160,9 @@ class _Compilation:
         self.takes_false = needs_never(self.backend) and reads_never(graph)
         self.wide = is_wide(graph)
         self.donated = () if self.calls_host else tuple(donate)
-        self.options = compiler_options(large_products=has_large_products(graph, sizes), backend=self.backend)
+        if options is None:
+            options = compiler_options(large_products=has_large_products(graph, sizes), backend=self.backend)
+        self.options = options
         # XLA has functions to keep only with the hidden input.
         self.extra = call_options(self.backend) if self.takes_false else {}
         self.profiling = cast("Namer | None", NAMER.get())
@@ -182,7 +187,7 @@ class _Compilation:
             lowering = with_session(lowering)
         if self.takes_false:
             lowering = with_never(lowering)
-        function = jax.jit(lowering, donate_argnums=self.donated, compiler_options=self.options)
+        function = jax.jit(lowering, donate_argnums=self.donated, compiler_options=dict(self.options))
         return function.lower(*self.arguments())
 
     def _entry(self, note: str | None) -> Entry | str:
