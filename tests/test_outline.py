@@ -119,14 +119,16 @@ def test_swapped_arguments_are_caught(monkeypatch: pytest.MonkeyPatch):
         check_pass(outline, graph, values_for(graph), differentiable=False)
 
 
-def test_small_graphs_and_few_repeats_are_left_alone(monkeypatch: pytest.MonkeyPatch):
+def test_few_repeats_and_small_graphs_with_few_are_left_alone(monkeypatch: pytest.MonkeyPatch):
     graph = layers(5, PROGRAM)
-    assert outline(graph, PassContext(False)) is not graph
+    assert calls(outline(graph, PassContext(False)))
     monkeypatch.setattr("hybridflow.passes.outline.REPEATS", 6)
     assert outline(graph, PassContext(False)) is graph
     monkeypatch.setattr("hybridflow.passes.outline.REPEATS", 2)
-    monkeypatch.setattr("hybridflow.passes.outline.NODES", len(graph.nodes) + 1)
+    monkeypatch.setattr("hybridflow.passes.outline.NODES", 1 << 30)
     assert outline(graph, PassContext(False)) is graph
+    assert not calls(outline(layers(15, PROGRAM), PassContext(False)))
+    assert calls(outline(layers(17, PROGRAM), PassContext(False)))  # its first repeat has another wiring
 
 
 def outlined_in(function: Any, *args: Any) -> int:

@@ -17,13 +17,15 @@ from hybridflow.passes.registry import PassContext, graph_pass
 from hybridflow.passes.rewrite import placed, rebuilt, relinked
 
 NODES = 400
-"""Graphs of fewer nodes are left alone."""
+"""In graphs of fewer nodes only what is repeated often is outlined."""
 PERIOD = 12
 """So many nodes a repeat has at least, """
 HEAVY_PERIOD = 4
 """or so many, if XLA makes one of them a kernel of its own anyway, as it does of a product of matrices."""
 REPEATS = 4
-"""So many repeats there are at least."""
+"""So many repeats there are at least, """
+OFTEN = 16
+"""or so many, in a graph of few nodes."""
 _CANDIDATES = 4
 """How many distances between places that look alike are tried."""
 _UNLIKE = frozenset({"effect", "nested", "foreign", "tensor_rule", "convolution"})
@@ -39,20 +41,23 @@ class Place(NamedTuple):
 
 @graph_pass(phase="arrange", after=("unroll",), final=True)
 def outline(graph: Graph, context: PassContext) -> Graph:
-    """Make the repeated parts of a graph of 400 nodes or more one graph, which is called: XLA compiles it once.
+    """Make the repeated parts of a graph one graph, which is called: XLA compiles it once.
 
     Parts are alike if their nodes have the same operations, attributes, shapes and wiring; what they read from
     outside, constants that differ among it, are arguments. That is found from the graph alone. Repeats are 4 at least
-    and have 12 nodes, or 4 nodes of which one is a product of matrices or the like. None has a convolution.
+    and have 12 nodes, or 4 nodes of which one is a product of matrices or the like. None has a convolution. Graphs of
+    fewer than 400 nodes must have 16 repeats.
 
     XLA:CPU orders the kernels of one function by comparing each with each, when it compiles and when it loads, and
     fuses nothing across a call. Measured with jaxlib 0.10.2 on a CPU, SGD steps, outlined as a part of left alone:
     first call, step, temporaries. A pre-norm transformer of 24 / 48 layers: 1.03 / 0.77, 0.98 / 0.96, 0.75 / 0.75;
     dense layers with a residual, then normalised, 48 / 96 layers: 0.92 / 0.88, 0.84 / 0.94, 0.73 / 0.72; of
     12 / 24 layers: 0.72 / 0.68, 0.93 / 0.90, 0.73 / 0.72; gated residuals of 12 / 24 / 48 / 96 layers: 0.62 / 0.59 /
-    0.80 / 0.78, 1.10 / 0.95 / 1.00 / 0.95, 1.22 / 1.27 / 1.29 / 1.31; an LSTM of 100 / 200 steps: 0.94 / 0.90, 0.85 /
-    0.61, 1.00 / 1.00. Smaller graphs have little to gain. To roll the repeats into a loop over stacked weights is
-    never chosen: a step of 24 layers took 1.7 times as long.
+    0.80 / 0.78, 1.02 / 0.95 / 1.00 / 0.95, 1.22 / 1.27 / 1.29 / 1.31; an LSTM of 100 / 200 steps: 0.94 / 0.90, 0.85 /
+    0.61, 1.00 / 1.00; dense layers, 24 of them and 343 nodes: 1.11, 0.93, 0.57. Smaller graphs have less to gain: a
+    step of 12 dense layers would take 0.97 for a first call of 1.09, and one of Adam with 6 of them 1.8 times the
+    temporaries. To roll the repeats into a loop over stacked weights is never chosen: a step of 24 layers took 1.7
+    times as long.
 
     Before (with the limits at 0 nodes, 2 nodes and 2 repeats):
         graph f(%x: f32[2], %y: f32[2]) -> (f32[2]) {
@@ -87,7 +92,7 @@ def outline(graph: Graph, context: PassContext) -> Graph:
           return %2
         }
     """
-    if len(graph.nodes) < NODES:
+    if len(graph.nodes) < min(NODES, OFTEN * HEAVY_PERIOD):
         return graph
     sources = [node for node in graph.nodes if _is_source(node)]
     nodes = [node for node in graph.nodes if not _is_source(node)]
@@ -157,6 +162,7 @@ def _groups(graph: Graph, nodes: Sequence[Node], tokens: np.ndarray[Any, Any]) -
     """Yield repeats that are alike, wiring included; no two overlap."""
     position = {node: index for index, node in enumerate(nodes)}
     taken = np.zeros(len(tokens), bool)
+    least = REPEATS if len(graph.nodes) >= NODES else OFTEN
     for period in _distances(tokens):
         same = np.zeros(len(tokens) + 1, bool)
         same[: len(tokens) - period] = (tokens[period:] == tokens[:-period]) & ~taken[period:] & ~taken[:-period]
@@ -167,7 +173,7 @@ def _groups(graph: Graph, nodes: Sequence[Node], tokens: np.ndarray[Any, Any]) -
                 if first + period <= len(nodes):
                     alike.setdefault(_wiring(nodes, position, first, period), []).append(Place(first, period))
             for group in alike.values():
-                if len(group) >= REPEATS and (period >= PERIOD or _is_heavy(graph, nodes, group[0])):
+                if len(group) >= least and (period >= PERIOD or _is_heavy(graph, nodes, group[0])):
                     for place in group:
                         taken[place.start : place.start + period] = True
                     yield group

@@ -31,12 +31,18 @@ def breaks(graph: Graph) -> list[Node]:
     return [node for node in graph.walk() if node.op is BREAK]
 
 
+def leave_alone(monkeypatch: pytest.MonkeyPatch, nodes: int) -> None:
+    """Outline nothing in graphs of fewer nodes, however often it is repeated."""
+    monkeypatch.setattr("hybridflow.passes.outline.NODES", nodes)
+    monkeypatch.setattr("hybridflow.passes.outline.OFTEN", 1 << 30)
+
+
 @pytest.mark.parametrize("outlined_from", [0, 1 << 30])
 @pytest.mark.parametrize("name", ["gated", "resnet", "lstm"])
 def test_xla_has_as_much_to_do_for_every_layer_however_deep_the_network_is(
     name: str, outlined_from: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("hybridflow.passes.outline.NODES", outlined_from)
+    leave_alone(monkeypatch, outlined_from)
     lines: dict[int, int] = {}
     for layers in (4, 8, 16):
         made, _ = step(name, layers)
@@ -47,7 +53,7 @@ def test_xla_has_as_much_to_do_for_every_layer_however_deep_the_network_is(
 @pytest.fixture
 def not_outlined(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave all that is computed in one graph."""
-    monkeypatch.setattr("hybridflow.passes.outline.NODES", 1 << 30)
+    leave_alone(monkeypatch, 1 << 30)
 
 
 @pytest.mark.usefixtures("not_outlined")
@@ -105,7 +111,7 @@ def test_the_layers_of_a_deep_network_are_outlined_and_compute_the_same(monkeypa
     blocks, x = NETWORKS["pre_norm"].make(Draw(smoke=True), 12)
     outlined, plain = [OurStep(NETWORKS["pre_norm"], blocks, x) for _ in range(2)]
     losses = [outlined.step() for _ in range(2)]
-    monkeypatch.setattr("hybridflow.passes.outline.NODES", 1 << 30)
+    leave_alone(monkeypatch, 1 << 30)
     np.testing.assert_allclose(losses, [plain.step() for _ in range(2)], rtol=1e-5)
     for a, b in zip(outlined.state(), plain.state(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
