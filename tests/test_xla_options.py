@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import time
 import warnings
 from pathlib import Path
@@ -195,6 +196,31 @@ def test_large_products_are_left_to_a_library(monkeypatch):
     assert library(*map(hf.asarray, (a.astype(np.float32), b.astype(np.float32), c, d)))[0] == 0
 
 
+@CPU_ONLY
+def test_wide_convolutions_are_left_to_a_library():
+    """Those of 32 channels and more on either side, alone and beside large products, and never the sums around them."""
+
+    def f(x, kernel, a):
+        y = hf.nn.conv(x, kernel, padding="same")
+        return hf.sum(y * y, axis=(2, 3)), a @ a
+
+    def library(channels, size):
+        x, kernel = (rng.standard_normal((*shape, 6, 6)).astype(np.float32) for shape in ((2, 16), (channels, 16)))
+        kernel = kernel[..., :3, :3]
+        args = [hf.asarray(one) for one in (x, kernel, np.ones((size, size), np.float32))]
+        compiled = hf.compile(f)
+        sums, product = compiled(*args)
+        windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
+        expected = np.square(np.einsum("nchwij,ocij->nohw", windows.astype(np.float64), kernel)).sum((2, 3))
+        np.testing.assert_allclose(sums, expected, rtol=1e-5)
+        assert (product.numpy() == size).all()
+        return compiled.lower(*args).executable.compiled.as_text().count("__ynn_fusion")
+
+    rng = np.random.default_rng(0)
+    there = jaxlib_version() < (0, 11)
+    assert [library(16, 4), library(32, 4), library(32, 256)] == [0, there, 2 * there]
+
+
 class Options:
     """Bytes of options, as jaxlib's are."""
 
@@ -233,7 +259,8 @@ def test_extra_options_are_those_of_one_compilation_alone():
 
 def test_every_row_has_a_reason_and_a_test():
     for table in (OPTIONS + EAGER_OPTIONS + CALL_OPTIONS, PRODUCT_OPTIONS):
-        assert len({row.name for row in table}) == len(table)
+        for before, row in itertools.combinations(table, 2):  # of one name, one row at a time
+            assert before.name != row.name or before.until == row.since
     for row in OPTIONS + EAGER_OPTIONS + CALL_OPTIONS + PRODUCT_OPTIONS:
         assert row.why
         file, _, test = row.test.partition("::")
