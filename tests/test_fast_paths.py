@@ -578,6 +578,22 @@ def test_the_short_way_is_left_where_it_is_not_for(monkeypatch: pytest.MonkeyPat
             assert surroundings() != found
 
 
+def test_threads_that_trace_call_and_clear():
+    f = hf.compile(lambda x, y: x * y, dynamic=False)
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for step in range(40):
+            kind = str(rng.choice(["float32", "float32", "float64"]))
+            a, b = rng.standard_normal((2, int(rng.choice([3, 3, 2])))).astype(kind)
+            if step % 16 == seed:
+                f.clear_cache()
+            np.testing.assert_array_equal(f(hf.asarray(a), hf.asarray(b)).numpy(), a * b, strict=True)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
 def test_a_guard_that_goes_back_and_forth_has_its_calls_written_once(monkeypatch: pytest.MonkeyPatch):
     written: list[Any] = []
     generate, state, x = sole._generate, SimpleNamespace(double=True), hf.asarray([1.0, 2.0])
