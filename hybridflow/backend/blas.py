@@ -25,8 +25,8 @@ SHARED = 115_200 * 4
 """OpenBLAS 0.3.31 shares the product of a matrix of so many elements and a vector."""
 _PATIENCE_S, _PATIENCE_PER_ELEMENT_S = 1e-4, 1e-9
 """One thread is done by then, on a slow machine too: a million float32 take it 50 to 200 us."""
-_PAUSE_S = 1.0
-"""How long no product is shared after one that took longer, of which that is about a hundredth."""
+_PAUSE = 30
+"""How many times as long as one that took longer no product is shared: on a busy machine that costs a thirtieth."""
 
 
 class _Sharing:
@@ -68,7 +68,7 @@ def run_products(product: Callable[[int, int], object], length: int, each: int, 
         product(0, whole)
         ended = perf_counter()
         if ended - begun > _PATIENCE_S + _PATIENCE_PER_ELEMENT_S * elements:
-            SHARING.resume = ended + _PAUSE_S
+            SHARING.resume = ended + _PAUSE * (ended - begun)
     else:
         _run_small(product, whole, each, unit)
     if whole < length:
