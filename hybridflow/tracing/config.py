@@ -128,7 +128,8 @@ class threads:  # noqa: N801
     """Choose how many threads share an eager operation on a large array, half a million elements and more.
 
     By default they are as many as the cores that the process may run on, or fewer if ``OMP_NUM_THREADS`` says so. No
-    result depends on it. XLA and NumPy's BLAS have threads of their own. Used as `run_eagerly` is.
+    result depends on it. XLA and NumPy's BLAS, which adds up large sums, have threads of their own. Used as
+    `run_eagerly` is.
 
     Args:
         count: how many; 1 for the calling one alone.
