@@ -542,3 +542,52 @@ def test_a_captured_tensor_that_was_computed_under_the_tape():
         y = x * x
         z = hf.compile(lambda w: w * y)(hf.asarray(2.0))
     assert tape.gradient(z, x).item() == 12.0
+
+
+def test_large_values_that_are_only_read_go_to_xla_once():
+    given = np.full((200, 200), 2.0, np.float32)
+    weight, count = hf.Variable(given), hf.Variable(np.zeros((200, 200), np.float32))
+    before = weight.read()
+
+    @hf.compile
+    def reading(x):
+        return x * weight
+
+    @hf.compile
+    def counting():
+        count.assign(count + weight)
+
+    @hf.compile
+    def assigning():
+        weight.assign(weight * 3)
+
+    x = hf.asarray(1.0)
+    reading(x)
+    moved = weight._value
+    assert isinstance(moved, jax.Array)
+    counting()
+    reading(x)
+    assert weight._value is moved
+    del moved
+    seen, view = weight.read(), weight.numpy()
+    assigning()  # takes over the memory of what nobody else holds
+    for one, value in ((given, 2.0), (before.numpy(), 2.0), (seen.numpy(), 2.0), (view, 2.0), (weight.numpy(), 6.0)):
+        np.testing.assert_array_equal(one, np.full((200, 200), value))
+    weight.assign(given)
+    np.testing.assert_array_equal(reading(x).numpy(), given)
+    np.testing.assert_array_equal((weight * 2).numpy(), given * 2)
+
+
+def test_large_values_that_are_only_read_by_a_call_that_assigns_others_go_to_xla_once():
+    weight, count = hf.Variable(np.ones((200, 200), np.float32)), hf.Variable(np.zeros((200, 200), np.float32))
+
+    @hf.compile
+    def counting():
+        count.assign(count + weight)
+
+    counting()
+    moved = weight._value
+    assert isinstance(moved, jax.Array)
+    counting()
+    assert weight._value is moved
+    np.testing.assert_array_equal(count.numpy(), np.full((200, 200), 2.0))

@@ -325,7 +325,10 @@ class Trace:
         if self.assigned:
             outputs = self._call_assigning(arrays, variables, device)
         else:
-            arrays += [variable.current() for variable in variables]
+            values = [variable.current() for variable in variables]
+            if device is None:
+                _move_to_xla(variables, values)
+            arrays += values
             outputs = self.executable(arrays, device).call(*arrays)
         if self.single:
             results = [make_tensor(outputs[0])]
@@ -355,6 +358,8 @@ class Trace:
         """Run a call that assigns Variables: all of its writes happen, or none."""
         with WRITES:
             before = current_values(variables)
+            if device is None and not self.assigns_all:
+                _move_to_xla(variables, before, but=self.assigned)
             given = len(arrays)
             arrays += before
             executable = self.executable(arrays, device)
@@ -545,6 +550,25 @@ def raw_value(tensor: Tensor) -> Any:
         with enable_x64():
             tensor._alt = jax.device_put(value)
     return value if tensor._alt is None else tensor._alt
+
+
+def _move_to_xla(variables: Sequence[Variable], values: list[Any], but: Sequence[int] = ()) -> None:
+    """Have large values of Variables where XLA reads them, from now on: it would copy them at every call.
+
+    Args:
+        variables: the Variables.
+        values: what they are, which is changed here.
+        but: positions of those that stay as they are.
+    """
+    if np.ndarray not in {*map(type, values)} or OBSERVED.count:
+        return
+    for index, value in enumerate(values):
+        if type(value) is np.ndarray and value.nbytes >= WORTH_KEEPING and index not in but:
+            with enable_x64():
+                values[index] = jax.device_put(value.copy())  # others may hold the array, and XLA be given this one
+            with WRITES:
+                if variables[index]._value is value:
+                    variables[index]._value = values[index]
 
 
 _REMEMBERED = 256
