@@ -28,8 +28,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Find repeats in small graphs, and cut those."""
     monkeypatch.setattr("hybridflow.passes.outline.NODES", 0)
     monkeypatch.setattr(pieces, "CALLS", 2)
-    monkeypatch.setattr(pieces, "FLOPS", 0)
-    monkeypatch.setattr(pieces, "_ALIKE", 0)
+    monkeypatch.setattr(pieces, "SECONDS", 0.0)
+    monkeypatch.setattr(pieces, "GAIN", 0)
 
 
 def model(name: str, layers: int = 6) -> OurStep:
@@ -109,24 +109,48 @@ def called(calls: set[Any]) -> set[Graph]:
     return {node.attrs["graph"] for node in calls}
 
 
-def test_small_graphs_and_small_calls_stay_one_program(small: None, monkeypatch: pytest.MonkeyPatch):
+def test_graphs_of_few_calls_stay_one_program(small: None, monkeypatch: pytest.MonkeyPatch):
     made = model("pre_norm")
     graph = made.compiled.graph(made.x)
     calls = [node for node in graph.nodes if node.op.name == "outlined"]
-    assert pieces.cut(graph, {}) is not None
     monkeypatch.setattr(pieces, "CALLS", len(calls) + 1)
     assert pieces.cut(graph, {}) is None
     monkeypatch.setattr(pieces, "CALLS", len(calls))
     assert pieces.cut(graph, {}) is not None
-    monkeypatch.setattr(pieces, "FLOPS", 1 << 30)
-    assert pieces.cut(graph, {}) is None
 
 
-def test_graphs_of_many_different_parts_stay_one_program(small: None, monkeypatch: pytest.MonkeyPatch):
+def test_graphs_stay_one_program_if_xla_would_compile_as_much_in_pieces(
+    small: None, monkeypatch: pytest.MonkeyPatch
+):
     made = model("pre_norm")
     graph = made.compiled.graph(made.x)
-    monkeypatch.setattr(pieces, "_ALIKE", 100)
+    calls = [node for node in graph.nodes if node.op.name == "outlined"]
+    different = len(called(set(calls)))
+    monkeypatch.setattr(pieces, "GAIN", len(calls) // different)
+    assert pieces.cut(graph, {}) is not None
+    monkeypatch.setattr(pieces, "GAIN", len(calls) // different + 1)
     assert pieces.cut(graph, {}) is None
+
+
+def test_short_calls_in_a_row_are_one_piece(small: None, monkeypatch: pytest.MonkeyPatch):
+    graph = model("pre_norm", 7).compiled.graph(hf.asarray(model("pre_norm", 7).x))
+    monkeypatch.setattr(pieces, "_together", lambda graph, sizes: 3)
+    found = pieces.cut(graph, {})
+    assert found is not None
+    forward = [[node.op.name for node in piece.graph.nodes if node.op.name != "constant"] for piece in found[:2]]
+    assert forward == [["outlined"] * 3] * 2
+    assert found[0].graph is found[1].graph
+
+
+@pytest.mark.parametrize("together", [2, 3])
+def test_several_calls_in_a_program_compute_the_same(small: None, monkeypatch: pytest.MonkeyPatch, together: int):
+    monkeypatch.setattr(pieces, "_together", lambda graph, sizes: together)
+    found, made = trained("gated")
+    monkeypatch.setattr(pieces, "CALLS", 1 << 30)
+    expected, _ = trained("gated")
+    assert len(executable(made).parts) > 2
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
 def test_what_an_input_is_handed_on_as_stays_one_program(small: None):

@@ -8,8 +8,9 @@ from typing import Any
 from hybridflow.core.node import Node
 from hybridflow.ir.builder import Check
 from hybridflow.ir.graph import Graph
+from hybridflow.tracing.raw import raw_value
 from hybridflow.tracing.signature import Signature
-from hybridflow.tracing.trace import Trace, raw_value
+from hybridflow.tracing.trace import Trace
 
 
 @dataclass(frozen=True)

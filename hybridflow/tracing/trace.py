@@ -15,11 +15,10 @@ import jax
 import numpy as np
 
 from hybridflow.backend.host import run_quietly
-from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.autocast import autocast_name
 from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.dispatch import record as record_node
-from hybridflow.core.errors import GradientError, LeakError, TraceError, message
+from hybridflow.core.errors import GradientError, TraceError, message
 from hybridflow.core.node import Edge, format_where, user_place, where_file_line
 from hybridflow.core.notes import requires
 from hybridflow.core.observer import OBSERVED
@@ -28,7 +27,7 @@ from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_known
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.spec import TensorSpec
-from hybridflow.core.tensor import Tensor, leak_text, make_tensor
+from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import WRITES, GradientCell, Variable, current_values
 from hybridflow.ir.builder import Check, GraphBuilder
@@ -47,6 +46,7 @@ from hybridflow.tracing.leaves import TracedLeaves, freed_edge
 from hybridflow.tracing.numbers import Numbers
 from hybridflow.tracing.observations import Observations
 from hybridflow.tracing.order import has_order, in_order_of, skeleton
+from hybridflow.tracing.raw import move_to_xla, raw_value
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
 from hybridflow.tracing.signature import (
     FLOAT,
@@ -327,7 +327,7 @@ class Trace:
         else:
             values = [variable.current() for variable in variables]
             if device is None:
-                _move_to_xla(variables, values)
+                move_to_xla(variables, values)
             arrays += values
             outputs = self.executable(arrays, device).call(*arrays)
         if self.single:
@@ -359,7 +359,7 @@ class Trace:
         with WRITES:
             before = current_values(variables)
             if device is None and not self.assigns_all:
-                _move_to_xla(variables, before, but=self.assigned)
+                move_to_xla(variables, before, but=self.assigned)
             given = len(arrays)
             arrays += before
             executable = self.executable(arrays, device)
@@ -535,48 +535,10 @@ def _reached(variable: Variable | None) -> str:
     return f"Variable {variable.name!r}, which the function reaches by itself too"
 
 
-def raw_value(tensor: Tensor) -> Any:
-    """Return the array to hand to XLA: jax's own, where the tensor has one.
-
-    Raises:
-        LeakError: a traced tensor that outlived its trace.
-    """
-    value = tensor._value
-    if type(value) is not np.ndarray:
-        if value is None:
-            raise LeakError(leak_text(tensor))
-        return value
-    if tensor._alt is None and value.nbytes >= WORTH_KEEPING:
-        with enable_x64():
-            tensor._alt = jax.device_put(value)
-    return value if tensor._alt is None else tensor._alt
-
-
-def _move_to_xla(variables: Sequence[Variable], values: list[Any], but: Sequence[int] = ()) -> None:
-    """Have large values of Variables where XLA reads them, from now on: it would copy them at every call.
-
-    Args:
-        variables: the Variables.
-        values: what they are, which is changed here.
-        but: positions of those that stay as they are.
-    """
-    if np.ndarray not in {*map(type, values)} or OBSERVED.count:
-        return
-    for index, value in enumerate(values):
-        if type(value) is np.ndarray and value.nbytes >= WORTH_KEEPING and index not in but:
-            with enable_x64():
-                values[index] = jax.device_put(value.copy())  # others may hold the array, and XLA be given this one
-            with WRITES:
-                if variables[index]._value is value:
-                    variables[index]._value = values[index]
-
-
 _REMEMBERED = 256
 """Of how many combinations of sizes a trace knows that it is right for them."""
 _EXECUTABLES = 64
 """How many executables a trace keeps, one per concrete shape; the oldest makes room."""
-WORTH_KEEPING = 1 << 16
-"""Bytes from which a host tensor keeps its XLA form: copying it again at every call would cost more."""
 
 
 def _sole_owner_count() -> int:

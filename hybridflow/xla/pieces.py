@@ -1,9 +1,11 @@
-"""Cutting a large graph at the calls of its repeated parts, so that each distinct part is a program of its own."""
+"""Cutting a large graph at the calls of its repeated parts, so that XLA compiles each distinct part once."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
 from typing import NamedTuple, cast
 
 from hybridflow.core.node import Edge, Node
@@ -14,10 +16,12 @@ from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 
 CALLS = 96
 """A graph that calls repeated parts less often stays one program."""
-FLOPS = 20_000_000
-"""So many floating-point operations a call has on average, or running programs one by one costs too much."""
-_ALIKE = 4
-"""So often each program runs on average."""
+SECONDS = 4e-3
+"""So long, about, the calls in a piece take together: each piece costs 0.1 ms."""
+_FLOPS, _BYTES = 5e10, 2e10
+"""What a processor does in a second, about: floating-point operations, and bytes moved, each node's counted."""
+GAIN = 4
+"""So many calls there are for each that XLA compiles."""
 
 Sizes = Mapping[str, int]
 
@@ -39,45 +43,34 @@ class Piece(NamedTuple):
 def cut(graph: Graph, sizes: Sizes) -> list[Piece] | None:
     """Return a large graph as the pieces that compute it in order, None if one program is better.
 
-    Each call of a repeated part is a piece, and so is what lies between two of them. The graph is large if it has 96
-    calls, each of 20 million floating-point operations on average. Measured with jaxlib 0.10.2 on a CPU, SGD steps, in
-    pieces as a part of one program, first call and step, seconds of the processor: a pre-norm transformer of 48 / 96
-    layers 0.69 / 0.51 and 0.91 / 1.01; steps of dense layers with residuals of 48 layers, 33 million operations a
-    call, 0.97. With 8 million a call a step took 1.2 times as long, with 6 million 1.4 times.
+    Calls of one repeated part in a row are pieces of about 4 ms, one call each if it takes as long; what lies between
+    is a piece, too. The graph is cut if it has 96 calls, at least four for each that XLA has to compile then. Measured
+    with jaxlib 0.10.2 on a CPU, SGD steps, in pieces as a part of one program, first call and step by the clock: a
+    pre-norm transformer of 48 layers 0.58 / 0.83, a post-norm one 0.61 / 0.98. Programs of one call each, however
+    short, took 1.24 for a step of dense layers with residuals, 0.3 to 0.6 ms a call, and 1.2 for gated residuals.
 
     Args:
         graph: the graph, after its passes, without calls of Python functions.
         sizes: the size of each symbol.
     """
     calls = [node for node in graph.nodes if node.op is OUTLINED]
-    if len(calls) < CALLS or _flops(calls, sizes) < FLOPS * len(calls):
+    if len(calls) < CALLS:
         return None
     given = {edge[0] for node in calls for edge in _inputs(node)}
     anew = {node for node in graph.nodes if "source" in node.op.traits} - given
     if any(node in anew or node in graph.inputs for node, _ in graph.outputs):
         return None
-    parts = _parts(graph, anew)
-    read_by = _readers(graph, parts)
-    alike: dict[bytes, Graph] = {}
-    found: list[Piece] = []
-    for number, part in enumerate(parts):
-        if part[0].op is OUTLINED:
-            found.append(Piece(_called(part[0]), _inputs(part[0]), _results(part[0])))
-            continue
-        makes = [edge for node in part for edge in _results(node) if read_by[edge] - {number}]
-        piece = _piece(graph, part, makes, anew)
-        try:
-            key = fingerprint(piece.graph, sizes)
-        except NotPlain:
-            return None
-        found.append(piece._replace(graph=alike.setdefault(key, piece.graph)))
-    return found if len({piece.graph for piece in found}) * _ALIKE <= len(found) else None
+    parts = _parts(graph, anew, {called: _together(called, sizes) for called in set(map(_called, calls))})
+    found = _pieces(graph, parts, anew, sizes)
+    compiled = {piece.graph: len(part) for part, piece in zip(parts, found, strict=True) if part[0].op is OUTLINED}
+    between = sum(part[0].op is not OUTLINED for part in parts)
+    return found if sum(compiled.values()) * GAIN <= len(calls) and between * GAIN <= len(parts) else None
 
 
-def _flops(calls: Sequence[Node], sizes: Sizes) -> int:
-    """Return the floating-point operations of calls."""
-    times = Counter(_called(node) for node in calls)
-    return sum(int(graph_cost(called, sizes).flops) * count for called, count in times.items())
+def _together(called: Graph, sizes: Sizes) -> int:
+    """Return how many calls of a graph are a piece."""
+    cost = graph_cost(called, sizes)
+    return max(1, round(SECONDS / (cost.flops / _FLOPS + cost.moved / _BYTES)))
 
 
 def _called(node: Node) -> Graph:
@@ -92,15 +85,33 @@ def _results(node: Node) -> tuple[Edge, ...]:
     return tuple([(node, index) for index in range(len(node.outputs))])
 
 
-def _parts(graph: Graph, anew: set[Node]) -> list[list[Node]]:
-    """Return the calls and what lies between them, without the nodes that each part makes anew."""
-    found: list[list[Node]] = [[]]
-    for node in graph.nodes:
-        if node.op is OUTLINED:
-            found += [[node], []]
-        elif node not in anew:
-            found[-1].append(node)
-    return [part for part in found if part]
+def _parts(graph: Graph, anew: set[Node], together: Mapping[Graph, int]) -> list[list[Node]]:
+    """Return calls and what lies between them, without the nodes that each part makes anew."""
+    found: list[list[Node]] = []
+    nodes = [node for node in graph.nodes if node not in anew]
+    for called, several in groupby(nodes, lambda node: _called(node) if node.op is OUTLINED else None):
+        row = list(several)
+        step = len(row) if called is None else together[called]
+        found += [row[start : start + step] for start in range(0, len(row), step)]
+    return found
+
+
+def _pieces(graph: Graph, parts: Sequence[Sequence[Node]], anew: set[Node], sizes: Sizes) -> list[Piece]:
+    """Return parts as pieces; those that are alike have one graph."""
+    read_by = _readers(graph, parts)
+    alike: dict[bytes, Graph] = {}
+    found: list[Piece] = []
+    for number, part in enumerate(parts):
+        first = part[0]
+        if first.op is OUTLINED and len(part) == 1:
+            found.append(Piece(_called(first), _inputs(first), _results(first)))
+            continue
+        makes = [edge for node in part for edge in _results(node) if read_by[edge] - {number}]
+        piece = _piece(graph, part, makes, anew)
+        with suppress(NotPlain):  # such a piece is like no other
+            piece = piece._replace(graph=alike.setdefault(fingerprint(piece.graph, sizes), piece.graph))
+        found.append(piece)
+    return found
 
 
 def _readers(graph: Graph, parts: Sequence[Sequence[Node]]) -> defaultdict[Edge, set[int]]:
