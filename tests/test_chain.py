@@ -142,6 +142,11 @@ def test_short_calls_in_a_row_are_one_piece(small: None, monkeypatch: pytest.Mon
     assert found[0].graph is found[1].graph
 
 
+def test_calls_that_compute_nothing_are_many_in_a_piece():
+    graph = hf.compile(lambda x: hf.reshape(x, (4,))).graph(hf.asarray([[1.0, 2.0], [3.0, 4.0]]))
+    assert pieces._together(graph, {}) > 1000
+
+
 @pytest.mark.parametrize("together", [2, 3])
 def test_several_calls_in_a_program_compute_the_same(small: None, monkeypatch: pytest.MonkeyPatch, together: int):
     monkeypatch.setattr(pieces, "_together", lambda graph, sizes: together)
