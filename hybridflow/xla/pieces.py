@@ -47,8 +47,8 @@ def cut(graph: Graph, sizes: Sizes) -> list[Piece] | None:
     is a piece, too. The graph is cut if it has 96 calls, at least four for each that XLA has to compile then. Measured
     with jaxlib 0.10.2 on a CPU, SGD steps, in pieces as a part of one program, first call and step by the clock: a
     pre-norm transformer of 48 / 96 layers 0.58 / 0.35 and 0.83 / 0.92, a post-norm one of 48 0.61 and 0.98, dense
-    layers with residuals, 96 of them, 0.67 and 0.98. Programs of one call each, however short, took 1.24 for a step of dense layers with residuals, 0.3 to 0.6 ms a call, and 1.2
-    for gated residuals.
+    layers with residuals, 96 of them, 0.67 and 0.98. Programs of one call each, however short, took 1.24 for a step of
+    such layers, 0.3 to 0.6 ms a call, and 1.2 for gated residuals.
 
     Args:
         graph: the graph, after its passes, without calls of Python functions.
