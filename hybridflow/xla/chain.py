@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import call
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridflow.core.node import Edge
-from hybridflow.ir.costs import concrete
+from hybridflow.ir.costs import Sizes, concrete
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.pieces import Piece
 
 if TYPE_CHECKING:
     from hybridflow.xla.executable import Executable
 
-Sizes = Mapping[str, int]
 Make = Callable[[Graph, tuple[int, ...]], "Executable"]
 """``(graph, donated positions)`` to a program."""
 
@@ -124,32 +123,33 @@ class Chain:
             _Run(piece, one, [numbers[edge] for edge in piece.reads], [numbers[edge] for edge in piece.makes])
             for piece, one in zip(pieces, given, strict=True)
         ]
-        self._runs = [run for run in runs if not run.given]
+        self._first = [run for run in runs if not run.given]
         self._last = [run for run in runs if run.given]
+        self._runs = [*self._first, *self._last]
         self.donated = tuple(sorted([run.reads[position] for run in self._last for position in run.given]))
         self._set_frees()
         self.parts = self._compiled(make)
 
     def _set_frees(self) -> None:
         kept = {*self._outputs, *range(len(self._graph.inputs))}
-        for run in reversed([*self._runs, *self._last]):
+        for run in reversed(self._runs):
             run.frees = [number for number in dict.fromkeys([*run.reads, *run.makes]) if number not in kept]
             kept.update(run.frees)
 
     def _compiled(self, make: Make) -> tuple[Part, ...]:
         made: dict[tuple[Graph, tuple[int, ...]], Executable] = {}
-        for run in [*self._runs, *self._last]:
+        for run in self._runs:
             key = run.piece.graph, run.given
             if key not in made:
                 made[key] = make(*key)
             run.program = made[key]
-        times = Counter(run.program for run in [*self._runs, *self._last])
+        times = Counter(run.program for run in self._runs)
         return tuple([Part(f"program {n}", one, times[one]) for n, one in enumerate(made.values(), 1)])
 
     def __call__(self, *arrays: Any) -> list[Any]:
         """Run all of it."""
         values: list[Any] = [*arrays, *[None] * (len(self._bytes) - len(arrays))]
-        for run in self._runs:
+        for run in self._first:
             run.keep(run.job(values)(), values)
         jobs = [run.job(values) for run in self._last]
         # No bytecode runs in between, at which an interrupt could leave some of the inputs given away for nothing.
@@ -173,7 +173,7 @@ class Chain:
         size = self._bytes
         inputs, outputs = range(len(self._graph.inputs)), set(self._outputs)
         peak = there = 0
-        for run in [*self._runs, *self._last]:
+        for run in self._runs:
             there += sum([size[number] for number in run.makes if number not in outputs])
             peak = max(peak, there + int(found[run.program].temp_size_in_bytes))
             there -= sum([size[number] for number in run.frees])

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import NamedTuple, cast
 
 from hybridflow.core.node import Edge, Node
-from hybridflow.ir.costs import graph_cost
+from hybridflow.ir.costs import Sizes, graph_cost
 from hybridflow.ir.fusion import OUTLINED
 from hybridflow.ir.graph import Graph, clone_node, input_node
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
@@ -22,8 +22,6 @@ _FLOPS, _BYTES = 5e10, 2e10
 """What a processor does in a second, about: floating-point operations, and bytes moved, each node's counted."""
 GAIN = 4
 """So many calls there are for each that XLA compiles."""
-
-Sizes = Mapping[str, int]
 
 
 class Piece(NamedTuple):
