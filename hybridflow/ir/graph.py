@@ -291,7 +291,7 @@ def reading_from(graph: Graph, moved: dict[Edge, Edge]) -> Graph:
     nodes: list[Node] = []
     moved = dict(moved)
     for node in graph.nodes:
-        inputs = tuple([moved.get(edge, edge) for edge in cast("tuple[Edge, ...]", node.inputs)])
+        inputs = tuple([moved.get(edge, edge) for edge in edges_of(node)])
         copy = node if inputs == node.inputs else clone_node(node, inputs)
         if copy is not node:
             copy.sequence, copy.stamp = node.sequence, node.stamp
@@ -304,6 +304,11 @@ def reading_from(graph: Graph, moved: dict[Edge, Edge]) -> Graph:
 def input_node(spec: TensorSpec, name: str, scope: Any = None, where: Where | None = None) -> Node:
     """Make an input node."""
     return make_node(INPUT, (), {"name": name}, (spec,), scope=scope, where=where)
+
+
+def edges_of(node: Node) -> tuple[Edge, ...]:
+    """Return the inputs of a graph's node, which are all edges."""
+    return cast("tuple[Edge, ...]", node.inputs)
 
 
 def constant_node(array: np.ndarray[Any, Any], scope: Any = None, where: Where | None = None) -> Node:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.ir.fusion import BREAK
-from hybridflow.ir.graph import Graph
+from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.passes.registry import PassContext, graph_pass
 from hybridflow.passes.rewrite import placed, rebuilt, relinked
 
@@ -81,7 +81,7 @@ def fusion_breaks(graph: Graph, context: PassContext) -> Graph:
             moved.update({(node, index): (current, index) for index in range(len(node.outputs))})
         if node in kept:
             continue
-        length = max([chains.get(edge[0], 0) for edge in _inputs(current)], default=0) + _adds(current)
+        length = max([chains.get(edge[0], 0) for edge in edges_of(current)], default=0) + _adds(current)
         reading = readers.get(node, ())
         if length < CHAIN or len(node.outputs) != 1 or len(reading) < 2 or kept.issuperset(reading):
             chains[current] = length
@@ -95,15 +95,11 @@ def fusion_breaks(graph: Graph, context: PassContext) -> Graph:
     return rebuilt(graph, nodes, [moved.get(edge, edge) for edge in graph.outputs])
 
 
-def _inputs(node: Node) -> tuple[Edge, ...]:
-    return cast("tuple[Edge, ...]", node.inputs)
-
-
 def readers_of(graph: Graph) -> dict[Node, list[Node]]:
     """Return what reads each node's results."""
     found: dict[Node, list[Node]] = {}
     for node in graph.nodes:
-        for source in {edge[0] for edge in _inputs(node)}:
+        for source in {edge[0] for edge in edges_of(node)}:
             found.setdefault(source, []).append(node)
     return found
 
@@ -131,7 +127,7 @@ def is_kept(node: Node, graph: Graph, readers: int) -> bool:
     if "matrix_product" in traits:
         return True
     specs: Any = node.specs
-    inputs = [edge[0].spec(edge[1]) for edge in _inputs(node)]
+    inputs = [edge[0].spec(edge[1]) for edge in edges_of(node)]
     guards = len(graph.dims.guards)
     try:
         work = op.flops(specs if len(specs) != 1 else specs[0], *inputs, **node.attrs)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hybridflow.core.attrs import attrs_key
 from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.ir.fusion import OUTLINED
-from hybridflow.ir.graph import INPUT, Graph, clone_node, input_node
+from hybridflow.ir.graph import INPUT, Graph, clone_node, edges_of, input_node
 from hybridflow.passes.fusion_breaks import is_kept
 from hybridflow.passes.registry import PassContext, graph_pass
 from hybridflow.passes.rewrite import placed, rebuilt, relinked
@@ -126,7 +126,7 @@ def _tokens(nodes: Sequence[Node]) -> np.ndarray[Any, Any]:
     found: list[int] = []
     for position, node in enumerate(nodes):
         if _UNLIKE.isdisjoint(node.op.traits):
-            inputs = tuple([_spec_key(edge) for edge in _inputs(node)])
+            inputs = tuple([_spec_key(edge) for edge in edges_of(node)])
             outputs = tuple([_spec_key((node, index)) for index in range(len(node.outputs))])
             key: Any = (node.op, attrs_key(node.attrs), inputs, outputs)
         else:
@@ -138,10 +138,6 @@ def _tokens(nodes: Sequence[Node]) -> np.ndarray[Any, Any]:
 def _spec_key(edge: Edge) -> Any:
     spec = edge[0].spec(edge[1])
     return spec.dtype.num, tuple([size if type(size) is int else str(size) for size in spec.shape])
-
-
-def _inputs(node: Node) -> tuple[Edge, ...]:
-    return cast("tuple[Edge, ...]", node.inputs)
 
 
 def _distances(tokens: np.ndarray[Any, Any]) -> list[int]:
@@ -188,7 +184,7 @@ def _wiring(nodes: Sequence[Node], position: dict[Node, int], start: int, period
     """Return which inputs of a place's nodes are made in it, and by which of its nodes."""
     return tuple(
         [
-            tuple([_inner(edge, position, start) for edge in _inputs(node)])
+            tuple([_inner(edge, position, start) for edge in edges_of(node)])
             for node in nodes[start : start + period]
         ]
     )
@@ -223,10 +219,10 @@ class _Repeats:
         inputs: list[Node] = []
         made: list[Node] = []
         for index, node in enumerate(parts[0]):
-            for number, edge in enumerate(_inputs(node)):
+            for number, edge in enumerate(edges_of(node)):
                 if edge[0] in own:
                     continue
-                read = tuple([_inputs(part[index])[number] for part in parts])
+                read = tuple([edges_of(part[index])[number] for part in parts])
                 if read in slots:
                     continue
                 if _is_source(edge[0]) and len(set(read)) == 1:
@@ -239,11 +235,11 @@ class _Repeats:
                     self.arguments[place.start].append(one)
         for index, node in enumerate(parts[0]):
             edges: list[Edge] = []
-            for number, edge in enumerate(_inputs(node)):
+            for number, edge in enumerate(edges_of(node)):
                 if edge[0] in own:
                     edges.append(inside[edge])
                 else:
-                    edges.append(slots[tuple([_inputs(part[index])[number] for part in parts])])
+                    edges.append(slots[tuple([edges_of(part[index])[number] for part in parts])])
             copy = placed(clone_node(node, tuple(edges)), node)
             made.append(copy)
             inside.update({(node, output): (copy, output) for output in range(len(node.outputs))})
@@ -267,7 +263,7 @@ def _read_outside(graph: Graph, parts: Sequence[Sequence[Node]]) -> list[tuple[i
     found: set[tuple[int, int]] = {(home[edge[0]][1], edge[1]) for edge in graph.outputs if edge[0] in home}
     for node in graph.nodes:
         own = home.get(node, (-1, 0))[0]
-        for edge in _inputs(node):
+        for edge in edges_of(node):
             made = home.get(edge[0])
             if made is not None and made[0] != own:
                 found.add((made[1], edge[1]))
@@ -291,5 +287,5 @@ def _with_calls(graph: Graph, sources: list[Node], nodes: list[Node], calls: dic
             moved.update({(node, index): (current, index) for index in range(len(node.outputs))})
         position += 1
     outputs = [moved.get(edge, edge) for edge in graph.outputs]
-    read = {edge[0] for node in made for edge in _inputs(node)} | {edge[0] for edge in outputs}
+    read = {edge[0] for node in made for edge in edges_of(node)} | {edge[0] for edge in outputs}
     return rebuilt(graph, [*[node for node in sources if node in read], *made], outputs)

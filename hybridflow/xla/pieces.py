@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.costs import Sizes, graph_cost
 from hybridflow.ir.fusion import OUTLINED
-from hybridflow.ir.graph import Graph, clone_node, input_node
+from hybridflow.ir.graph import Graph, clone_node, edges_of, input_node
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 
 CALLS = 96
@@ -55,7 +55,7 @@ def cut(graph: Graph, sizes: Sizes) -> list[Piece] | None:
     calls = [node for node in graph.nodes if node.op is OUTLINED]
     if len(calls) < CALLS:
         return None
-    given = {edge[0] for node in calls for edge in _inputs(node)}
+    given = {edge[0] for node in calls for edge in edges_of(node)}
     anew = {node for node in graph.nodes if "source" in node.op.traits} - given
     if any(node in anew or node in graph.inputs for node, _ in graph.outputs):
         return None
@@ -75,10 +75,6 @@ def _together(called: Graph, sizes: Sizes) -> int:
 
 def _called(node: Node) -> Graph:
     return cast(Graph, node.attrs["graph"])
-
-
-def _inputs(node: Node) -> tuple[Edge, ...]:
-    return cast("tuple[Edge, ...]", node.inputs)
 
 
 def _results(node: Node) -> tuple[Edge, ...]:
@@ -104,7 +100,7 @@ def _pieces(graph: Graph, parts: Sequence[Sequence[Node]], anew: set[Node], size
     for number, part in enumerate(parts):
         first = part[0]
         if first.op is OUTLINED and len(part) == 1:
-            found.append(Piece(_called(first), _inputs(first), _results(first)))
+            found.append(Piece(_called(first), edges_of(first), _results(first)))
             continue
         makes = [edge for node in part for edge in _results(node) if read_by[edge] - {number}]
         piece = _piece(graph, part, makes, anew)
@@ -121,7 +117,7 @@ def _readers(graph: Graph, parts: Sequence[Sequence[Node]]) -> defaultdict[Edge,
         found[edge].add(len(parts))
     for number, part in enumerate(parts):
         for node in part:
-            for edge in _inputs(node):
+            for edge in edges_of(node):
                 found[edge].add(number)
     return found
 
@@ -133,7 +129,7 @@ def _piece(whole: Graph, part: Sequence[Node], makes: Sequence[Edge], anew: set[
     nodes: list[Node] = []
 
     def add(node: Node) -> None:
-        copy = clone_node(node, tuple([value(edge) for edge in _inputs(node)]))
+        copy = clone_node(node, tuple([value(edge) for edge in edges_of(node)]))
         nodes.append(copy)
         inside.update(zip(_results(node), _results(copy), strict=True))
 
