@@ -301,7 +301,7 @@ def test_texts_and_figures_are_of_all_programs(small: None, monkeypatch: pytest.
     assert text.count("module @") == len(found.parts)
     assert "// program 1, run 6x" in text
     explained = str(made.compiled.explain())
-    assert f"programs: {len(found.parts)}, one per repeated part" in explained
+    assert f"programs: {len(found.parts)}, cut at the calls of outlined parts; run" in explained
     assert "program 1: " in " ".join(found.fusions())
     monkeypatch.setattr(pieces, "CALLS", 1 << 30)
     whole = model("gated")

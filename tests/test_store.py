@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import re
 import resource
+import shutil
 import signal
 import stat
 import subprocess
@@ -30,7 +32,7 @@ from hybridflow.cli import main
 from hybridflow.core.op import REGISTRY
 from hybridflow.ir import parse
 from hybridflow.xla.executable import compile_graph
-from hybridflow.xla.store import ahead, keeping
+from hybridflow.xla.store import ahead, directory, keeping, surroundings
 from hybridflow.xla.store.directory import MAGIC, Directory, Unsafe
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 from hybridflow.xla.store.place import place
@@ -409,6 +411,17 @@ def test_damaged_and_hostile_files_are_rewritten(
     assert not (tmp_path / "exploded").exists()
 
 
+@pytest.mark.parametrize("name", ["entry", "key"])
+def test_a_directory_in_a_files_place_is_replaced(store: Path, name: str):
+    x = hf.asarray([1.0, 2.0])
+    assert outcome(lambda x: x + 1.0, x)[1] == ["stored"]
+    path = store / "key" if name == "key" else files(store)[0]
+    path.unlink()
+    (path / "inner").mkdir(parents=True)
+    assert outcome(lambda x: x + 1.0, x)[1] == ["stored"]
+    assert outcome(lambda x: x + 1.0, x)[1] == ["loaded"]
+
+
 def test_a_file_under_another_name_does_not_count(store: Path):
     x = hf.asarray([1.0, 2.0])
     outcome(lambda x: x + 1.0, x)
@@ -546,6 +559,18 @@ def test_a_disk_that_is_full(store: Path):
     assert outcome(lambda x: x + 1.0, x)[1] == ["stored"]
 
 
+def test_one_warning_for_any_number_of_writes_that_fail(store: Path, monkeypatch: pytest.MonkeyPatch):
+    def closed(opened: int, name: str, data: bytes, **options: Any) -> None:
+        raise PermissionError(13, "Permission denied", f"writing-{next(count)}")
+
+    count = itertools.count()
+    monkeypatch.setattr(directory, "_write", closed)
+    with pytest.warns(hf.CacheWarning, match="nothing is stored: Permission denied"):
+        outcome(lambda x: x + 1.0, hf.asarray([1.0, 2.0]))
+    outcome(lambda x: x + 2.0, hf.asarray([1.0, 2.0]))  # warnings are errors here
+    assert next(count) == 2
+
+
 def test_a_directory_that_cannot_be_made(store: Path, tmp_path: Path):
     (tmp_path / "file").write_bytes(b"")
     with hf.config.cache(tmp_path / "file" / "store"):
@@ -566,6 +591,17 @@ def test_what_was_used_longest_ago_makes_room(tmp_path: Path):
     directory.write("n6", bytes(6000), 5000)  # larger than all: not written
     assert directory.read("n6") is None
     assert directory.use().size <= 5000
+
+
+def test_what_a_wrong_clock_dated_makes_room_first(tmp_path: Path):
+    directory = Directory(tmp_path / "d")
+    for index in range(4):
+        directory.write(f"n{index}", bytes(1000), 100_000)
+        os.utime(tmp_path / "d" / f"n{index}.xla", (4e9, 4e9))
+    for index in range(4, 8):
+        directory.write(f"n{index}", bytes(1000), 5000)
+        assert directory.use().size <= 5000
+        assert directory.read(f"n{index}") == bytes(1000)
 
 
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path):
@@ -620,6 +656,58 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         place()
     monkeypatch.setenv("HYBRIDFLOW_CACHE_DIR", "Off")
     assert place() == (None, 0, "HYBRIDFLOW_CACHE_DIR=Off")
+
+
+def test_a_relative_directory_where_there_is_no_current_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("HYBRIDFLOW_CACHE_DIR", "mine")
+    monkeypatch.chdir(tmp_path)
+    assert place().path == tmp_path / "mine"
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert place() == (None, 0, "HYBRIDFLOW_CACHE_DIR=mine is in the current directory, which was removed")
+
+
+REPLACED = """
+    import sys
+    from pathlib import Path
+    import hybridflow as hf
+    from hybridflow.xla.store import keeping
+    keeping._WORTH_KEEPING = 0
+    if sys.argv[1] == "replaced":
+        path = Path(hf.__file__).parent / "ops" / "nn" / "softmax.py"
+        path.write_text(path.read_text() + "# another version\\n")
+    f = hf.compile(hf.nn.softmax)
+    f(hf.asarray([1.0, 2.0]))
+    print(*f.explain()[0].store)
+"""
+
+
+def test_a_package_that_was_replaced_since_it_was_loaded(tmp_path: Path):
+    """Else what the old code made would have the new code's key."""
+    shutil.copytree(Path(hf.__file__).parent, tmp_path / "hybridflow", ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {
+        **os.environ, "HYBRIDFLOW_CACHE_DIR": str(tmp_path / "c"), "PYTHONPATH": str(tmp_path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+
+    def run(how: str) -> str:
+        code = [sys.executable, "-c", textwrap.dedent(REPLACED), how]
+        return subprocess.run(code, env=environment, cwd=tmp_path, text=True, capture_output=True, check=True).stdout
+
+    assert run("replaced") == "off: hybridflow or jaxlib was changed on disk after this process loaded it\n"
+    assert run("as it is") == "stored\n"
+
+
+def test_builds_of_one_version_of_jaxlib_have_other_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    here = surroundings.installation.__wrapped__()
+    for path in Path(surroundings.jaxlib.__file__).parent.glob("*.so"):
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.setattr(surroundings.jaxlib, "__file__", str(tmp_path / "__init__.py"))
+    assert surroundings.installation.__wrapped__() == here
+    (tmp_path / "one.so").write_bytes(b"built with other options")
+    assert surroundings.installation.__wrapped__() != here
 
 
 def test_wrong_arguments():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
+
+LOADED = time.time()
+"""When this process loaded the package, in seconds since the epoch."""
 
 
 class Settings:

@@ -121,7 +121,7 @@ def _executable_item(number: int, made: ExecutableRecord, shown: int | None) -> 
         items.append(Item("donated", f"the buffers of {', '.join(made.donated)}, for their new values"))
     if made.runs:
         runs = ", ".join(map(str, made.runs))
-        items.append(Item("programs", f"{len(made.runs)}, one per repeated part and what is between; run {runs} times"))
+        items.append(Item("programs", f"{len(made.runs)}, cut at the calls of outlined parts; run {runs} times"))
     items.append(_fused_item(number, made, shown))
     return Item(f"executable {number}{place and f' for {place}'}{device}", cost, tuple(items))
 

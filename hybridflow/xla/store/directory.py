@@ -14,6 +14,7 @@ import contextlib
 import hmac
 import os
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Generator
@@ -40,6 +41,8 @@ _KEY_BYTES = 32
 _MAC_BYTES = 32
 _STARTED = 10.0
 """Seconds after which a process that writes a file has locked it for long; if it is not locked, it was killed."""
+_AHEAD = 86400.0
+"""Seconds by which the clocks of those who write may differ."""
 _AFTER_EVICTION = 0.8
 """What part of the bound is left full once the oldest files made room, so that not every write has to."""
 
@@ -120,7 +123,7 @@ class Directory:
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=opened)
         except OSError:
             return None
-        with open(file, "rb") as stream:
+        try:
             found = os.fstat(file)
             forbidden = 0o077 if secret else 0o022
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & forbidden:
@@ -128,7 +131,10 @@ class Directory:
             if not secret:
                 with contextlib.suppress(OSError):
                     os.utime(file)  # used now
-            return stream.read()
+            with open(file, "rb", closefd=False) as stream:
+                return stream.read()
+        finally:
+            os.close(file)
 
     # -- files ------------------------------------------------------------------------------------------------
 
@@ -202,7 +208,8 @@ class Directory:
         total = sum(size for _, size, _ in files)
         if total <= most:
             return
-        for _, size, name in sorted(files):
+        latest = time.time() + _AHEAD  # a clock was wrong when it wrote what is dated later, which would stay for ever
+        for _, size, name in sorted(files, key=lambda file: (file[0] <= latest, file)):
             if total <= most * _AFTER_EVICTION:
                 break
             _remove(opened, name)
@@ -266,7 +273,11 @@ def _write(opened: int, name: str, data: bytes, *, replace: bool = True) -> None
             fcntl.flock(file, fcntl.LOCK_EX)
             stream.write(data)
         if replace:
-            os.rename(temporary, name, src_dir_fd=opened, dst_dir_fd=opened)
+            try:
+                os.rename(temporary, name, src_dir_fd=opened, dst_dir_fd=opened)
+            except IsADirectoryError:
+                shutil.rmtree(name, dir_fd=opened)
+                os.rename(temporary, name, src_dir_fd=opened, dst_dir_fd=opened)
         else:
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, name, src_dir_fd=opened, dst_dir_fd=opened)

@@ -211,8 +211,8 @@ def _tried(path: Path, use: Callable[[], Any]) -> Any:
     except Unsafe as error:
         _warn(f"{path}: the store of executables is not used", str(error))
     except OSError as error:
-        _warn(
-            f"{path}: nothing is stored: {error}",
+        _warn(  # without the names of files, which are others every time
+            f"{path}: nothing is stored: {error.strerror or error}",
             "Free space or choose another directory, by HYBRIDFLOW_CACHE_DIR or hf.config.cache(PATH).",
         )
     return None

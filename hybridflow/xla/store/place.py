@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.settings import SETTINGS
 from hybridflow.xla.store.directory import supported
+from hybridflow.xla.store.surroundings import source_hash
 
 DIRECTORY = "HYBRIDFLOW_CACHE_DIR"
 """The environment variable that says where the store is, or (``off``) that there is none."""
@@ -34,6 +35,8 @@ def place() -> Place:
         return Place(None, 0, "hf.config.cache(False)")
     if not supported():
         return Place(None, 0, "this system does not tell who may write to a directory")
+    if source_hash() is None:
+        return Place(None, 0, "hybridflow or jaxlib was changed on disk after this process loaded it")
     if chosen is not True:
         return Place(chosen, _most())
     named = os.environ.get(DIRECTORY)
@@ -43,6 +46,8 @@ def place() -> Place:
         return Place(Path(named).expanduser().absolute() if named else _conventional(), _most())
     except RuntimeError:
         return Place(None, 0, "this user has no home directory")
+    except FileNotFoundError:
+        return Place(None, 0, f"{DIRECTORY}={named} is in the current directory, which was removed")
 
 
 def _conventional() -> Path:

@@ -7,15 +7,15 @@ import os
 import platform
 import sys
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 import jax
+import jaxlib
 import numpy as np
 
 from hybridflow.backend.jax_shim import jax_settings
-from hybridflow.core.settings import SETTINGS
+from hybridflow.core.settings import LOADED, SETTINGS
 
 _PACKAGE = Path(__file__).resolve().parent.parent.parent
 
@@ -24,13 +24,30 @@ _NO_MATTER = ("cache", "eager", "full_tracebacks", "plain")
 
 
 @cache
-def source_hash() -> str:
-    """Return a hash of this package's source files: another version of it lowers graphs in its own way."""
+def source_hash() -> str | None:
+    """Return a hash of this package's source files: another version of it lowers graphs in its own way.
+
+    None if the files are not those that this process has loaded: they were replaced since, or cannot be read.
+    """
     found = hashlib.sha256()
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        found.update(f"{path.relative_to(_PACKAGE)}\0".encode())
-        found.update(hashlib.sha256(path.read_bytes()).digest())
-    return found.hexdigest()
+    paths = sorted(_PACKAGE.rglob("*.py"))
+    try:
+        for path in paths:
+            found.update(f"{path.relative_to(_PACKAGE)}\0".encode())
+            found.update(hashlib.sha256(path.read_bytes()).digest())
+        changed = max([path.stat().st_ctime for path in [*paths, *_libraries()]])
+    except (OSError, ValueError):
+        return None
+    return found.hexdigest() if paths and changed <= LOADED else None
+
+
+def _libraries() -> list[Path]:
+    return sorted(Path(jaxlib.__file__).parent.glob("*.so"))
+
+
+def _build() -> list[str]:
+    """Return what tells builds of one version of jaxlib apart."""
+    return [f"{path.name} {path.stat().st_size}" for path in _libraries()]
 
 
 @cache
@@ -49,8 +66,8 @@ def processor() -> str:
 @cache
 def installation() -> str:
     """Return the versions of everything between a graph and the machine."""
-    packages = [f"{name} {version(name)}" for name in ("jax", "jaxlib")]
-    parts = [sys.version, sys.platform, np.__version__, *packages, source_hash(), processor()]
+    packages = [f"jax {jax.__version__}", f"jaxlib {jaxlib.__version__}", *_build()]
+    parts = [sys.version, sys.platform, np.__version__, *packages, str(source_hash()), processor()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
