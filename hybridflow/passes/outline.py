@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +12,10 @@ from hybridflow.core.attrs import attrs_key
 from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.ir.fusion import OUTLINED
 from hybridflow.ir.graph import INPUT, Graph, clone_node, edges_of, input_node
+from hybridflow.passes.borders import read_again
 from hybridflow.passes.fusion_breaks import is_kept
 from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import placed, rebuilt, relinked
+from hybridflow.passes.rewrite import changed, placed, rebuilt, relinked
 
 NODES = 400
 """In graphs of fewer nodes only what is repeated often is outlined."""
@@ -100,11 +101,17 @@ def outline(graph: Graph, context: PassContext) -> Graph:
     if not groups:
         return graph
     calls: dict[int, _Repeats] = {}
+    home = {node: place.start for group in groups for place in group for node in _part(nodes, place)}
+    again = read_again(graph, home)
     for group in groups:
-        repeats = _Repeats(graph, nodes, group)
+        repeats = _Repeats(graph, nodes, group, again)
         calls.update({place.start: repeats for place in group})
         context.notes[f"{len(group)} repeats of {group[0].period} nodes{_where(nodes[group[0].start])}, outlined"] += 1
-    return _with_calls(graph, sources, nodes, calls)
+    return _with_calls(graph, sources, nodes, calls, again)
+
+
+def _part(nodes: Sequence[Node], place: Place) -> Sequence[Node]:
+    return nodes[place.start : place.start + place.period]
 
 
 def _is_source(node: Node) -> bool:
@@ -125,14 +132,15 @@ def _tokens(nodes: Sequence[Node]) -> np.ndarray[Any, Any]:
     numbers: dict[Any, int] = {}
     found: list[int] = []
     for position, node in enumerate(nodes):
-        if _UNLIKE.isdisjoint(node.op.traits):
-            inputs = tuple([_spec_key(edge) for edge in edges_of(node)])
-            outputs = tuple([_spec_key((node, index)) for index in range(len(node.outputs))])
-            key: Any = (node.op, attrs_key(node.attrs), inputs, outputs)
-        else:
-            key = position
+        key: Any = _key(node) if _UNLIKE.isdisjoint(node.op.traits) else position
         found.append(numbers.setdefault(key, len(numbers)))
     return np.asarray(found)
+
+
+def _key(node: Node) -> Any:
+    inputs = tuple([_spec_key(edge) for edge in edges_of(node)])
+    outputs = tuple([_spec_key((node, index)) for index in range(len(node.outputs))])
+    return node.op, attrs_key(node.attrs), inputs, outputs
 
 
 def _spec_key(edge: Edge) -> Any:
@@ -177,7 +185,7 @@ def _groups(graph: Graph, nodes: Sequence[Node], tokens: np.ndarray[Any, Any]) -
 
 def _is_heavy(graph: Graph, nodes: Sequence[Node], place: Place) -> bool:
     """Whether XLA makes a node a kernel of its own, so that a call hides little that could be fused."""
-    return any(is_kept(node, graph, 1) for node in nodes[place.start : place.start + place.period])
+    return any(is_kept(node, graph, 1) for node in _part(nodes, place))
 
 
 def _wiring(nodes: Sequence[Node], position: dict[Node, int], start: int, period: int) -> Any:
@@ -207,44 +215,53 @@ class _Repeats:
         arguments: per start of a place, what the call reads.
     """
 
-    def __init__(self, graph: Graph, nodes: Sequence[Node], group: Sequence[Place]) -> None:
+    def __init__(self, graph: Graph, nodes: Sequence[Node], group: Sequence[Place], again: Mapping[Edge, Edge]) -> None:
         self.nodes = nodes
+        self.group = group
+        self.again = again
         self.period = group[0].period
-        parts = [nodes[place.start : place.start + self.period] for place in group]
-        self.outputs = _read_outside(graph, parts)
         self.arguments: dict[int, list[Edge]] = {place.start: [] for place in group}
+        self._inputs: list[Node] = []
+        self._made: list[Node] = []
+        self._slots: dict[tuple[Edge, ...], Edge] = {}
+        parts = [_part(nodes, place) for place in group]
+        self.outputs = _read_outside(graph, parts, again)
         inside: dict[Edge, Edge] = {}
-        own = set(parts[0])
-        slots: dict[tuple[Edge, ...], Edge] = {}
-        inputs: list[Node] = []
-        made: list[Node] = []
-        for index, node in enumerate(parts[0]):
-            for number, edge in enumerate(edges_of(node)):
-                if edge[0] in own:
-                    continue
-                read = tuple([edges_of(part[index])[number] for part in parts])
-                if read in slots:
-                    continue
-                if _is_source(edge[0]) and len(set(read)) == 1:
-                    slots[read] = (placed(clone_node(edge[0], ()), edge[0]), edge[1])
-                    made.append(slots[read][0])
-                    continue
-                inputs.append(input_node(edge[0].spec(edge[1]), f"x{len(inputs)}", node.scope, node.where))
-                slots[read] = (inputs[-1], 0)
-                for place, one in zip(group, read, strict=True):
-                    self.arguments[place.start].append(one)
         for index, node in enumerate(parts[0]):
             edges: list[Edge] = []
             for number, edge in enumerate(edges_of(node)):
-                if edge[0] in own:
-                    edges.append(inside[edge])
-                else:
-                    edges.append(slots[tuple([edges_of(part[index])[number] for part in parts])])
+                own = inside.get(edge)
+                edges.append(own or self._slot(tuple([edges_of(part[index])[number] for part in parts]), node))
             copy = placed(clone_node(node, tuple(edges)), node)
-            made.append(copy)
+            self._made.append(copy)
             inside.update({(node, output): (copy, output) for output in range(len(node.outputs))})
         results = tuple([inside[parts[0][index], output] for index, output in self.outputs])
-        self.graph = Graph("repeat", tuple(inputs), tuple(made), results, graph.dims)
+        self.graph = Graph("repeat", tuple(self._inputs), tuple(self._made), results, graph.dims)
+
+    def _slot(self, read: tuple[Edge, ...], reader: Node) -> Edge:
+        """Return what stands in the common graph for what the places read there from outside."""
+        found = self._slots.get(read)
+        if found is not None:
+            return found
+        edge = read[0]
+        if _is_source(edge[0]) and len(set(read)) == 1:
+            found = self._copy(edge, ())
+        elif all(one in self.again for one in read) and len({_key(one[0]) for one in read}) == 1:
+            inputs = zip(*[edges_of(one[0]) for one in read], strict=True)
+            found = self._copy(edge, tuple([self._slot(one, reader) for one in inputs]))
+        else:
+            self._inputs.append(
+                input_node(edge[0].spec(edge[1]), f"x{len(self._inputs)}", reader.scope, reader.where)
+            )
+            found = (self._inputs[-1], 0)
+            for place, one in zip(self.group, read, strict=True):
+                self.arguments[place.start].append(one)
+        self._slots[read] = found
+        return found
+
+    def _copy(self, edge: Edge, inputs: tuple[Edge, ...]) -> Edge:
+        self._made.append(placed(clone_node(edge[0], inputs), edge[0]))
+        return self._made[-1], edge[1]
 
     def call(self, start: int, moved: dict[Edge, Edge]) -> Node:
         """Return the call that stands for a place; its results take the places of the nodes'."""
@@ -257,7 +274,9 @@ class _Repeats:
         return placed(made, last)
 
 
-def _read_outside(graph: Graph, parts: Sequence[Sequence[Node]]) -> list[tuple[int, int]]:
+def _read_outside(
+    graph: Graph, parts: Sequence[Sequence[Node]], again: Mapping[Edge, Edge]
+) -> list[tuple[int, int]]:
     """Return which results any of the places makes for others: position in the place and output, in order."""
     home = {node: (number, index) for number, part in enumerate(parts) for index, node in enumerate(part)}
     found: set[tuple[int, int]] = {(home[edge[0]][1], edge[1]) for edge in graph.outputs if edge[0] in home}
@@ -266,16 +285,24 @@ def _read_outside(graph: Graph, parts: Sequence[Sequence[Node]]) -> list[tuple[i
         for edge in edges_of(node):
             made = home.get(edge[0])
             if made is not None and made[0] != own:
-                found.add((made[1], edge[1]))
+                crossing = again.get(edge, edge)
+                found.add((home[crossing[0]][1], crossing[1]))
     return sorted(found)
 
 
-def _with_calls(graph: Graph, sources: list[Node], nodes: list[Node], calls: dict[int, _Repeats]) -> Graph:
+def _with_calls(
+    graph: Graph, sources: list[Node], nodes: list[Node], calls: dict[int, _Repeats], again: Mapping[Edge, Edge]
+) -> Graph:
     moved: dict[Edge, Edge] = {}
     made: list[Node] = []
     position = 0
     while position < len(nodes):
         repeats = calls.get(position)
+        read = edges_of(nodes[position]) if repeats is None else repeats.arguments[position]
+        for edge in read:
+            if edge in again and edge not in moved:
+                made.append(changed(edge[0], tuple([moved.get(one, one) for one in edges_of(edge[0])])))
+                moved[edge] = (made[-1], 0)
         if repeats is not None:
             made.append(repeats.call(position, moved))
             position += repeats.period

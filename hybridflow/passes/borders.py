@@ -1,0 +1,73 @@
+"""What crosses the border of a part that will be called: what is stored anyway, not what is cheaply computed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hybridflow.core.node import Edge, Node
+from hybridflow.ir.graph import Graph, edges_of
+from hybridflow.ir.liveness import bytes_of
+from hybridflow.passes.fusion_breaks import is_kept, readers_of
+
+SMALL = 16
+"""A value of so many times fewer bytes than another one costs nothing to read beside it, as a bias beside its sums."""
+
+
+def read_again(graph: Graph, home: Mapping[Node, int]) -> dict[Edge, Edge]:
+    """Return the values that whoever reads them outside their part computes again, each with what it reads instead.
+
+    XLA fuses nothing across a call: a value that is read behind it is stored. Where that is an element-wise function
+    of one value that is stored in any case, a product of matrices or the like, and of small values that are there
+    without the part, the reader has it from those for the price of reading it, and the part writes one array less.
+    It is left alone if it is stored anyway: as a result of the graph, or since a product reads it.
+
+    Measured with jaxlib 0.10.2 on one core: dense layers with a bias, gelu and a residual.
+
+    Args:
+        graph: the graph.
+        home: the part that a node is in, for those in parts.
+    """
+    stored: _Stored | None = None
+    found: dict[Edge, Edge] = {}
+    for node, part in home.items():
+        large = _large_input(graph, node, home)
+        if large is None:
+            continue
+        stored = stored or _Stored(graph)
+        if any(home.get(one, -1) != part for one in stored.readers.get(node, ())) and not stored.holds(node):
+            found[node, 0] = large
+    return found
+
+
+def _large_input(graph: Graph, node: Node, home: Mapping[Node, int]) -> Edge | None:
+    """Return the one stored value of its part that a cheap node reads, if what else it reads is small and there."""
+    if "pointwise" not in node.op.traits or is_kept(node, graph, 2):
+        return None
+    own = {edge for edge in edges_of(node) if edge[0] in home}
+    if len(own) != 1:
+        return None
+    (large,) = own
+    if home[large[0]] != home[node] or not is_kept(large[0], graph, 1):
+        return None
+    hints = graph.dims.hints
+    size = bytes_of((node, 0), hints)
+    others = sum([bytes_of(edge, hints) for edge in edges_of(node) if edge != large])
+    return large if bytes_of(large, hints) <= size >= SMALL * others else None
+
+
+class _Stored:
+    """What XLA stores of a graph, asked for few nodes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.readers = readers_of(graph)
+        self.results = {edge[0] for edge in graph.outputs}
+
+    def holds(self, node: Node) -> bool:
+        """Whether a cheap node's value, elements moved or not, is a result, or read by what is never fused with it."""
+        if node in self.results:
+            return True
+        return any(
+            is_kept(one, self.graph, 1) or ("layout" in one.op.traits and self.holds(one))
+            for one in self.readers.get(node, ())
+        )
