@@ -21,7 +21,8 @@ def read_again(graph: Graph, home: Mapping[Node, int]) -> dict[Edge, Edge]:
     without the part, the reader has it from those for the price of reading it, and the part writes one array less.
     It is left alone if it is stored anyway: as a result of the graph, or since a product reads it.
 
-    Measured with jaxlib 0.10.2 on one core: dense layers with a bias, gelu and a residual.
+    Measured with jaxlib 0.10.2 on one core, SGD steps of 24 layers as a part of the step where all values cross:
+    dense layers with gelu and a residual, then normalised, 0.993; transformers 0.99 to 1.00; temporaries 1.00.
 
     Args:
         graph: the graph.

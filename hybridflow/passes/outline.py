@@ -45,7 +45,8 @@ def outline(graph: Graph, context: PassContext) -> Graph:
     """Make the repeated parts of a graph one graph, which is called: XLA compiles it once.
 
     Parts are alike if their nodes have the same operations, attributes, shapes and wiring; what they read from
-    outside, constants that differ among it, are arguments. That is found from the graph alone. Repeats are 4 at least
+    outside, constants that differ among it, are arguments; what is cheaply computed of a stored value is computed again
+    by the reader (`borders.read_again`). That is found from the graph alone. Repeats are 4 at least
     and have 12 nodes, or 4 nodes of which one is a product of matrices or the like. None has a convolution. Graphs of
     fewer than 400 nodes must have 16 repeats.
 
@@ -75,17 +76,17 @@ def outline(graph: Graph, context: PassContext) -> Graph:
         graph f(%x: f32[2], %y: f32[2]) -> (f32[2]) {
           %0 = outlined(%x, %y) {
             graph=graph repeat(%x0: f32[2], %x1: f32[2]) -> (f32[2]) {
-              %0 = constant() {value=f32[] 0.5} : f32[]
-              %1 = add(%x0, %x1) : f32[2]
-              %2 = multiply(%1, %0) : f32[2]
+              %0 = add(%x0, %x1) : f32[2]
+              %1 = constant() {value=f32[] 0.5} : f32[]
+              %2 = multiply(%0, %1) : f32[2]
               return %2
             }
           } : f32[2]
           %1 = outlined(%0, %x) {
             graph=graph repeat(%x0: f32[2], %x1: f32[2]) -> (f32[2]) {
-              %0 = constant() {value=f32[] 0.5} : f32[]
-              %1 = add(%x0, %x1) : f32[2]
-              %2 = multiply(%1, %0) : f32[2]
+              %0 = add(%x0, %x1) : f32[2]
+              %1 = constant() {value=f32[] 0.5} : f32[]
+              %2 = multiply(%0, %1) : f32[2]
               return %2
             }
           } : f32[2]
