@@ -66,7 +66,7 @@ def processor() -> str:
 @cache
 def installation() -> str:
     """Return the versions of everything between a graph and the machine."""
-    packages = [f"jax {jax.__version__}", f"jaxlib {jaxlib.__version__}", *_build()]
+    packages = [f"jax {jax.__version__}", f"jaxlib {cast(Any, jaxlib).__version__}", *_build()]
     parts = [sys.version, sys.platform, np.__version__, *packages, str(source_hash()), processor()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
