@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from hybridflow.autodiff.control_flow import branches, scans
-from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.backend.jax_shim import call_into, enable_x64
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import as_arrays, run_raw
 from hybridflow.core.node import Node
@@ -126,7 +126,8 @@ def _executable(graph: Graph, *, sizes: dict[str, int], **_: Any) -> Executable:
             return [jax.device_put(value) for value in run(*values)]
 
     rest: dict[str, Any] = {field.name: 0.0 for field in fields(Executable) if field.name.endswith("_ms")}
-    return Executable(call, None, call, (), None, None, store="run by the definition of the ops", **rest)
+    how = "run by the definition of the ops"
+    return Executable(call, call_into(call), None, call, (), None, None, store=how, **rest)
 
 
 @contextmanager

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -266,6 +269,56 @@ def test_an_interrupted_call_has_changed_nothing(small: None, monkeypatch: pytes
     for one, same in zip(made.state(), other.state(), strict=True):
         np.testing.assert_array_equal(one, same)
     np.testing.assert_array_equal(made.step(), other.step())
+
+
+@pytest.mark.parametrize("watch", [sys.setprofile, sys.settrace])
+@pytest.mark.parametrize("several", [True, False])
+def test_an_interrupt_at_any_point_leaves_a_whole_step_or_none(
+    small: None, monkeypatch: pytest.MonkeyPatch, several: bool, watch: Callable[[Any], None]
+):
+    """Python raises where a function begins, behind a call, and when a loop goes on: there the hooks are asked, too."""
+    if not several:
+        monkeypatch.setattr(pieces, "CALLS", 1 << 30)
+    made = model("gated")
+
+    def step(at: int = -1) -> bool:
+        moments = itertools.count()
+
+        def interrupt(frame: Any, *_: Any) -> Any:
+            if frame.f_code is not step.__code__ and next(moments) == at:
+                raise KeyboardInterrupt
+            return interrupt
+
+        watch(interrupt)
+        try:
+            made.compiled(made.x)
+        except KeyboardInterrupt:
+            return False
+        finally:
+            watch(None)
+        return True
+
+    def state() -> list[Any]:
+        return [one.numpy().copy() for one in made.state()]
+
+    starts = state()
+    for _ in range(2):  # the second call goes the short way
+        step()
+        steps = [starts, state()]
+        for variable, value in zip(made.variables, starts, strict=True):
+            variable.assign(value)
+    assert bool(executable(made).parts) == several
+    left: Counter[int] = Counter()
+    for at in itertools.count():
+        done = step(at)
+        now = state()
+        (which,) = [n for n, one in enumerate(steps) if all(map(np.array_equal, now, one))]
+        for variable, value in zip(made.variables, starts, strict=True):
+            variable.assign(value)
+        if done:
+            break
+        left[which] += 1
+    assert min(left[0], left[1]) > 3
 
 
 def test_threads_run_one_chain(small: None):

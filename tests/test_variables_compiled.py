@@ -496,16 +496,16 @@ def test_a_failure_at_run_time_leaves_variables_as_they_were():
     f = hf.compile(lambda x: (v.assign_add(x), None)[1])
     f(1.0)
     trace, _ = f._trace_for((1.0,), {})
-    run, before = trace.only.call, v._value
+    run, before = trace.only.into, v._value
 
     def failing(*arrays):
         raise MemoryError("no memory left")
 
-    trace.only.call = failing
+    trace.only.into = failing
     with pytest.raises(MemoryError):
         f(1.0)
     assert v._value is before
-    trace.only.call = run
+    trace.only.into = run
     f(1.0)
     np.testing.assert_array_equal(v.numpy(), numbers(BIG, 2))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from itertools import starmap
+from operator import methodcaller
 from typing import Any, cast
 
 import jax
@@ -196,7 +198,29 @@ def direct_call(compiled: Any, *, alone: bool = False) -> Callable[..., Any]:
     return (lambda *arrays: compiled(*arrays)[0]) if alone else compiled
 
 
-def bare_call(compiled: Any, otherwise: Callable[..., Any]) -> Callable[[list[Any]], Sequence[Any]] | None:
+Into = Callable[[list[Any], list[Any]], None]
+"""``(arrays, held)``: calls a program with the arrays and appends its results, as one sequence, to the list.
+
+No bytecode runs between the call and the append, as far as jax's calls are written in C: an interrupt raises before,
+when nothing was given away, or behind, when the results are there.
+"""
+
+
+def call_into(call: Callable[..., Any], hidden: tuple[Any, ...] = ()) -> Into:
+    """Return a program's `Into`.
+
+    Args:
+        call: takes the arrays, and returns the results.
+        hidden: what it takes behind the arrays.
+    """
+
+    def into(arrays: list[Any], held: list[Any]) -> None:
+        held.extend(starmap(call, ((*arrays, *hidden),)))
+
+    return into
+
+
+def bare_call(compiled: Any, otherwise: Into) -> Into | None:
     """Return what runs a compiled program and asks nothing of its arguments; it costs a fifth less than `direct_call`.
 
     Args:
@@ -204,8 +228,8 @@ def bare_call(compiled: Any, otherwise: Callable[..., Any]) -> Callable[[list[An
         otherwise: what to call when jax has been told to look for NaNs in results, or to run nothing.
 
     Returns:
-        A function of a list of jax arrays, which must have the shapes and dtypes that the program was compiled for;
-        what else the list holds is a TypeError. None if there may be arrays on other devices than the program's, which
+        An `Into` for jax arrays, which must have the shapes and dtypes that the program was compiled for; what else
+        the list holds is a TypeError. None if there may be arrays on other devices than the program's, which
         jax would move or refuse, if the program has more to it than arrays, or with a jax that is made otherwise.
     """
     try:
@@ -222,12 +246,15 @@ def bare_call(compiled: Any, otherwise: Callable[..., Any]) -> Callable[[list[An
     if special or jax.default_backend() != "cpu" or len(jax.devices()) != 1:
         return None
 
-    def call(arrays: list[Any]) -> Sequence[Any]:
-        if _looks_at_results():
-            return otherwise(*arrays)
-        return execute(arrays).consume_with_handlers(handlers)
+    results = methodcaller("consume_with_handlers", handlers)
 
-    return call
+    def into(arrays: list[Any], held: list[Any]) -> None:
+        if _looks_at_results():
+            otherwise(arrays, held)
+        else:
+            held.extend(map(results, map(execute, (arrays,))))
+
+    return into
 
 
 def _looks_at_results() -> bool:

@@ -369,18 +369,22 @@ class Trace:
             written = self._written(variables)
             # Python functions in the graph read the old one, and functions that are run again leave it as it is.
             taken = () if self.calls_host or OBSERVED.count else written
-            for variable in taken:
-                variable._value = None  # readers in other threads wait for the new value
+            held: list[Any] = []
             try:
+                for variable in taken:
+                    variable._value = None  # readers in other threads wait for the new value
                 if self.donated:
                     self._keep_shared(arrays, before)
-                outputs = executable.call(*arrays) if bare is None else bare(arrays)
+                (bare or executable.into)(arrays, held)
+                self._write(written, held[0])
             except BaseException:
-                for variable, value in zip(taken, self._of_written(before), strict=False):
-                    variable._value = value
+                if held:  # an interrupt came when the old values were given away, and the new ones there
+                    self._write(written, held[0])
+                else:
+                    for variable, value in zip(taken, self._of_written(before), strict=False):
+                        variable._value = value
                 raise
-            self._write(written, outputs)
-        return outputs
+        return held[0]
 
     def _fit(self, values: Sequence[Any]) -> bool:
         """Whether the inputs before the Variables are jax arrays of the shapes and dtypes that were compiled."""

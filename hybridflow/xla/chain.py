@@ -148,15 +148,30 @@ class Chain:
 
     def __call__(self, *arrays: Any) -> list[Any]:
         """Run all of it."""
+        held: list[Any] = []
+        self.into(arrays, held)
+        return held[0]
+
+    def into(self, arrays: Sequence[Any], held: list[Any]) -> None:
+        """Run all of it, and append the outputs to the list (see `hybridflow.backend.jax_shim.Into`)."""
         values: list[Any] = [*arrays, *[None] * (len(self._bytes) - len(arrays))]
         for run in self._first:
             run.keep(run.job(values)(), values)
         jobs = [run.job(values) for run in self._last]
-        # No bytecode runs in between, at which an interrupt could leave some of the inputs given away for nothing.
-        results = list(map(call, jobs))
+        results: list[Any] = []
+        try:
+            # No bytecode runs in between, at which an interrupt could leave some of the inputs given away for nothing.
+            results.extend(map(call, jobs))
+            self._finish(values, results, held)
+        except BaseException:
+            if len(results) == len(jobs) and not held:
+                self._finish(values, results, held)
+            raise
+
+    def _finish(self, values: list[Any], results: Sequence[Any], held: list[Any]) -> None:
         for run, made in zip(self._last, results, strict=True):
             run.keep(made, values)
-        return [values[number] for number in self._outputs]
+        held.append([values[number] for number in self._outputs])
 
     def as_text(self) -> str:
         """Return the programs as XLA optimised them, each under its name and how often it runs."""

@@ -15,7 +15,15 @@ import jax
 from hybridflow.backend.collector import collector_paused
 from hybridflow.backend.fusion import NEVER_SPEC, false_on, inlines_nothing_often, needs_never, with_never
 from hybridflow.backend.host_calls import SESSION_SPEC, run_session, with_session
-from hybridflow.backend.jax_shim import bare_call, compile_with, direct_call, enable_x64, without_locations
+from hybridflow.backend.jax_shim import (
+    Into,
+    bare_call,
+    call_into,
+    compile_with,
+    direct_call,
+    enable_x64,
+    without_locations,
+)
 from hybridflow.backend.options import call_options, compiler_options
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
@@ -40,8 +48,9 @@ class Executable:
 
     Attributes:
         call: takes raw arrays, returns a list or tuple of `jax.Array`.
-        bare: the same for a list of `jax.Array` that are known to have the shapes and dtypes of the graph's inputs: it
-            asks nothing, and costs less; None if there is no such way here.
+        into: the same as an `Into`, for calls whose results must not be lost.
+        bare: another, for `jax.Array` that are known to have the shapes and dtypes of the graph's inputs: it asks
+            nothing, and costs less; None if there is no such way here.
         run: what `call` ends up in, a function written in C++ with most versions of jax; it takes `hidden` too.
         hidden: what the program takes behind the arrays.
         shown: returns jax's object, for its texts and analyses; what was loaded may be without those, and is loaded
@@ -60,7 +69,8 @@ class Executable:
     """
 
     call: Callable[..., Any]
-    bare: Callable[[list[Any]], Sequence[Any]] | None
+    into: Into
+    bare: Into | None
     run: Callable[..., Any]
     hidden: tuple[Any, ...]
     shown: Callable[[], Any]
@@ -125,18 +135,19 @@ def compile_graph(
         return _Compilation(piece, given, sizes, device, whole.options).executable(None)
 
     chain = Chain(graph, pieces, donate, sizes, make)
-    return _of_parts(chain, _wide_call(chain) if whole.wide else chain)
+    return _of_parts(chain, wide=whole.wide)
 
 
-def _of_parts(chain: Chain, call: Callable[..., Any]) -> Executable:
+def _of_parts(chain: Chain, *, wide: bool) -> Executable:
     """Return several programs as one executable."""
+    call, into = [_wide_call(one) if wide else one for one in (chain, chain.into)]
     programs = [part.program for part in chain.parts]
     done = Counter(one.store for one in programs)
     store = next(iter(done)) if len(done) == 1 else ", ".join([f"{count} {what}" for what, count in done.items()])
     return Executable(
-        call, None, call, (), lambda: chain, lambda: Lowerings(chain.parts), sum([one.lower_ms for one in programs]),
-        sum([one.xla_ms for one in programs]), sum([one.load_ms for one in programs]), store, programs[0].options,
-        chain.donated, parts=chain.parts,
+        call, into, None, call, (), lambda: chain, lambda: Lowerings(chain.parts),
+        sum([one.lower_ms for one in programs]), sum([one.xla_ms for one in programs]),
+        sum([one.load_ms for one in programs]), store, programs[0].options, chain.donated, parts=chain.parts,
     )  # fmt: skip
 
 
@@ -220,13 +231,17 @@ class _Compilation:
 
         run = direct_call(compiled)
         call = of_arrays(run)
-        bare = None if hidden or self.calls_host else bare_call(compiled, call)
         if self.calls_host:
             call = _session_call(call)
+            into, bare = call_into(call), None
+        else:
+            into = call_into(run, hidden)
+            into = _wide_call(into) if self.wide else into
+            bare = None if hidden else bare_call(compiled, into)
         shown = (lambda: compiled) if whole else cache(lambda: _whole(entry, steps))
         return Executable(
-            call, bare, run, hidden, shown, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"], done,
-            self.options, self.donated, steps.namer,
+            call, into, bare, run, hidden, shown, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"],
+            done, self.options, self.donated, steps.namer,
             alone=None if self.calls_host else lambda: of_arrays(direct_call(compiled, alone=True)),
         )  # fmt: skip
 

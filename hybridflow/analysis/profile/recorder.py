@@ -22,6 +22,7 @@ from hybridflow.analysis.profile.compiled import (
     wait_for,
 )
 from hybridflow.autodiff.backprop import Engine
+from hybridflow.backend.jax_shim import call_into
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.dispatch import bind_eagerly
 from hybridflow.core.node import Node, Where, in_gradient, user_place
@@ -192,7 +193,7 @@ class Recorder:
             made.cost = time.perf_counter_ns() - begun - (made.returned - made.start)
             return outputs
 
-        return replace(program.executable, call=call, bare=None)
+        return replace(program.executable, call=call, into=call_into(call), bare=None)
 
 
 class _TimedEngine:
