@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -129,6 +130,23 @@ def test_few_repeats_and_small_graphs_with_few_are_left_alone(monkeypatch: pytes
     assert outline(graph, PassContext(False)) is graph
     assert not calls(outline(layers(15, PROGRAM), PassContext(False)))
     assert calls(outline(layers(17, PROGRAM), PassContext(False)))  # its first repeat has another wiring
+
+
+def test_a_repeat_is_as_short_as_may_be():
+    """What comes later may repeat itself after a multiple of the layers' nodes, and more often."""
+
+    def run(x: Any, *weights: Any) -> list[Any]:
+        state = x
+        for weight in weights:
+            state = hf.sin(hf.square(hf.tanh(state) * weight))
+        for weight in weights * 2:
+            state = hf.cos(hf.exp(hf.negative(hf.square(hf.sin(hf.tanh(state * weight)) + x))))
+        return [state]
+
+    specs = [hf.TensorSpec((WIDTH,), np.float32)] * 9
+    graph = trace_body(run, specs, "f").graph
+    after = check_pass(outline, graph, values_for(graph), differentiable=False)
+    assert Counter([len(call.attrs["graph"].nodes) for call in calls(after)]) == {4: 8, 8: 16}
 
 
 def outlined_in(function: Any, *args: Any) -> int:

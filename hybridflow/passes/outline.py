@@ -173,15 +173,37 @@ def _groups(graph: Graph, nodes: Sequence[Node], tokens: np.ndarray[Any, Any]) -
         same[: len(tokens) - period] = (tokens[period:] == tokens[:-period]) & ~taken[period:] & ~taken[:-period]
         edges = np.flatnonzero(np.diff(same.astype(np.int8), prepend=0))
         for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            alike: dict[Any, list[Place]] = {}
-            for first in range(start, end + 1, period):  # what begins at `end` repeats what came before
-                if first + period <= len(nodes):
-                    alike.setdefault(_wiring(nodes, position, first, period), []).append(Place(first, period))
-            for group in alike.values():
-                if len(group) >= least and (period >= PERIOD or _is_heavy(graph, nodes, group[0])):
-                    for place in group:
-                        taken[place.start : place.start + period] = True
-                    yield group
+            run = slice(start, end + period)
+            for group in _alike(graph, nodes, position, run, _periods(tokens[run], period), least):
+                for place in group:
+                    taken[place.start : place.start + place.period] = True
+                yield group
+
+
+def _periods(run: np.ndarray[Any, Any], period: int) -> Iterator[int]:
+    """Yield after how many tokens a run repeats itself, the smallest number first; one of them is given."""
+    for part in range(HEAVY_PERIOD, period // 2 + 1):
+        if period % part == 0 and np.array_equal(run[part:], run[:-part]):
+            yield part
+    yield period
+
+
+def _alike(
+    graph: Graph, nodes: Sequence[Node], position: dict[Node, int], run: slice, periods: Iterator[int], least: int
+) -> list[list[Place]]:
+    """Return a run's repeats of the first period that has any; those that are wired alike are together.
+
+    Short ones are best: all that a call makes is there until its last result is.
+    """
+    for period in periods:
+        alike: dict[Any, list[Place]] = {}
+        for start in range(run.start, run.stop - period + 1, period):
+            alike.setdefault(_wiring(nodes, position, start, period), []).append(Place(start, period))
+        found = [group for group in alike.values() if len(group) >= least]
+        found = [group for group in found if period >= PERIOD or _is_heavy(graph, nodes, group[0])]
+        if found:
+            return found
+    return []
 
 
 def _is_heavy(graph: Graph, nodes: Sequence[Node], place: Place) -> bool:
