@@ -13,7 +13,8 @@ from hybridflow.core.node import Node
 from hybridflow.ir.fusion import BREAK
 from hybridflow.ir.graph import Graph
 from hybridflow.passes import PASSES, run_passes
-from hybridflow.passes.fusion_breaks import CHAIN, is_kept
+from hybridflow.passes.fusion_breaks import CHAIN, FEWEST, is_kept
+from hybridflow.passes.outline import NODES
 from hybridflow.xla.executable import compile_graph
 
 from .deep import main
@@ -67,6 +68,19 @@ def test_breaks_are_as_many_per_layer(name: str):
 @pytest.mark.parametrize(("name", "layers"), [("mlp", 24), ("lenet", 2), ("pre_norm", 2), ("post_norm", 2)])
 def test_plain_and_shallow_networks_have_no_breaks(name: str, layers: int):
     assert not breaks(step(name, layers)[1])
+
+
+@pytest.mark.parametrize(("name", "few", "enough"), [("lstm", 4, 5), ("gated", 4, 5)])
+def test_few_breaks_are_put_where_a_chain_grows_with_every_layer_and_is_long(name: str, few: int, enough: int):
+    assert not breaks(step(name, few)[1])
+    assert 0 < len(breaks(step(name, enough)[1])) < FEWEST
+
+
+@pytest.mark.parametrize(("name", "layers"), [("post_norm_mlp", 3), ("post_norm", 2), ("resnet", 6)])
+def test_few_breaks_are_not_put_where_every_layer_ends_its_chains(name: str, layers: int):
+    _, graph = step(name, layers)
+    assert len(graph.nodes) < NODES  # nothing is outlined
+    assert not breaks(graph)
 
 
 def chain_to_the_last_kept(graph: Graph, readers: dict[Node, set[Node]]) -> dict[Node, int]:
