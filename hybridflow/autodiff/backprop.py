@@ -58,8 +58,22 @@ class Engine(Protocol):
 _ONLY: Wanted = (True,)
 
 
-class Contributions(list[Any]):
-    """Contributions to one value, before they are added."""
+class Contributions:
+    """Several contributions to one value.
+
+    The far one (a residual's) comes first, and is added last: what is made of the others stays among them. Those are
+    added as they come, so that the gradients for weights that every step of a loop reads are not all kept.
+
+    Attributes:
+        far: the first one.
+        near: the sum of the others.
+    """
+
+    __slots__ = ("far", "near")
+
+    def __init__(self, far: Any, near: Any) -> None:
+        self.far = far
+        self.near = near
 
 
 def reachable(targets: Iterable[Edge], intervals: Sequence[tuple[int, int]]) -> list[Node]:
@@ -168,19 +182,13 @@ class _Walk:
         if before is None:
             self.pending[key] = gradient
         elif type(before) is Contributions:
-            before.append(gradient)
+            before.near = self.engine.add(before.near, gradient)
         else:
-            self.pending[key] = Contributions((before, gradient))
+            self.pending[key] = Contributions(before, gradient)
 
     def total(self, found: Any) -> Any:
-        """Add contributions up, once; anything else is returned as it is."""
-        if type(found) is not Contributions:
-            return found
-        # The far contribution (a residual's) came first: sum the local ones before it is added.
-        added = found[-1]
-        for index in range(len(found) - 2, -1, -1):
-            added = self.engine.add(added, found[index])
-        return added
+        """Return the sum of contributions; anything else is returned as it is."""
+        return self.engine.add(found.near, found.far) if type(found) is Contributions else found
 
     def cotangents(self, node: Node) -> tuple[Any, ...] | None:
         """Return the cotangents of a node with several outputs, or None if it has none."""

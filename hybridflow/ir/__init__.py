@@ -13,4 +13,5 @@ from hybridflow.ir.parser import parse as parse
 from hybridflow.ir.printer import format_node as format_node
 from hybridflow.ir.printer import print_graph as print_graph
 from hybridflow.ir.printer import value_names as value_names
+from hybridflow.ir.rolled import ROLLED as ROLLED
 from hybridflow.ir.verify import verify as verify

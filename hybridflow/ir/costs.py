@@ -259,6 +259,15 @@ def graph_cost(graph: Graph, sizes: Sizes | None = None) -> Cost:
     return total(node_costs(graph, sizes))
 
 
+_FLOPS, _BYTES = 5e10, 2e10
+"""What a processor does in a second, about: floating-point operations, and bytes moved, each node's counted."""
+
+
+def seconds_on_cpu(cost: Cost) -> float:
+    """Return how long something takes on a processor, about; what only gives new shapes takes no time."""
+    return cost.flops / _FLOPS + cost.moved / _BYTES
+
+
 def node_cost(node: Node, sizes: Sizes | None = None) -> Cost:
     """Return the cost of one run of a node, that of the graphs it carries included."""
     if bodies(node) is None:

@@ -13,7 +13,8 @@ from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.evaluate import NAMER, evaluate, lower_graph
 from hybridflow.ir.graph import Graph
 
-_FINAL = "put into graphs that nobody differentiates any more"
+NOT_DIFFERENTIATED = "put into graphs that nobody differentiates any more"
+MADE_BY_PASSES = "made by passes; tested with them"
 
 
 def _same(x: Any) -> Any:
@@ -26,8 +27,8 @@ BREAK = register(
         _same,
         fusion_break,
         _same,
-        No(_FINAL),
-        samples=No("made by passes; tested with them"),
+        No(NOT_DIFFERENTIATED),
+        samples=No(MADE_BY_PASSES),
         traits=frozenset({"identity", "layout", "reads_never"}),
         ulp=0,
         onnx=lambda o, x: x,  # pyright: ignore[reportUnknownLambdaType]
@@ -47,8 +48,8 @@ TIED = register(
         _first,
         after,
         _first,
-        No(_FINAL),
-        samples=No("made by passes; tested with them"),
+        No(NOT_DIFFERENTIATED),
+        samples=No(MADE_BY_PASSES),
         traits=frozenset({"layout", "reads_never"}),
         ulp=0,
         onnx=lambda o, x, then: x,  # pyright: ignore[reportUnknownLambdaType]
@@ -57,33 +58,35 @@ TIED = register(
 """``(x, then)`` to x, for XLA only there once `then` is computed: what is computed of it is not what was before."""
 
 
-def _eagerly(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
+def run_eagerly(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
+    """Run a node of a nested graph as eager code does."""
     return run_raw(node.op, inputs, attrs)
 
 
-def _one_or_all(outputs: tuple[Any, ...]) -> Any:
+def one_or_all(outputs: tuple[Any, ...]) -> Any:
+    """Return outputs as an operation does: a single one by itself."""
     return outputs[0] if len(outputs) == 1 else outputs
 
 
 def _outlined_kernel(*xs: Any, graph: Graph) -> Any:
-    return _one_or_all(evaluate(graph, xs, _eagerly))
+    return one_or_all(evaluate(graph, xs, run_eagerly))
 
 
 def _outlined_lower(*xs: Any, graph: Graph) -> Any:
     around = SIZES.get()
     sizes = None if around is None or not graph.dims.hints else around[1]
     if never() is None:  # not for XLA:CPU: others inline it in any case, and so it can be differentiated
-        return _one_or_all(lower_graph(graph, sizes)(*xs))
+        return one_or_all(lower_graph(graph, sizes)(*xs))
     key = ("outlined", NAMER.get(), *(() if sizes is None else sizes.items()))
     found = graph.executables.get(key)
     if found is None:
         found = graph.executables[key] = outlined(lower_graph(graph, sizes))
-    return _one_or_all(found(*xs))
+    return one_or_all(found(*xs))
 
 
 def _outlined_infer(*specs: Any, graph: Graph) -> Any:
     del specs
-    return _one_or_all(graph.output_specs)
+    return one_or_all(graph.output_specs)
 
 
 def _outlined_bodies(graph: Graph) -> tuple[Body, ...]:
@@ -96,9 +99,9 @@ OUTLINED = register(
         _outlined_kernel,
         _outlined_lower,
         _outlined_infer,
-        No(_FINAL),
+        No(NOT_DIFFERENTIATED),
         flops=Bodies(_outlined_bodies),
-        samples=No("made by passes; tested with them"),
+        samples=No(MADE_BY_PASSES),
         traits=frozenset({"nested", "reads_never"}),
         onnx=lambda o, *xs, graph: o.inline(graph, xs),  # pyright: ignore[reportUnknownLambdaType]
     )

@@ -26,7 +26,7 @@ _KEPT = frozenset({"effect", "random", "nested", "source", "foreign", "tensor_ru
 """XLA computes these once, whoever reads them."""
 
 
-@graph_pass(phase="arrange", after=("unroll", "outline"), final=True)
+@graph_pass(phase="arrange", after=("unroll", "outline", "roll"), final=True)
 def fusion_breaks(graph: Graph, context: PassContext) -> Graph:
     """Have a value computed once if several read it and it ends a chain of 6 or more cheap operations.
 

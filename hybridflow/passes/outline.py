@@ -16,6 +16,7 @@ from hybridflow.passes.borders import read_again
 from hybridflow.passes.fusion_breaks import is_kept
 from hybridflow.passes.registry import PassContext, graph_pass
 from hybridflow.passes.rewrite import changed, placed, rebuilt, relinked
+from hybridflow.passes.windows import windows_first
 
 NODES = 400
 """In graphs of fewer nodes only what is repeated often is outlined."""
@@ -40,7 +41,7 @@ class Place(NamedTuple):
     period: int
 
 
-@graph_pass(phase="arrange", after=("unroll",), final=True)
+@graph_pass(phase="arrange", after=("unroll", "join_parts"), final=True)
 def outline(graph: Graph, context: PassContext) -> Graph:
     """Make the repeated parts of a graph one graph, which is called: XLA compiles it once.
 
@@ -97,7 +98,7 @@ def outline(graph: Graph, context: PassContext) -> Graph:
     if len(graph.nodes) < min(NODES, OFTEN * HEAVY_PERIOD):
         return graph
     sources = [node for node in graph.nodes if _is_source(node)]
-    nodes = [node for node in graph.nodes if not _is_source(node)]
+    nodes = [node for node in windows_first(graph, REPEATS) if not _is_source(node)]
     groups = list(_groups(graph, nodes, _tokens(nodes)))
     if not groups:
         return graph

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import NamedTuple, cast
 
 from hybridflow.core.node import Edge, Node
-from hybridflow.ir.costs import Sizes, graph_cost
+from hybridflow.ir.costs import Sizes, graph_cost, seconds_on_cpu
 from hybridflow.ir.fusion import OUTLINED
 from hybridflow.ir.graph import Graph, clone_node, edges_of, input_node
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
@@ -18,8 +18,6 @@ CALLS = 96
 """A graph that calls repeated parts less often stays one program."""
 SECONDS = 4e-3
 """So long, about, the calls in a piece take together: each piece costs 0.1 ms."""
-_FLOPS, _BYTES = 5e10, 2e10
-"""What a processor does in a second, about: floating-point operations, and bytes moved, each node's counted."""
 GAIN = 4
 """So many calls there are for each that XLA compiles."""
 
@@ -68,9 +66,7 @@ def cut(graph: Graph, sizes: Sizes) -> list[Piece] | None:
 
 def _together(called: Graph, sizes: Sizes) -> int:
     """Return how many calls of a graph are a piece."""
-    cost = graph_cost(called, sizes)
-    one = cost.flops / _FLOPS + cost.moved / _BYTES
-    return max(1, round(SECONDS / max(one, 1e-9)))  # what only gives new shapes takes no time
+    return max(1, round(SECONDS / max(seconds_on_cpu(graph_cost(called, sizes)), 1e-9)))
 
 
 def _called(node: Node) -> Graph:

@@ -1,0 +1,161 @@
+"""Sums of arrays that are zero but for one part each, as these parts side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from hybridflow.core.dims import same_size
+from hybridflow.core.dtypes import kind_of
+from hybridflow.core.node import Edge, Node, make_node
+from hybridflow.core.op import Op
+from hybridflow.ir.graph import Graph, edges_of
+from hybridflow.ops.elementwise import add, plus_zero
+from hybridflow.ops.indexing import slice_scatter
+from hybridflow.ops.shape import concat, stack
+from hybridflow.passes.registry import PassContext, graph_pass
+from hybridflow.passes.rewrite import placed, rebuilt, relinked
+from hybridflow.passes.windows import span_of
+
+
+class _Part(NamedTuple):
+    """Values put among zeros: where they start, and how many there are along the axis, 0 for one without it."""
+
+    start: int
+    size: int
+    values: Edge
+
+
+class _Sum(NamedTuple):
+    """A sum of such parts.
+
+    Attributes:
+        axis: the axis along which they are parts.
+        parts: the parts.
+        inner: the nodes of the sum but for the last.
+    """
+
+    axis: int
+    parts: list[_Part]
+    inner: list[Node]
+
+    def is_gapless(self) -> bool:
+        """Whether the parts, put in order, are next to each other, all with the axis or all without it."""
+        self.parts.sort(key=itemgetter(0))
+        return len(self.parts) > 1 and all(
+            one.start + (one.size or 1) == other.start and bool(one.size) == bool(other.size)
+            for one, other in pairwise(self.parts)
+        )
+
+
+@graph_pass(phase="arrange", after=("unroll",), final=True)
+def join_parts(graph: Graph, context: PassContext) -> Graph:
+    """Join parts of an array that are put among zeros each and added up: gradients of ``x[t]`` for many `t`, of splits.
+
+    That holds where the parts are next to each other and none overlaps another, and nothing else reads what is
+    between. As a sum they cost a pass over the whole array for each, and no two steps of a loop look alike.
+
+    Before:
+        graph f(%x: f32[3], %y: f32[3]) -> (f32[2,3]) {
+          %0 = slice_scatter(%x) {shape=(2, 3), index=(0, (0, 3, 1))} : f32[2,3]
+          %1 = slice_scatter(%y) {shape=(2, 3), index=(1, (0, 3, 1))} : f32[2,3]
+          %2 = add(%1, %0) : f32[2,3]
+          return %2
+        }
+
+    After:
+        graph f(%x: f32[3], %y: f32[3]) -> (f32[2,3]) {
+          %0 = stack(%x, %y) {axis=0} : f32[2,3]
+          %1 = plus_zero(%0) : f32[2,3]
+          return %1
+        }
+    """
+    sums = _sums(graph)
+    if not sums:
+        return graph
+    gone = {node for one in sums.values() for node in one.inner}
+    moved: dict[Edge, Edge] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node in gone:
+            continue
+        if node in sums:
+            context.notes[f"{len(sums[node].parts)} parts"] += 1
+            nodes += _joined(node, sums[node], moved)
+            moved[node, 0] = (nodes[-1], 0)
+            continue
+        current = relinked(node, moved)
+        nodes.append(current)
+        if current is not node:
+            moved.update({(node, index): (current, index) for index in range(len(node.outputs))})
+    return rebuilt(graph, nodes, [moved.get(edge, edge) for edge in graph.outputs])
+
+
+def _sums(graph: Graph) -> dict[Node, _Sum]:
+    """Return the sums of parts that can be joined, by their last node."""
+    reads = Counter([edge for node in graph.nodes for edge in edges_of(node)])
+    reads.update(graph.outputs)
+    found: dict[Node, _Sum] = {}
+    for node in graph.nodes:
+        if node.op is slice_scatter.op:
+            part = _part(node)
+            if part is not None and kind_of(node.spec().dtype) != "complex":
+                found[node] = _Sum(part[0], [part[1]], [])
+        elif node.op is add.op:
+            one, other = [edge[0] for edge in edges_of(node)]
+            a, b = found.get(one), found.get(other)
+            if a is None or b is None or a.axis != b.axis or one is other or not _alike(one, other):
+                continue
+            if reads[one, 0] == 1 == reads[other, 0]:
+                a, b = (a, b) if len(a.parts) >= len(b.parts) else (b, a)
+                a.parts.extend(b.parts)
+                a.inner.extend([*b.inner, one, other])
+                del found[one], found[other]
+                found[node] = a
+    return {node: one for node, one in found.items() if one.is_gapless()}
+
+
+def _part(node: Node) -> tuple[int, _Part] | None:
+    """Return the one axis of which a node does not fill all, and what it fills there."""
+    index, shape = node.attrs["index"], node.attrs["shape"]
+    if None in index:
+        return None
+    partial = [axis for axis, entry in enumerate(index) if not _fills(entry, shape[axis])]
+    span = span_of(index[partial[0]], shape[partial[0]]) if len(partial) == 1 else None
+    return None if span is None else (partial[0], _Part(*span, edges_of(node)[0]))
+
+
+def _fills(entry: Any, size: Any) -> bool:
+    if type(entry) is not tuple:
+        return False
+    start, taken, step = entry
+    return type(start) is int and start == 0 and step == 1 and same_size(taken, size)
+
+
+def _alike(one: Node, other: Node) -> bool:
+    return all(same_size(a, b) for a, b in zip(one.spec().shape, other.spec().shape, strict=True))
+
+
+def _joined(node: Node, one: _Sum, moved: dict[Edge, Edge]) -> list[Node]:
+    """Return the nodes that take the place of a sum; the last makes its value."""
+    made: list[Node] = []
+
+    def put(op: Op, inputs: tuple[Edge, ...], **attrs: Any) -> tuple[Edge]:
+        spec = op.infer(*[edge[0].spec(edge[1]) for edge in inputs], **attrs)
+        made.append(placed(make_node(op, inputs, attrs, (spec,), where=node.where, scope=node.scope), node))
+        return ((made[-1], 0),)
+
+    first, last = one.parts[0], one.parts[-1]
+    values = tuple([moved.get(part.values, part.values) for part in one.parts])
+    value = put(concat.op if first.size else stack.op, values, axis=one.axis)
+    if kind_of(node.spec().dtype) == "float":
+        value = put(plus_zero.op, value)  # as adding zeros does
+    shape = node.spec().shape
+    size = last.start + (last.size or 1) - first.start
+    if first.start or not same_size(size, shape[one.axis]):
+        index = [(0, whole, 1) for whole in shape]
+        index[one.axis] = (first.start, size, 1)
+        put(slice_scatter.op, value, shape=shape, index=tuple(index))
+    return made

@@ -1,0 +1,84 @@
+"""Parts of arrays that the steps of a loop take for themselves, one behind the other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from hybridflow.core.attrs import attr_key
+from hybridflow.core.dims import same_size
+from hybridflow.core.node import Edge, Node
+from hybridflow.ir.graph import INPUT, Graph, edges_of
+from hybridflow.ops.indexing import getitem
+
+
+class Window(NamedTuple):
+    """A part of an array, along one axis.
+
+    Attributes:
+        array: the array.
+        axis: the axis.
+        size: how many elements along it; 0 for one, without the axis.
+        others: a key of what it takes along the others.
+        start: the first element along the axis.
+    """
+
+    array: Edge
+    axis: int
+    size: int
+    others: Any
+    start: int
+
+
+def windows_of(node: Node) -> list[Window]:
+    """Return a node as a part of an array along each axis of which it does not take all."""
+    if node.op is not getitem.op or None in node.attrs["index"]:
+        return []
+    ((array, output),) = edges_of(node)
+    index = node.attrs["index"]
+    key = attr_key(index)
+    found: list[Window] = []
+    for axis, (entry, size) in enumerate(zip(index, array.spec(output).shape, strict=True)):
+        span = span_of(entry, size)
+        if span is not None:
+            found.append(Window((array, output), axis, span[1], (*key[:axis], *key[axis + 1 :]), span[0]))
+    return found
+
+
+def span_of(entry: Any, size: Any) -> tuple[int, int] | None:
+    """Return start and size of what an entry of an index takes, 0 for one element; None if it takes all, or gaps."""
+    if type(entry) is int:
+        return entry, 0
+    if type(entry) is not tuple:
+        return None
+    start, taken, step = entry
+    if type(start) is not int or type(taken) is not int or step != 1 or (start == 0 and same_size(taken, size)):
+        return None
+    return start, taken
+
+
+def windows_first(graph: Graph, often: int) -> list[Node]:
+    """Return a graph's nodes with parts of arrays right behind these, so that steps that take one each look alike.
+
+    Args:
+        graph: the graph.
+        often: how many parts of one array there are at least.
+    """
+    alike: defaultdict[Any, list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        for window in windows_of(node):
+            alike[window[:4]].append(node)
+    moved = {node for nodes in alike.values() if len(nodes) >= often for node in nodes}
+    if not moved:
+        return list(graph.nodes)
+    behind: defaultdict[Node, list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        if node in moved:
+            behind[edges_of(node)[0][0]].append(node)
+    found: list[Node] = []
+    for node in (*graph.inputs, *graph.nodes):
+        stack = [] if node in moved else [node]
+        while stack:
+            found.append(stack.pop())
+            stack += reversed(behind[found[-1]])
+    return [node for node in found if node.op is not INPUT]
