@@ -151,17 +151,39 @@ def _spec_key(edge: Edge) -> Any:
 
 
 def _distances(tokens: np.ndarray[Any, Any]) -> list[int]:
-    """Return the distances at which places most often look alike."""
+    """Return the distances at which places most often look alike; first those at which they often do in a row."""
+    short, long = sorted((HEAVY_PERIOD, PERIOD))
+    likely = dict.fromkeys([*_common(tokens, short), *_common(tokens, long)])
+
+    def is_rare(distance: int) -> bool:
+        return all(end - start < (OFTEN - 1) * distance for start, end in _rows(tokens, distance))
+
+    return sorted(likely, key=is_rare)
+
+
+def _common(tokens: np.ndarray[Any, Any], length: int) -> list[int]:
+    """Return the most common distances between so many nodes and the last place where the same ones are."""
     last: dict[bytes, int] = {}
     found: Counter[int] = Counter()
-    least = min(PERIOD, HEAVY_PERIOD)
-    for position in range(len(tokens) - least + 1):
-        key = tokens[position : position + least].tobytes()
+    for position in range(len(tokens) - length + 1):
+        key = tokens[position : position + length].tobytes()
         before = last.get(key)
         if before is not None:
             found[position - before] += 1
         last[key] = position
-    return [distance for distance, _ in found.most_common(_CANDIDATES) if distance >= least]
+    return [distance for distance, _ in found.most_common(_CANDIDATES) if distance >= min(PERIOD, HEAVY_PERIOD)]
+
+
+def _rows(
+    tokens: np.ndarray[Any, Any], distance: int, taken: np.ndarray[Any, Any] | None = None
+) -> list[tuple[int, int]]:
+    """Return from where to where nodes are like those so far behind them, and neither is taken."""
+    same = np.zeros(len(tokens) + 1, bool)
+    same[: len(tokens) - distance] = tokens[distance:] == tokens[:-distance]
+    if taken is not None:
+        same[: len(tokens) - distance] &= ~taken[distance:] & ~taken[:-distance]
+    edges = np.flatnonzero(np.diff(same.astype(np.int8), prepend=0))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def _groups(graph: Graph, nodes: Sequence[Node], tokens: np.ndarray[Any, Any]) -> Iterator[list[Place]]:
@@ -170,10 +192,7 @@ def _groups(graph: Graph, nodes: Sequence[Node], tokens: np.ndarray[Any, Any]) -
     taken = np.zeros(len(tokens), bool)
     least = REPEATS if len(graph.nodes) >= NODES else OFTEN
     for period in _distances(tokens):
-        same = np.zeros(len(tokens) + 1, bool)
-        same[: len(tokens) - period] = (tokens[period:] == tokens[:-period]) & ~taken[period:] & ~taken[:-period]
-        edges = np.flatnonzero(np.diff(same.astype(np.int8), prepend=0))
-        for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        for start, end in _rows(tokens, period, taken):
             run = slice(start, end + period)
             for group in _alike(graph, nodes, position, run, _periods(tokens[run], period), least):
                 for place in group:
