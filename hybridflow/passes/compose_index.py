@@ -19,14 +19,15 @@ def compose_index(graph: Graph, context: PassContext) -> Graph:
     Before:
         graph f(%x: f32[4,6]) -> (f32[2]) {
           %0 = getitem(%x) {index=(1, (0, 6, 1))} : f32[6]
-          %1 = getitem(%0) {index=((4, 2, -2))} : f32[2]
+          %1 = getitem(%0) {index=((4, 2, -2),)} : f32[2]
           return %1
         }
 
     After:
         graph f(%x: f32[4,6]) -> (f32[2]) {
-          %0 = getitem(%x) {index=(1, (4, 2, -2))} : f32[2]
-          return %0
+          %0 = getitem(%x) {index=(1, (0, 6, 1))} : f32[6]
+          %1 = getitem(%x) {index=(1, (4, 2, -2))} : f32[2]
+          return %1
         }
     """
 

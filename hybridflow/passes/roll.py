@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -15,6 +16,7 @@ from hybridflow.core.spec import make_spec
 from hybridflow.ir.costs import graph_cost, seconds_on_cpu
 from hybridflow.ir.fusion import OUTLINED
 from hybridflow.ir.graph import CONSTANT, Graph, constant_node, edges_of
+from hybridflow.ir.printer import print_graph
 from hybridflow.ir.rolled import ROLLED, Take, carried
 from hybridflow.ops.indexing import getitem
 from hybridflow.passes.registry import PassContext, graph_pass
@@ -62,7 +64,7 @@ def roll(graph: Graph, context: PassContext) -> Graph:
 
     XLA compiles a loop as fast for 200 steps as for 25, and it keeps what the steps return in one array each.
 
-    Before (with a limit of 2 calls):
+    Before (with a limit of 2 calls, and none on what is taken apart):
         graph f(%x: f32[2], %xs: f32[2,2]) -> (f32[2], f32[2]) {
           %0 = getitem(%xs) {index=(0, (0, 2, 1))} : f32[2]
           %1 = getitem(%xs) {index=(1, (0, 2, 1))} : f32[2]
@@ -144,14 +146,15 @@ class _Run(NamedTuple):
 
 def _runs(graph: Graph) -> Iterator[_Run]:
     """Yield what could be loops, in order; the longest are those of calls in a row."""
-    calls: defaultdict[Graph, list[Node]] = defaultdict(list)
+    calls: defaultdict[str, list[Node]] = defaultdict(list)
+    text = cache(partial(print_graph, elide=None, lines=False))
     for node in graph.nodes:
         if node.op is OUTLINED:
-            calls[cast(Graph, node.attrs["graph"])].append(node)
+            calls[text(node.attrs["graph"])].append(node)
     hints = graph.dims.hints
     windows: dict[Node, list[Window]] = {}
-    for called, several in calls.items():
-        if len(several) < STEPS or seconds_on_cpu(graph_cost(called, hints)) > SECONDS:
+    for several in calls.values():
+        if len(several) < STEPS or seconds_on_cpu(graph_cost(several[0].attrs["graph"], hints)) > SECONDS:
             continue
         for stride in range(1, STRIDES + 1):
             for first in range(stride):
