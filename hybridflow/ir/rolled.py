@@ -59,6 +59,10 @@ def _sliced(x: Any, part: Part, run: int) -> Any:
     return x[(slice(None),) * axis + (slice(start, start + size) if size else start,)]
 
 
+def _host_sliced(x: Any, part: Part, run: int) -> Any:
+    return np.asarray(_sliced(x, part, run))  # one element of a row is not an array
+
+
 def _dynamically_sliced(x: Any, part: Part, run: Any) -> Any:
     axis, first, step, size = part
     start = first + step * run
@@ -67,7 +71,7 @@ def _dynamically_sliced(x: Any, part: Part, run: Any) -> Any:
 
 
 def _kernel(*xs: Any, graph: Graph, count: int, takes: tuple[Take, ...], gives: tuple[int, ...]) -> Any:
-    return _straight(xs, (count, takes, gives), lambda *now: evaluate(graph, now, run_eagerly), _sliced, np.stack)
+    return _straight(xs, (count, takes, gives), lambda *now: evaluate(graph, now, run_eagerly), _host_sliced, np.stack)
 
 
 def _lower(*xs: Any, graph: Graph, count: int, takes: tuple[Take, ...], gives: tuple[int, ...]) -> Any:

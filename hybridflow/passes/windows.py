@@ -46,15 +46,15 @@ def windows_of(node: Node) -> list[Window]:
 
 
 def span_of(entry: Any, size: Any) -> tuple[int, int] | None:
-    """Return start and size of what an entry of an index takes, 0 for one element; None if it takes all, or gaps."""
+    """Return start and size of what an entry of an index takes, 0 for one element; None for all, for none, for some with gaps."""
     if type(entry) is int:
         return entry, 0
     if type(entry) is not tuple:
         return None
     start, taken, step = entry
-    if type(start) is not int or type(taken) is not int or step != 1 or (start == 0 and same_size(taken, size)):
+    if type(start) is not int or type(taken) is not int or not taken or step != 1:
         return None
-    return start, taken
+    return None if start == 0 and same_size(taken, size) else (start, taken)
 
 
 def windows_first(graph: Graph, often: int) -> list[Node]:
