@@ -252,6 +252,35 @@ def test_outlined_graphs(monkeypatch: pytest.MonkeyPatch):
     assert f"from {HERE}:{repeated.__code__.co_firstlineno + 2}" in str(fn.explain())
 
 
+def test_loops_of_repeats(monkeypatch: pytest.MonkeyPatch):
+    for name, limit in {"outline.NODES": 0, "outline.PERIOD": 3, "roll.STEPS": 4}.items():
+        monkeypatch.setattr(f"hybridflow.passes.{name}", limit)
+
+    def run(x: Any, rows: Any) -> Any:
+        for number in range(5):
+            x = hf.tanh(x @ x) * rows[number]
+        return hf.scan(lambda h, row: (seven(h, row), None), x, rows)[0]
+
+    def seven(x: Any, row: Any) -> Any:
+        for number in range(7):
+            x = hf.sin(x) * hf.cos(x) + row[number] * 0.5
+        return x
+
+    fn, args = hf.compile(run), (hf.ones((7, 7)), hf.ones((30, 7, 7)))
+    fn(*args)
+    found = fn.explain()[0].rolled
+    loops = [node.attrs["graph"] for node in fn.graph(*args).walk() if node.op.name == "rolled"]
+    assert [one.runs for one in found] == [5, 7]
+    assert [one.nodes for one in found] == [len(graph.nodes) for graph in loops]
+    assert fn.explain()[0].outlined == ()
+    lines = [run.__code__.co_firstlineno + 2, seven.__code__.co_firstlineno + 2]
+    for one, line in zip(found, lines, strict=True):
+        text = f"rolled: {one.nodes} nodes from {HERE}:{line}, run {one.runs} times as a loop"
+        assert text in str(fn.explain())
+        assert text in unescape(re.sub("<[^>]*>", "", fn.explain()._repr_html_()))
+        assert text in shown(fn.explain())
+
+
 def test_what_checkpoints_compute_again_is_what_the_graph_has_more_of():
     plain, (x, _) = training_step()
     again, _ = training_step(hf.checkpoint)

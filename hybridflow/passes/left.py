@@ -1,4 +1,4 @@
-"""What passes left in a graph that is executed: graphs that are called, and what checkpoints compute again."""
+"""What passes left in a graph that is executed: graphs that are called, loops, and what checkpoints compute again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hybridflow.core.node import Node, Where, is_gradient, where_file_line
 from hybridflow.ir.costs import node_costs
 from hybridflow.ir.fusion import OUTLINED, TIED
 from hybridflow.ir.graph import Graph, graphs_of
+from hybridflow.ir.rolled import ROLLED
 from hybridflow.passes.recompute import Recomputed
 
 
@@ -30,6 +31,26 @@ def outlined_in(graph: Graph) -> tuple[Outlined, ...]:
     """Return the graphs that a graph calls."""
     calls = Counter(node.attrs["graph"] for one in graphs_of(graph) for node in one.nodes if node.op is OUTLINED)
     return tuple([Outlined(_first(inner), len(inner.nodes), count) for inner, count in calls.items()])
+
+
+class Rolled(NamedTuple):
+    """Repeats that are compiled once and run as a loop.
+
+    Attributes:
+        where: the place of the user's code that each begins with.
+        nodes: how many nodes one has.
+        runs: how often the loop runs them.
+    """
+
+    where: Where | None
+    nodes: int
+    runs: int
+
+
+def rolled_in(graph: Graph) -> tuple[Rolled, ...]:
+    """Return a graph's loops of repeats, in order."""
+    loops = [node.attrs for one in graphs_of(graph) for node in one.nodes if node.op is ROLLED]
+    return tuple([Rolled(_first(attrs["graph"]), len(attrs["graph"].nodes), attrs["count"]) for attrs in loops])
 
 
 def _first(graph: Graph) -> Where | None:

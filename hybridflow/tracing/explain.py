@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridflow.backend.files import write_text
 from hybridflow.core.html import page
-from hybridflow.passes.left import Outlined
+from hybridflow.passes.left import Outlined, Rolled
 from hybridflow.passes.recompute import Recomputed
 from hybridflow.tracing.budget import MemoryRecord
 from hybridflow.tracing.executables import ExecutableRecord
@@ -53,6 +53,7 @@ class TraceRecord:
         autocast: the dtype of the `hf.autocast` that it was called under, or ``off``.
         executables: one record per executable: XLA's options, what it takes over, what was fused.
         outlined: the repeated parts of the graph that are compiled once and called.
+        rolled: those that are compiled once and run as a loop.
         recomputed: what checkpoints compute again, per line of the user's code.
         memory: what a memory budget made of the last executable, None without one.
         dropped: whether an equal trace had been dropped from the cache.
@@ -81,6 +82,7 @@ class TraceRecord:
     memory: MemoryRecord | None = None
     executables: list[ExecutableRecord] = field(default_factory=list[ExecutableRecord])
     outlined: tuple[Outlined, ...] = ()
+    rolled: tuple[Rolled, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
 
     @property

@@ -10,6 +10,7 @@ from hybridflow.core.node import short_where
 from hybridflow.tracing.executables import ExecutableRecord, again_text
 
 if TYPE_CHECKING:
+    from hybridflow.passes.left import Outlined, Rolled
     from hybridflow.tracing.explain import TraceRecord
 
 SHOWN = 10
@@ -89,15 +90,20 @@ def _graph_items(record: TraceRecord, shown: int | None) -> Iterator[Item]:
         text = f"{record.passes[0].nodes_before} -> {record.passes[-1].nodes_after} nodes in {record.passes_ms:.1f} ms"
         yield Item("passes", text, tuple(_pass_items(record.passes)))
     for one in record.outlined:
-        place = short_where(one.where)
-        text = f"{one.nodes} nodes{place and f' from {place}'}, compiled once and called {one.calls} times"
-        yield Item("outlined", text)
+        yield Item("outlined", f"{_nodes(one)}, compiled once and called {one.calls} times")
+    for one in record.rolled:
+        yield Item("rolled", f"{_nodes(one)}, run {one.runs} times as a loop")
     if record.memory is not None:
         first, *others = [line.strip() for line in record.memory.lines()]
         yield Item("", first, tuple([Item("", line) for line in others]))
     if record.recomputed:
         rows = [Item("", again_text(one)) for one in record.recomputed]
         yield Item("computed again by checkpoints", items=_some(rows, shown, ".recomputed"))
+
+
+def _nodes(part: Outlined | Rolled) -> str:
+    place = short_where(part.where)
+    return f"{part.nodes} nodes{place and f' from {place}'}"
 
 
 def _pass_items(passes: Sequence[Any]) -> Iterator[Item]:

@@ -15,7 +15,7 @@ from hybridflow.tracing.explain_items import Item, advice_items, short_line, tra
 if TYPE_CHECKING:
     from hybridflow.tracing.explain import Explanation, TraceRecord
 
-_STYLES = {"why": "bold", "donated": "green", "fused": "green", "outlined": "green"}
+_STYLES = {"why": "bold", "donated": "green", "fused": "green", "outlined": "green", "rolled": "green"}
 _COLUMNS = ("trace", "called at", "arguments", "why", "nodes", "trace + passes + lower + XLA")
 _TRACES, _ITEMS = 3, 12
 """Up to so many traces, and items that belong to one, are unfolded when a page opens."""

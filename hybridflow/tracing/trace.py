@@ -36,7 +36,7 @@ from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import CONSTANT, Graph
 from hybridflow.ir.variables import ArgumentVariable, VariableState
 from hybridflow.passes import PASSES, run_passes
-from hybridflow.passes.left import outlined_in, recomputed_in
+from hybridflow.passes.left import outlined_in, recomputed_in, rolled_in
 from hybridflow.tracing.budget import compile_within
 from hybridflow.tracing.calls import check_unchanged, output_tensor
 from hybridflow.tracing.dynamic import sizes_of, symbol_places, symbolic_specs
@@ -157,6 +157,7 @@ class Trace:
         record.passes_ms = sum(one.milliseconds for one in passes)
         record.nodes = len(self.graph.nodes)
         record.outlined = outlined_in(self.graph)
+        record.rolled = rolled_in(self.graph)
         record.recomputed = recomputed_in(self.graph)
         record.captured = len(self.captures)
         record.variables = tuple([state.variable.name for state in self.states])
