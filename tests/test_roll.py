@@ -28,6 +28,7 @@ def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[r
     for name, limit in {"NODES": 0, "PERIOD": 3, "REPEATS": 2, "OFTEN": 2}.items():
         monkeypatch.setattr(f"hybridflow.passes.outline.{name}", limit)
     monkeypatch.setattr("hybridflow.passes.roll.STEPS", 3)
+    monkeypatch.setattr("hybridflow.passes.roll.APART", float("inf"))
 
 
 def loops(graph: Graph) -> list[Node]:

@@ -46,7 +46,7 @@ def windows_of(node: Node) -> list[Window]:
 
 
 def span_of(entry: Any, size: Any) -> tuple[int, int] | None:
-    """Return start and size of what an entry of an index takes, 0 for one element; None for all, for none, for some with gaps."""
+    """Return start and size (0 for one element) of what an entry of an index takes; None if all, none, or with gaps."""
     if type(entry) is int:
         return entry, 0
     if type(entry) is not tuple:
