@@ -1,4 +1,4 @@
-"""Plots for pages and files."""
+"""Plots for pages and files, and tables for terminals."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ import os
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
 from hybridflow.backend.files import write_bytes
 from hybridflow.core.errors import MissingPackageError, message
 from hybridflow.core.html import page as page
 
 EAGER, COMPILED = "#c1440e", "#1f5fa8"
+
+
+def titled_table(title: str) -> Table:
+    """Return a table without columns yet, in the style of all results."""
+    return Table(title=title, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False, box=SIMPLE_HEAD)
 
 
 def empty_figure(width: float, height: float) -> Any:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, NamedTuple, cast
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from hybridflow.analysis.report import figure_svg, save_figure
+from hybridflow.analysis.report import figure_svg, save_figure, titled_table
 from hybridflow.backend.files import write_text
 from hybridflow.core.html import page, table_html
 
@@ -89,7 +88,7 @@ class Shown(ABC):
         """Return the tables for a `rich` console."""
         found: list[Table] = []
         for grid in self.grids():
-            table = Table(title=grid.title, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False, box=SIMPLE_HEAD)
+            table = titled_table(grid.title)
             rows = grid.rows[:SHOWN] if grid.long else grid.rows
             words = [max(map(len, name.split()), default=0) for name in grid.head]
             if sum(words) + 2 * len(words) > _NARROW:

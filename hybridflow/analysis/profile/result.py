@@ -11,7 +11,6 @@ from os import PathLike
 from statistics import median
 from typing import Any, NamedTuple
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
@@ -21,7 +20,7 @@ from hybridflow.analysis.profile.compiled import Call
 from hybridflow.analysis.profile.events import Kernel, covered
 from hybridflow.analysis.profile.overhead import overhead_per_operation
 from hybridflow.analysis.profile.recorder import Recorder, Run
-from hybridflow.analysis.report import page
+from hybridflow.analysis.report import page, titled_table
 from hybridflow.analysis.timing import format_seconds
 from hybridflow.backend.files import write_text
 from hybridflow.core.html import paragraphs_html, table_html
@@ -277,9 +276,7 @@ class Profile:
             place for place, name in enumerate(_COLUMNS)
             if not rows or (any(row[place] for row in rows) and (name != "mode" or modes > 1))
         ]  # fmt: skip
-        table = Table(
-            title="Where the time went", title_justify="left", padding=(0, 1, 0, 0), pad_edge=False, box=SIMPLE_HEAD
-        )
+        table = titled_table("Where the time went")
         for place in told:
             whole = _COLUMNS[place] in ("calls", "time", "share")
             table.add_column(_COLUMNS[place], overflow="fold", no_wrap=whole)
