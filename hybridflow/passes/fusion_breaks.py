@@ -10,7 +10,7 @@ from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.ir.fusion import BREAK
 from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import placed, rebuilt, relinked
+from hybridflow.passes.rewrite import placed, readers_of, rebuilt, relinked
 
 CHAIN = 6
 """How many cheap operations in a row XLA may compute anew for each reader."""
@@ -100,15 +100,6 @@ def fusion_breaks(graph: Graph, context: PassContext) -> Graph:
         return graph
     context.notes.update([_place(node) for node, _ in moved if moved[node, 0][0].op is BREAK])
     return rebuilt(graph, nodes, [moved.get(edge, edge) for edge in graph.outputs])
-
-
-def readers_of(graph: Graph) -> dict[Node, list[Node]]:
-    """Return what reads each node's results."""
-    found: dict[Node, list[Node]] = {}
-    for node in graph.nodes:
-        for source in {edge[0] for edge in edges_of(node)}:
-            found.setdefault(source, []).append(node)
-    return found
 
 
 def _longest(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node]) -> int:

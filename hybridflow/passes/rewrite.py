@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 from hybridflow.core.node import Edge, Node
-from hybridflow.ir.graph import Graph, clone_node, nested_graphs
+from hybridflow.ir.graph import Graph, clone_node, edges_of, nested_graphs
 
 
 class Replacement(NamedTuple):
@@ -76,6 +76,15 @@ def placed(new: Node, old: Node) -> Node:
     new.sequence = old.sequence
     new.stamp = old.stamp
     return new
+
+
+def readers_of(graph: Graph) -> dict[Node, list[Node]]:
+    """Return what reads each node's results."""
+    found: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        for source in {edge[0] for edge in edges_of(node)}:
+            found.setdefault(source, []).append(node)
+    return found
 
 
 # -- nested graphs ------------------------------------------------------------------------------------------------

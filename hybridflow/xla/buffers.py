@@ -2,8 +2,8 @@
 
 It follows the rules of XLA's CPU backend (jaxlib 0.10): products, convolutions and steps of long reductions run by
 themselves; other operations are computed wherever they are read, but for expensive ones with several readers or whose
-elements are read again and again; kernels run breadth-first; what a Variable held is copied if it is still read when
-the Variable's new value is written.
+elements are read again and again, and those that read several values and are stored in any case; kernels run
+breadth-first; what a Variable held is copied if it is still read when the Variable's new value is written.
 """
 
 from __future__ import annotations
@@ -106,6 +106,17 @@ def _is_expensive(primitive: Primitive) -> bool:
     return primitive.name in _EXPENSIVE or primitive.name.startswith("reduce_")
 
 
+def _is_unary(primitive: Primitive) -> bool:
+    """Whether a primitive reads one value of its result's size at most, beside repeated smaller ones."""
+    size = primitive.outputs[0].size
+    large = [one for one in primitive.inputs if one.size >= size and not one.constant and not _is_repeated(one)]
+    return len(large) < 2
+
+
+def _is_repeated(value: Value) -> bool:
+    return value.made is not None and value.made.name == "broadcast_in_dim"
+
+
 def _repeats(user: Primitive, value: Value) -> bool:
     """Whether a primitive reads the elements of a value more than once."""
     if user.name == "broadcast_in_dim":
@@ -139,6 +150,8 @@ def _fuse(program: Program) -> dict[Primitive, dict[Primitive, bool]]:
             stored = stored or bool(refused)
             for kernel in refused:
                 del into[kernel]
+        elif stored and not _is_unary(primitive):
+            into.clear()
         found[primitive] = into
         if stored or (not into and primitive.name in _EFFECTS):
             into[primitive] = False

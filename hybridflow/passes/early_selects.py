@@ -1,0 +1,138 @@
+"""Choosing between a new and an old value as soon as both are there."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from operator import is_
+
+from hybridflow.core.node import Edge, Node
+from hybridflow.ir.effects import has_effect
+from hybridflow.ir.graph import Graph, edges_of
+from hybridflow.passes.registry import PassContext, graph_pass
+from hybridflow.passes.rewrite import changed, readers_of, rebuilt, relinked
+
+Conditions = frozenset[Edge]
+
+
+@graph_pass(phase="arrange", after=("unroll",), final=True)
+def early_selects(graph: Graph, context: PassContext) -> Graph:
+    """Choose a result by a scalar condition right behind its new value, and go on with what was chosen.
+
+    A call with a check writes to each Variable its new value if the check holds, and the one it had otherwise; steps
+    that may be skipped do the same. Such choices are traced last. What reads a new value and counts only if the same
+    condition holds, as the update of a weight does that reads a moment, reads the chosen value instead: XLA can write
+    that in the old value's place then, which nothing reads any more, and need not copy it before. And choices behind
+    the new values are a part of the updates that are repeated, and outlined with them.
+
+    Temporaries of Adam with a check, jaxlib 0.10.2 on a CPU, with this pass, without it and of jax.jit: 24 layers of
+    512, batch 32, 4.7, 11.8 and 28.8 MB; 6 of them, of which nothing is outlined, 2.8, 5.8 and 8.7 MB.
+
+    Before:
+        graph f(%ok: bool[], %m: f32[2], %w: f32[2], %g: f32[2]) -> (f32[2], f32[2]) {
+          %0 = add(%m, %g) : f32[2]
+          %1 = subtract(%w, %0) : f32[2]
+          %2 = where(%ok, %0, %m) : f32[2]
+          %3 = where(%ok, %1, %w) : f32[2]
+          return %2, %3
+        }
+
+    After:
+        graph f(%ok: bool[], %m: f32[2], %w: f32[2], %g: f32[2]) -> (f32[2], f32[2]) {
+          %0 = add(%m, %g) : f32[2]
+          %1 = where(%ok, %0, %m) : f32[2]
+          %2 = subtract(%w, %1) : f32[2]
+          %3 = where(%ok, %2, %w) : f32[2]
+          return %1, %3
+        }
+    """
+    selects = _selects(graph)
+    if not selects:
+        return graph
+    conditions = _conditions(graph)
+    chosen: dict[Edge, tuple[Edge, Edge]] = {}
+    moved: dict[Edge, Edge] = {}
+    nodes: list[Node] = []
+    for node in _early(graph, selects):
+        edges = edges_of(node)
+        read = tuple([_chosen(edge, conditions[node], chosen) for edge in edges])
+        current = relinked(node if read == edges else changed(node, read), moved)
+        nodes.append(current)
+        if current is not node:
+            moved.update({(node, index): (current, index) for index in range(len(node.outputs))})
+        if node in selects:
+            chosen.setdefault(edges[1], (edges[0], (node, 0)))
+    if all(map(is_, nodes, graph.nodes)):
+        return graph
+    context.notes["select"] += len(selects)
+    return rebuilt(graph, nodes, [moved.get(edge, edge) for edge in graph.outputs])
+
+
+def _selects(graph: Graph) -> set[Node]:
+    """Return what chooses a result as a whole; one may choose between what another chose."""
+    readers = readers_of(graph)
+    results = {node for node, _ in graph.outputs}
+    found: set[Node] = set()
+    for node in reversed(graph.nodes):
+        reading = readers.get(node, ())
+        if (node in results or reading) and found.issuperset(reading) and _selects_whole(node):
+            found.add(node)
+    return found
+
+
+def _selects_whole(node: Node) -> bool:
+    """Whether a node takes one of two values as a whole, and gives the first its shape and dtype."""
+    if "select" not in node.op.traits:
+        return False
+    (condition, at), (new, index), _ = edges_of(node)
+    return not condition.spec(at).shape and new.spec(index) == node.spec()
+
+
+def _conditions(graph: Graph) -> dict[Node, Conditions]:
+    """Return what must hold for a node to count: where it does not, all that reads the node is dropped in the end."""
+    found: dict[Node, Conditions] = {node: frozenset() for node, _ in graph.outputs}
+    for node in reversed(graph.nodes):
+        if node not in found or has_effect(node):
+            found[node] = frozenset()
+        own = found[node]
+        edges = edges_of(node)
+        whole = _selects_whole(node)
+        for index, (source, _) in enumerate(edges):
+            use = own | {edges[0]} if whole and index == 1 else own
+            found[source] = found[source] & use if source in found else use
+    return found
+
+
+def _chosen(edge: Edge, holding: Conditions, chosen: dict[Edge, tuple[Edge, Edge]]) -> Edge:
+    """Return what a node that counts only under conditions may read for a new value."""
+    while edge in chosen and chosen[edge][0] in holding:
+        edge = chosen[edge][1]
+    return edge
+
+
+def _early(graph: Graph, selects: set[Node]) -> list[Node]:
+    """Return the nodes in order, but selects, and scalars of which conditions are made, behind the last they read."""
+    movable = set(selects)
+    waiting = [edges_of(node)[0][0] for node in selects]
+    while waiting:
+        node = waiting.pop()
+        if node not in movable and "pointwise" in node.op.traits and not node.spec().shape:
+            movable.add(node)
+            waiting += [source for source, _ in edges_of(node)]
+    missing: dict[Node, set[Node]] = {}
+    readers: defaultdict[Node, list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        if node in movable:
+            missing[node] = {source for source, _ in edges_of(node)}.difference(graph.inputs)
+            for source in missing[node]:
+                readers[source].append(node)
+    found: dict[Node, None] = {}
+    for node in [*[one for one, sources in missing.items() if not sources], *graph.nodes]:
+        ready = deque([] if node in found else [node])
+        while ready:
+            one = ready.popleft()
+            found[one] = None
+            for reader in readers[one]:
+                missing[reader].discard(one)
+                if not missing[reader]:
+                    ready.append(reader)
+    return list(found)
