@@ -319,6 +319,21 @@ def test_in_the_body_of_another(around: str):
     assert loops(rolled(run, START, numbers(2, 6, WIDTH), WEIGHT))
 
 
+def test_what_prints_stays_in_order(capsys: pytest.CaptureFixture[str]):
+    """The states go on from before the prints to behind them, but no loop does."""
+
+    def run(x: Any, xs: Any, w: Any) -> Any:
+        x = recurrent(x, [xs[i] for i in range(3)], w)[-1]
+        hf.print("state", hf.any(x != x))
+        hf.print("weight", hf.any(w != w))
+        return recurrent(x, [xs[i] for i in range(3, 6)], w)[-1]
+
+    compiled: Any = hf.compile(run)
+    compiled(*map(hf.asarray, (START, ROWS, WEIGHT)))
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["state", "weight"]
+    assert [loop.attrs["count"] for loop in loops(compiled.graph(*map(hf.asarray, (START, ROWS, WEIGHT))))] == [3, 3]
+
+
 def test_looking_for_rows_asks_nothing_of_open_sizes():
     """A question would be a guard, taken when the trace is already made."""
 

@@ -14,6 +14,7 @@ from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.core.spec import make_spec
 from hybridflow.ir.costs import graph_cost, seconds_on_cpu
+from hybridflow.ir.effects import has_effect
 from hybridflow.ir.fusion import OUTLINED
 from hybridflow.ir.graph import CONSTANT, Graph, constant_node, edges_of
 from hybridflow.ir.printer import print_graph
@@ -115,8 +116,7 @@ def _rolled(graph: Graph, left: set[int]) -> tuple[Graph, dict[Node, _Run]]:
     """Return the graph with loops, and what they were; runs whose first call was recorded then are left as they are."""
     loops: dict[Node, _Run] = {}
     while True:
-        runs = (run for run in _runs(graph) if run.calls[0].sequence not in left)
-        run = next((one for one in runs if _may_be_moved(graph, one)), None)
+        run = next((run for run in _runs(graph) if run.calls[0].sequence not in left), None)
         if run is None:
             return graph, loops
         graph, loop, moved = _with_loop(graph, run)
@@ -145,12 +145,19 @@ class _Run(NamedTuple):
 
 
 def _runs(graph: Graph) -> Iterator[_Run]:
-    """Yield what could be loops, in order; the longest are those of calls in a row."""
-    calls: defaultdict[str, list[Node]] = defaultdict(list)
+    """Yield what could be loops, in order; the longest are those of calls in a row.
+
+    No call needs what others make of an earlier one's results, or its argument would be none of the four kinds. So
+    these can move behind the loop, but where they print, say: no loop goes on from before an effect to behind it.
+    """
+    calls: defaultdict[tuple[int, str], list[Node]] = defaultdict(list)
     text = cache(partial(print_graph, elide=None, lines=False))
+    effects = 0
     for node in graph.nodes:
         if node.op is OUTLINED:
-            calls[text(node.attrs["graph"])].append(node)
+            calls[effects, text(node.attrs["graph"])].append(node)
+        elif has_effect(node):
+            effects += 1
     hints = graph.dims.hints
     windows: dict[Node, list[Window]] = {}
     for several in calls.values():
@@ -201,24 +208,6 @@ def _moving(one: Node, other: Node, windows: dict[Node, list[Window]]) -> _Movin
             if a[:-1] == b[:-1]:
                 return _Moving(a[:-1], a.axis, b.start - a.start)
     return None
-
-
-def _may_be_moved(graph: Graph, run: _Run) -> bool:
-    """Whether no call needs what is computed elsewhere of another's results."""
-    calls = set(run.calls)
-    reached: set[Node] = set()
-    before: Node | None = None
-    for node in graph.nodes:
-        if node in calls:
-            if any(
-                edge[0] in reached or (edge[0] in calls and not (edge[0] is before and type(link) is int))
-                for edge, link in zip(edges_of(node), run.links, strict=True)
-            ):
-                return False
-            before = node
-        elif any(edge[0] in reached or edge[0] in calls for edge in edges_of(node)):
-            reached.add(node)
-    return True
 
 
 # -- the loop -----------------------------------------------------------------------------------------------------
