@@ -233,6 +233,31 @@ def test_a_constant_of_each_steps_own_is_a_row():
     np.testing.assert_array_equal(values, times.astype(np.float32))
 
 
+def test_schedules_may_stay_at_a_value():
+    def diffuse(x: Any, w: Any) -> Any:
+        for t in (0.5, 0.5, 0.5, 0.25, 0.75, 0.75, 0.1):
+            x = hf.tanh(x @ w) * t + x
+        return x
+
+    compiled: Any = hf.compile(diffuse)
+    args = hf.asarray(START), hf.asarray(WEIGHT)
+    np.testing.assert_allclose(compiled(*args).numpy(), diffuse(*args).numpy(), rtol=1e-5, atol=1e-6)
+    (loop,) = loops(compiled.graph(*args))
+    assert loop.attrs["count"] == 7
+
+
+def test_layers_whose_weights_are_large_constants_are_calls():
+    """A loop would hold them twice, beside each other and stacked."""
+    weights = [numbers(40, 40, seed=seed) for seed in range(6)]
+
+    def run(x: Any) -> Any:
+        for weight in weights:
+            x = cell(x, x, weight)
+        return x
+
+    assert not loops(rolled(run, numbers(40)))
+
+
 def test_a_state_may_be_swapped_or_read_twice():
     def run(x: Any, xs: Any, w: Any) -> list[Any]:
         a, b, c = x, x * 2.0, x

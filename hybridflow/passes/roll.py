@@ -30,6 +30,8 @@ SECONDS = 1e-3
 """So long a step takes at most."""
 APART = 0.05
 """So much of what its steps read and write, at most, is what is taken from a loop piece by piece."""
+BYTES = 4096
+"""So large a constant is at most, if each call has its own; larger ones are the weights of layers."""
 STRIDES = 4
 """Up to so many loops may take turns."""
 
@@ -184,12 +186,12 @@ def _links(one: Node, other: Node, windows: dict[Node, list[Window]]) -> tuple[_
     """Return how each argument goes on from one call to another; None if one does not."""
     found: list[_Link] = []
     for a, b in zip(edges_of(one), edges_of(other), strict=True):
-        if a == b:
+        if all(edge[0].op is CONSTANT and edge[0].attrs["value"].array.nbytes <= BYTES for edge in (a, b)):
+            found.append(_CONSTANTS)  # equal ones, too: in a schedule some steps may be alike
+        elif a == b:
             found.append(None)
         elif b[0] is one:
             found.append(b[1])
-        elif a[0].op is CONSTANT and b[0].op is CONSTANT:
-            found.append(_CONSTANTS)
         else:
             moving = _moving(a[0], b[0], windows)
             if moving is None:
