@@ -58,7 +58,7 @@ def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
 # -- any steps ----------------------------------------------------------------------------------------------------
 
 
-UNARY: list[Callable[[Any], Any]] = [hf.tanh, hf.negative, hf.nn.relu, lambda x: hf.roll(x, 1)]
+UNARY: list[Callable[[Any], Any]] = [hf.negative, hf.nn.relu, lambda x: hf.roll(x, 1)]
 BINARY: list[Callable[[Any, Any], Any]] = [hf.add, hf.multiply, hf.subtract, hf.maximum]
 
 
@@ -96,7 +96,7 @@ class Steps:
             if op == 0:
                 values.append(x @ weight)
             else:
-                values.append(UNARY[op](x) if op < len(UNARY) else BINARY[op % len(BINARY)](x, y))
+                values.append(UNARY[op - 1](x) if op <= len(UNARY) else BINARY[op % len(BINARY)](x, y))
         values.append(hf.tanh(values[-1] + values[0] * 0.5))
         return values
 

@@ -21,6 +21,7 @@ from hybridflow.ir.onnx import model_of
 from hybridflow.ir.rolled import ROLLED
 from hybridflow.passes.check import run_eagerly
 from hybridflow.testing.onnx import run_model
+from hybridflow.xla.store import keeping
 from hybridflow.xla.store.fingerprint import fingerprint
 
 WIDTH, BATCH, STEPS = 3, 2, 8
@@ -203,6 +204,16 @@ def test_loops_that_differ_have_other_fingerprints(old: str, new: str):
     assert old in text
     other = hf.ir.parse(text.replace(old, new))
     assert fingerprint(other, {}) != fingerprint(graph, {})
+
+
+def test_it_is_loaded_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(keeping, "_WORTH_KEEPING", 0.0)
+    with hf.config.cache(tmp_path / "store"):
+        for expected in ("stored", "loaded"):
+            fn, args = compiled_recurrent()
+            for found, wanted in zip(fn(*args), oracle(*ARGS), strict=True):
+                np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-6)
+            assert fn.explain()[0].store == [expected]
 
 
 def test_it_costs_what_its_steps_cost(monkeypatch: pytest.MonkeyPatch):
