@@ -510,6 +510,26 @@ def test_a_failure_at_run_time_leaves_variables_as_they_were():
     np.testing.assert_array_equal(v.numpy(), numbers(BIG, 2))
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_results_that_jax_refuses_leave_variables_as_they_were(deep: bool):
+    v = hf.Variable(numbers(BIG))
+
+    @hf.compile
+    def f(x):
+        for _ in range(12 if deep else 1):  # the deep one has fusion breaks, and is called in another way
+            y = hf.sin(v * x) + v * 0.5
+            v.assign(y - hf.exp(-y * y) * y)
+
+    f(hf.asarray(1.0))
+    f(hf.asarray(0.5))
+    before = v.numpy().copy()
+    with jax.debug_nans(True), pytest.raises(Exception, match="nan"):
+        f(hf.asarray(np.float32(np.nan)))
+    np.testing.assert_array_equal(v.numpy(), before)
+    f(hf.asarray(0.5))
+    assert np.isfinite(v.numpy()).all()
+
+
 # -- captured tensors ---------------------------------------------------------------------------------------------
 
 

@@ -240,7 +240,7 @@ def bare_call(compiled: Any, otherwise: Into) -> Into | None:
             or run.pgle_profiler is not None or len(run.kept_var_idx) != compiled.in_tree.num_leaves
         )  # fmt: skip
         execute, handlers = run.xla_executable.execute_sharded, run.out_handler.handlers
-        _looks_at_results()
+        looks_at_results()
     except AttributeError:
         return None
     if special or jax.default_backend() != "cpu" or len(jax.devices()) != 1:
@@ -249,7 +249,7 @@ def bare_call(compiled: Any, otherwise: Into) -> Into | None:
     results = methodcaller("consume_with_handlers", handlers)
 
     def into(arrays: list[Any], held: list[Any]) -> None:
-        if _looks_at_results():
+        if looks_at_results():
             otherwise(arrays, held)
         else:
             held.extend(map(results, map(execute, (arrays,))))
@@ -257,7 +257,7 @@ def bare_call(compiled: Any, otherwise: Into) -> Into | None:
     return into
 
 
-def _looks_at_results() -> bool:
+def looks_at_results() -> bool:
     """Whether jax has been told to look for NaNs in results, or to run nothing."""
     config = cast(Any, jax.config)
     return config.jax_debug_nans or config.jax_debug_infs or config.jax_no_execution

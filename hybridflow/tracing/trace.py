@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from hybridflow.backend.host import run_quietly
+from hybridflow.backend.jax_shim import looks_at_results
 from hybridflow.core.autocast import autocast_name
 from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.dispatch import record as record_node
@@ -402,12 +403,16 @@ class Trace:
         return before[:] if self.assigns_all else [before[index] for index in self.assigned]
 
     def _keep_shared(self, arrays: list[Any], before: list[Any]) -> None:
-        """Copy what the call would give away of the assigned Variables' buffers and somebody else holds."""
+        """Copy what the call would give away of the assigned Variables' buffers and somebody else holds.
+
+        All of it, if jax may refuse the results when the old values are gone.
+        """
         held = self._of_written(before)
-        if sum(map(getrefcount, held)) == len(held) * _SOLE_OWNER:
+        everything = looks_at_results()
+        if not everything and sum(map(getrefcount, held)) == len(held) * _SOLE_OWNER:
             return
         for position, value, count in zip(self.donated, held, [*map(getrefcount, held)], strict=True):
-            if count > _SOLE_OWNER and type(value) is not np.ndarray:
+            if (everything or count > _SOLE_OWNER) and type(value) is not np.ndarray:
                 arrays[position] = value.copy()
 
     def _write(self, written: Sequence[Variable], outputs: Sequence[Any]) -> None:
