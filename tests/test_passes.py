@@ -72,6 +72,7 @@ def test_the_example_is_true(
     for name, limit in {"NODES": 0, "PERIOD": 2, "REPEATS": 2}.items():  # as the example says
         monkeypatch.setattr(f"hybridflow.passes.outline.{name}", limit)
     monkeypatch.setattr("hybridflow.passes.fusion_breaks.FEWEST", 1)
+    monkeypatch.setattr("hybridflow.passes.join_parts.PARTS", 2)
     monkeypatch.setattr("hybridflow.passes.roll.STEPS", 2)
     monkeypatch.setattr("hybridflow.passes.roll.APART", float("inf"))
     before, after = example(function)
