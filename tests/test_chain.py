@@ -33,6 +33,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "CALLS", 2)
     monkeypatch.setattr(pieces, "SECONDS", 0.0)
     monkeypatch.setattr(pieces, "GAIN", 0)
+    monkeypatch.setattr(chain, "MUCH", 1 << 30)
 
 
 def model(name: str, layers: int = 6) -> OurStep:
@@ -59,6 +60,29 @@ def test_programs_one_by_one_compute_what_one_computes(small: None, monkeypatch:
     assert bool(executable(made).parts) == (name not in ("lenet", "unet", "resnet"))  # convolutions are not outlined
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("batch", "cut"), [(64, True), (1, False)])
+def test_large_gradients_do_not_wait_for_the_last_programs(
+    small: None, monkeypatch: pytest.MonkeyPatch, batch: int, cut: bool
+):
+    """In pieces all of them are there before the first update: of a batch of 1, eight times the activations."""
+    monkeypatch.setattr(chain, "MUCH", 1.1)
+    weights = [hf.Variable(np.eye(8, dtype=np.float32) * 0.5) for _ in range(8)]
+
+    @hf.compile
+    def step(x: Any) -> None:
+        with hf.GradientTape() as tape:
+            y = x
+            for w in weights:
+                y = hf.tanh(y @ w)
+            loss = hf.sum(y)
+        for w, g in zip(weights, tape.gradient(loss, weights), strict=True):
+            w.assign_sub(g * 0.1)
+
+    made = step.lower(hf.asarray(np.ones((batch, 8), np.float32))).executable
+    assert bool(made.parts) == cut
+    assert len(made.donated) == len(weights)
 
 
 def repeated(x: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Make = Callable[[Graph, tuple[int, ...]], "Executable"]
 """``(graph, donated positions)`` to a program."""
+MUCH = 1.1
+"""So many times the memory is much."""
 
 
 class Part(NamedTuple):
@@ -216,3 +218,35 @@ def _given(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: 
                 given.append(position)
         found.append(tuple(given))
     return found
+
+
+def holds_much(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: Sizes) -> bool:
+    """Whether what waits for the pieces that reuse inputs, which run last, needs much more memory than one program.
+
+    That uses such values as soon as they are there. Gradients that are larger than activations wait: of 100 dense
+    layers of 512, batch 32, they took 105 MB in pieces, where one program needed 9.
+
+    Args:
+        graph, pieces, donate, sizes: as `Chain` takes them.
+    """
+    given = _given(graph, pieces, donate, sizes)
+    first = [piece for piece, taken in zip(pieces, given, strict=True) if not taken]
+    last = [piece for piece, taken in zip(pieces, given, strict=True) if taken]
+    return _handed_on(graph, [*first, *last], sizes) > MUCH * _handed_on(graph, first, sizes)
+
+
+def _handed_on(graph: Graph, pieces: Sequence[Piece], sizes: Sizes) -> int:
+    """Return the most bytes that pieces in a row, beside inputs and outputs, hand on at a time."""
+    last = {edge: number for number, piece in enumerate(pieces) for edge in (*piece.reads, *piece.makes)}
+    ends: defaultdict[int, int] = defaultdict(int)
+    outputs = set(graph.outputs)
+    most = there = 0
+    for number, piece in enumerate(pieces):
+        for edge in piece.makes:
+            if edge not in outputs:
+                size = concrete(edge[0].spec(edge[1]), sizes).nbytes
+                there += size
+                ends[last[edge]] += size
+        most = max(most, there)
+        there -= ends[number]
+    return most

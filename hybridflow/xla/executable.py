@@ -34,7 +34,7 @@ from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import NAMER, lower_graph
 from hybridflow.ir.fusion import reads_never
 from hybridflow.ir.graph import Graph
-from hybridflow.xla.chain import Chain, Lowerings, Part
+from hybridflow.xla.chain import Chain, Lowerings, Part, holds_much
 from hybridflow.xla.pieces import cut
 from hybridflow.xla.scopes import Namer, fusions, naming
 from hybridflow.xla.store.keeping import Entry, entry_for
@@ -114,6 +114,7 @@ def compile_graph(
 ) -> Executable:
     """Compile a graph: as one program, or as several if it is a large one with repeated parts.
 
+    It is one if several would hold much more between them (`holds_much`).
     While nodes are named, for a profile, it is one.
 
     Args:
@@ -127,7 +128,7 @@ def compile_graph(
     whole = _Compilation(graph, donate, sizes, device)
     may_be_cut = needs_never(whole.backend) and not whole.calls_host and NAMER.get() is None
     pieces = cut(graph, sizes) if may_be_cut else None
-    if pieces is None:
+    if pieces is None or holds_much(graph, pieces, whole.donated, sizes):
         return whole.executable(note)
 
     def make(piece: Graph, given: tuple[int, ...]) -> Executable:

@@ -80,7 +80,7 @@ def sides(network: Network, layers: int, peers: list[str], *, smoke: bool) -> di
     blocks, x = network.make(Draw(smoke=smoke), layers)
     made: dict[str, Callable[[], Any]] = {"ours": lambda: OurStep(network, blocks, x)}
     if "off" in peers:
-        made["off"] = lambda: OurStep(network, blocks, x, ("fusion_breaks", "outline"))
+        made["off"] = lambda: OurStep(network, blocks, x, ("fusion_breaks", "outline", "roll"))
     if "jit" in peers:
         made["jit"] = lambda: TheirStep(network, blocks, x)
     if "scan" in peers and network.layer is not None:
