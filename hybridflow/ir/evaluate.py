@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from hybridflow.core.dims import SIZES, Dim, substitute
+from hybridflow.core.dispatch import run_raw
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.graph import Graph
@@ -95,6 +96,17 @@ def symbol_positions(graph: Graph) -> tuple[tuple[int, int, str], ...]:
             if name is not None:
                 found.setdefault(name, (position, axis, name))
     return tuple(found.values())
+
+
+def sizes_around(graph: Graph) -> Mapping[str, int] | None:
+    """Return the sizes of the graph around one that is lowered in it, None if it has no symbols."""
+    around = SIZES.get()
+    return None if around is None or not graph.dims.hints else around[1]
+
+
+def run_eagerly(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
+    """Run a node as eager code does: its NumPy kernel, or its lowering compiled on its own."""
+    return run_raw(node.op, inputs, attrs)
 
 
 def run_lowering(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hybridflow.backend.fusion import after, fusion_break, never, outlined
-from hybridflow.core.dims import SIZES
-from hybridflow.core.dispatch import run_raw
-from hybridflow.core.node import Node
 from hybridflow.core.op import No, Op, register
 from hybridflow.ir.costs import Bodies, Body
-from hybridflow.ir.evaluate import NAMER, evaluate, lower_graph
+from hybridflow.ir.evaluate import NAMER, evaluate, lower_graph, run_eagerly, sizes_around
 from hybridflow.ir.graph import Graph
 
 NOT_DIFFERENTIATED = "put into graphs that nobody differentiates any more"
@@ -58,11 +55,6 @@ TIED = register(
 """``(x, then)`` to x, for XLA only there once `then` is computed: what is computed of it is not what was before."""
 
 
-def run_eagerly(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    """Run a node of a nested graph as eager code does."""
-    return run_raw(node.op, inputs, attrs)
-
-
 def one_or_all(outputs: tuple[Any, ...]) -> Any:
     """Return outputs as an operation does: a single one by itself."""
     return outputs[0] if len(outputs) == 1 else outputs
@@ -73,8 +65,7 @@ def _outlined_kernel(*xs: Any, graph: Graph) -> Any:
 
 
 def _outlined_lower(*xs: Any, graph: Graph) -> Any:
-    around = SIZES.get()
-    sizes = None if around is None or not graph.dims.hints else around[1]
+    sizes = sizes_around(graph)
     if never() is None:  # not for XLA:CPU: others inline it in any case, and so it can be differentiated
         return one_or_all(lower_graph(graph, sizes)(*xs))
     key = ("outlined", NAMER.get(), *(() if sizes is None else sizes.items()))

@@ -10,12 +10,11 @@ import numpy as np
 from jax import lax
 
 from hybridflow.backend.fusion import never
-from hybridflow.core.dims import SIZES
 from hybridflow.core.op import No, Op, register
 from hybridflow.core.spec import make_spec
 from hybridflow.ir.costs import Bodies, Body
-from hybridflow.ir.evaluate import evaluate, lower_graph
-from hybridflow.ir.fusion import MADE_BY_PASSES, NOT_DIFFERENTIATED, one_or_all, run_eagerly
+from hybridflow.ir.evaluate import evaluate, lower_graph, run_eagerly, sizes_around
+from hybridflow.ir.fusion import MADE_BY_PASSES, NOT_DIFFERENTIATED, one_or_all
 from hybridflow.ir.graph import Graph
 
 Part = tuple[int, int, int, int]
@@ -75,8 +74,7 @@ def _kernel(*xs: Any, graph: Graph, count: int, takes: tuple[Take, ...], gives: 
 
 
 def _lower(*xs: Any, graph: Graph, count: int, takes: tuple[Take, ...], gives: tuple[int, ...]) -> Any:
-    around = SIZES.get()
-    run = lower_graph(graph, None if around is None or not graph.dims.hints else around[1])
+    run = lower_graph(graph, sizes_around(graph))
     if never() is None:  # not for XLA:CPU, where alone loops were measured
         return _straight(xs, (count, takes, gives), run, _sliced, jnp.stack)
     places = carried(takes)

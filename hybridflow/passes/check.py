@@ -7,20 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from hybridflow.core.dispatch import run_raw
 from hybridflow.core.dtypes import kind_of
 from hybridflow.core.errors import ParityError, VerifyError, message
-from hybridflow.core.node import Node
 from hybridflow.ir.evaluate import RunNode, evaluate
+from hybridflow.ir.evaluate import run_eagerly as run_eagerly
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.printer import print_graph
 from hybridflow.ir.verify import verify
 from hybridflow.passes.registry import Pass, PassContext
-
-
-def run_eagerly(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    """Run a node as eager code does: its NumPy kernel, or its lowering compiled on its own."""
-    return run_raw(node.op, inputs, attrs)
 
 
 def check_pass(

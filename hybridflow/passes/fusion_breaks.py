@@ -10,7 +10,7 @@ from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.ir.fusion import BREAK
 from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import placed, readers_of, rebuilt, relinked
+from hybridflow.passes.rewrite import followed, placed, readers_of, rebuilt
 
 CHAIN = 6
 """How many cheap operations in a row XLA may compute anew for each reader."""
@@ -82,10 +82,8 @@ def fusion_breaks(graph: Graph, context: PassContext) -> Graph:
     moved: dict[Edge, Edge] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
-        current = relinked(node, moved) if moved else node
+        current = followed(node, moved) if moved else node
         nodes.append(current)
-        if current is not node:
-            moved.update({(node, index): (current, index) for index in range(len(node.outputs))})
         if node in kept:
             continue
         length = max([chains.get(edge[0], 0) for edge in edges_of(current)], default=0) + _adds(current)

@@ -16,7 +16,7 @@ from hybridflow.ops.elementwise import add, plus_zero
 from hybridflow.ops.indexing import slice_scatter
 from hybridflow.ops.shape import concat, stack
 from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import placed, rebuilt, relinked
+from hybridflow.passes.rewrite import followed, placed, rebuilt
 from hybridflow.passes.windows import span_of
 
 PARTS = 8
@@ -94,10 +94,7 @@ def join_parts(graph: Graph, context: PassContext) -> Graph:
             nodes += _joined(node, sums[node], moved)
             moved[node, 0] = (nodes[-1], 0)
             continue
-        current = relinked(node, moved)
-        nodes.append(current)
-        if current is not node:
-            moved.update({(node, index): (current, index) for index in range(len(node.outputs))})
+        nodes.append(followed(node, moved))
     return rebuilt(graph, nodes, [moved.get(edge, edge) for edge in graph.outputs])
 
 

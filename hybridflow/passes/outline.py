@@ -15,7 +15,7 @@ from hybridflow.ir.graph import INPUT, Graph, clone_node, edges_of, input_node
 from hybridflow.passes.borders import read_again
 from hybridflow.passes.fusion_breaks import is_kept
 from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import changed, placed, rebuilt, relinked
+from hybridflow.passes.rewrite import changed, followed, placed, rebuilt
 from hybridflow.passes.windows import windows_first
 
 NODES = 400
@@ -351,10 +351,7 @@ def _with_calls(
             position += repeats.period
             continue
         node = nodes[position]
-        current = relinked(node, moved)
-        made.append(current)
-        if current is not node:
-            moved.update({(node, index): (current, index) for index in range(len(node.outputs))})
+        made.append(followed(node, moved))
         position += 1
     outputs = [moved.get(edge, edge) for edge in graph.outputs]
     read = {edge[0] for node in made for edge in edges_of(node)} | {edge[0] for edge in outputs}

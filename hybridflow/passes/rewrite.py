@@ -66,6 +66,14 @@ def relinked(node: Node, moved: dict[Edge, Edge]) -> Node:
     return node
 
 
+def followed(node: Node, moved: dict[Edge, Edge]) -> Node:
+    """Return what `relinked` does, and note in `moved` where the node's results are now."""
+    current = relinked(node, moved)
+    if current is not node:
+        moved.update({(node, index): (current, index) for index in range(len(node.outputs))})
+    return current
+
+
 def changed(node: Node, inputs: tuple[Edge, ...], **changes: Any) -> Node:
     """Return a copy with other inputs (and attrs or outputs) that keeps the node's place in the recording."""
     return placed(clone_node(node, inputs, **changes), node)

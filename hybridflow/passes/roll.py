@@ -21,7 +21,7 @@ from hybridflow.ir.printer import print_graph
 from hybridflow.ir.rolled import ROLLED, Take, carried
 from hybridflow.ops.indexing import getitem
 from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import placed, rebuilt, relinked
+from hybridflow.passes.rewrite import followed, placed, rebuilt
 from hybridflow.passes.windows import Window, windows_of
 
 STEPS = 16
@@ -247,10 +247,8 @@ def _with_loop(graph: Graph, run: _Run) -> tuple[Graph, Node, dict[Edge, Edge]]:
                 nodes += [*made, loop, *rows, *behind]
                 behind = nodes
             continue
-        current = relinked(node, moved)
+        current = followed(node, moved)
         (nodes if current is node else behind).append(current)
-        if current is not node:
-            moved.update({(node, index): (current, index) for index in range(len(node.outputs))})
     outputs = [moved.get(edge, edge) for edge in graph.outputs]
     kept = {edge[0] for node in nodes for edge in edges_of(node)} | {edge[0] for edge in outputs}
     taken = {edge[0] for node in run.calls for edge in edges_of(node)} - kept
