@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import subprocess
 import sys
 import threading
@@ -32,6 +33,8 @@ SHARED = sorted(
 @pytest.fixture(autouse=True)
 def _four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(host_rows, "QUICK_PART", PART)
+    monkeypatch.setattr(parallel, "_PATIENCE_S", math.inf)  # work is shared however late the threads are
+    monkeypatch.setattr(POOL, "resume", 0.0)
     with hf.config.threads(4):
         yield
 

@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from time import perf_counter
-from typing import Any, cast
 
-import numpy as np
-
-from hybridflow.backend.parallel import POOL, QUICK_PART, usable_cores
+from hybridflow.backend.blas_threads import one_thread
+from hybridflow.backend.cores import usable_cores
+from hybridflow.backend.parallel import POOL, QUICK_PART
 
 THREADS = 48
 """What numbers of threads divide, so that all get parts of one size: 2, 3, 4, 6, 8, 12, 16, 24 and 48 do."""
@@ -43,10 +42,10 @@ SHARING = _Sharing()
 
 @cache
 def _is_even() -> bool:
-    """Whether NumPy's BLAS is OpenBLAS, with a number of threads that divides `THREADS`."""
-    config = cast("dict[str, Any]", np.show_config(mode="dicts"))
-    name = str(config.get("Build Dependencies", {}).get("blas", {}).get("name", ""))
-    return "openblas" in name and THREADS % usable_cores("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS") == 0
+    """Whether NumPy's BLAS is OpenBLAS, with a number of threads that divides `THREADS` and that have a core each."""
+    alone = one_thread("numpy")
+    threads = 0 if alone is None else alone.threads()
+    return 0 < threads <= usable_cores() and THREADS % threads == 0
 
 
 def run_products(product: Callable[[int, int], object], length: int, each: int, unit: int) -> None:

@@ -13,9 +13,12 @@ from _thread import allocate_lock
 from collections.abc import Callable
 from functools import partial
 from threading import Thread
+from time import perf_counter
 from typing import Any
 
 import numpy as np
+
+from hybridflow.backend.cores import usable_cores
 
 Task = Callable[[int, int], object]
 """Computes one range, from a start to a stop; it does nothing but call NumPy."""
@@ -29,6 +32,10 @@ QUICK_PART = 1 << 20
 _MOST = 8  # threads; more of them wait for the interpreter's lock longer than they compute
 _LEAD = 1 / 8
 """How much more than the others, which have to wake up, the calling thread takes."""
+_PATIENCE_S = 2e-4
+"""So much longer than the calling thread's own share the others may take: to wake up, and for a slower core."""
+_PAUSE = 30
+"""After sharing was late, nothing is shared for so many times the delay: a busy machine then costs a thirtieth."""
 _UNIT = 4096  # arrays are cut at multiples of it, so that every element stays in the same place of a vector register
 
 
@@ -113,12 +120,14 @@ class Pool:
 
     Attributes:
         threads: how many compute at a time, the calling one included.
+        resume: when work is shared again, after a time in which threads had to wait for a core.
     """
 
     def __init__(self) -> None:
         self.threads = usable_cores("OMP_NUM_THREADS")  # as for other libraries
         self._workers: list[_Worker] = []
         self._starting = allocate_lock()
+        self.resume = 0.0
 
     def forget(self) -> None:
         """Start anew in a forked process, which has none of its parent's threads."""
@@ -152,8 +161,8 @@ class Pool:
             part: how many elements are worth a thread.
         """
         units = -(-length // unit)
-        parts = min(self.threads, elements // part, units, _MOST)
-        if parts < 2 or sys.is_finalizing():
+        parts = self._parts(min(elements // part, units))
+        if parts < 2:
             task(0, length)
             return
         share = max(int(units / (parts + _LEAD)), 1)
@@ -163,20 +172,47 @@ class Pool:
             start = (units - share * (len(jobs) + 1)) * unit
             jobs.append(worker.begin(_Job(task, start, stop)))
             stop = start
-        task(0, stop)
+        self._compute_and_wait(lambda: task(0, stop), jobs)
+
+    def run_pieces(self, piece: Callable[[int], object], count: int, parts: int) -> None:
+        """Run ``piece(number)`` for every number of ``range(count)``; each thread takes the next one when it is free.
+
+        Args:
+            piece: what writes a piece of the result; pieces do not overlap.
+            count: how many pieces there are.
+            parts: how many threads are worth it.
+        """
+        parts = self._parts(min(parts, count))
+        waiting = iter(range(count))
+
+        def take(start: int = 0, stop: int = 0) -> None:
+            for number in waiting:
+                piece(number)
+
+        if parts < 2:
+            take()
+            return
+        jobs = [worker.begin(_Job(take, 0, 0)) for worker in self.claim(parts - 1)]
+        self._compute_and_wait(take, jobs)
+
+    def _parts(self, wanted: int) -> int:
+        """Return how many threads compute together, 1 where sharing was late a moment ago."""
+        parts = min(self.threads, wanted, _MOST)
+        if parts < 2 or sys.is_finalizing() or (self.resume and perf_counter() < self.resume):
+            return 1
+        return parts
+
+    def _compute_and_wait(self, own: Callable[[], object], jobs: list[_Job]) -> None:
+        """Compute this thread's share and wait for the others; if that took long, nothing is shared for a while."""
+        begun = perf_counter()
+        own()
+        done = perf_counter()
         for job in jobs:
             job.finish()
-
-
-def usable_cores(*names: str) -> int:
-    """Return how many cores the process may use; fewer if an environment variable says so, the first that is set."""
-    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    for name in names:
-        asked = os.environ.get(name, "").partition(",")[0].strip()
-        if asked.isdecimal() and int(asked):
-            return min(int(asked), cores)
-    return cores
+        ended = perf_counter()
+        late = ended - done - (done - begun) - _PATIENCE_S
+        if late > 0:
+            self.resume = ended + _PAUSE * late
 
 
 POOL = Pool()

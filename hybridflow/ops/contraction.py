@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import lax
 
+from hybridflow.backend import products
+
 # -- contracting two operands -------------------------------------------------------------------------------------
 
 
@@ -74,7 +76,7 @@ class NumpyPart:
         batch = b.shape[:batches]
         middle = batches + len(pair.left)
         rows, columns = int(np.prod(shape[batches:middle])), int(np.prod(shape[middle:]))
-        found = np.matmul(a.reshape(*batch, rows, inner), b.reshape(*batch, inner, columns))
+        found = products.matmul(a.reshape(*batch, rows, inner), b.reshape(*batch, inner, columns))
         return found.reshape(shape)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from hybridflow.backend import products
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import DTypeError, ShapeError, message
@@ -30,8 +31,8 @@ from hybridflow.ops.common import (
 def _kernel(a: Any, b: Any) -> Any:
     if b.ndim == 2 and a.ndim > 2:
         # One large product instead of one small one per matrix of the batch.
-        return np.matmul(a.reshape(-1, a.shape[-1]) if a.size else a, b).reshape(*a.shape[:-1], b.shape[-1])
-    return np.matmul(a, b)
+        return products.matmul(a.reshape(-1, a.shape[-1]) if a.size else a, b).reshape(*a.shape[:-1], b.shape[-1])
+    return products.matmul(a, b)
 
 
 def accumulate_in(dtype: Any) -> Any:

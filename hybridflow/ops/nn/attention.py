@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from hybridflow.backend import products
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import bool_, kind_of
 from hybridflow.core.errors import DTypeError, ShapeError, message
@@ -54,7 +55,7 @@ def _kernel(
     p = np.exp(scores, out=scores)
     total = add_up(p, (p.ndim - 1,), True)
     p /= np.where(total == 0, scores.dtype.type(1), total)
-    y = np.matmul(p, value)
+    y = products.matmul(p, value)
     if not residuals:
         return y
     return y, np.where(total == 0, scores.dtype.type(np.inf), largest + np.log(total))[..., 0]
@@ -64,7 +65,7 @@ def _kernel_scores(query: Any, key: Any, mask: tuple[Any, ...], is_causal: bool,
     """Return the scores, -inf where a query may not look."""
     if key.shape[:-2] != query.shape[:-2] or (mask and mask[0].ndim > query.ndim):
         raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then words the error
-    scores = np.matmul(query * query.dtype.type(scale), np.swapaxes(key, -1, -2))
+    scores = products.matmul(query * query.dtype.type(scale), np.swapaxes(key, -1, -2))
     allowed = mask[0] if mask and mask[0].dtype == np.bool_ else None
     if mask and allowed is None:
         scores += mask[0]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hybridflow.backend import products
 from hybridflow.ops.nn.windows import Sizes, kernel_padded, window_slice
 
 COLUMNS = 1 << 18
@@ -110,7 +111,7 @@ def convolve(x: Any, kernel: Any, *, channels_last: bool, **attrs: Any) -> Any:
     weights = kernel.reshape(shape.groups, shape.out, shape.rows)
     y = np.empty((shape.batch, shape.groups, shape.out, shape.columns), x.dtype)
     for part in shape.parts():
-        np.matmul(weights, view[part].reshape(-1, shape.groups, shape.rows, shape.columns), out=y[part])
+        products.matmul(weights, view[part].reshape(-1, shape.groups, shape.rows, shape.columns), out=y[part])
     return y.reshape(shape.batch, kernel.shape[0], *shape.places)
 
 
@@ -125,7 +126,7 @@ def kernel_gradient(x: Any, g: Any, *, shape: Sizes, channels_last: bool, **attr
     total = np.zeros((form.groups, form.out, form.rows), g.dtype)
     for part in form.parts():
         columns = view[part].reshape(-1, form.groups, form.rows, form.columns)
-        total += np.add.reduce(np.matmul(found[part], columns.swapaxes(-1, -2)), axis=0)
+        total += np.add.reduce(products.matmul(found[part], columns.swapaxes(-1, -2)), axis=0)
     return total.reshape(shape)
 
 
@@ -141,7 +142,7 @@ def input_gradient(g: Any, kernel: Any, *, shape: Sizes, channels_last: bool, **
     padded = np.zeros((form.batch, shape[1], *sizes), g.dtype)
     offsets = list(product(*[range(size) for size in form.window]))
     for part in form.parts():
-        columns = np.matmul(weights, found[part])
+        columns = products.matmul(weights, found[part])
         columns = columns.reshape(-1, shape[1], *form.window, *form.places)
         target = padded[part]
         for offset in offsets:
