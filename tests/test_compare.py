@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,10 @@ import pytest
 
 import hybridflow as hf
 from hybridflow.analysis.compare import Comparison, Comparisons, FirstCall, Sweep, compare, count_kernels
+from hybridflow.analysis.machine import Usage, own_cores, usage
 from hybridflow.analysis.parity import Parity, assert_same, check_parity, fresh_copy, with_gradients
 from hybridflow.analysis.same import Judgement
-from hybridflow.analysis.timing import Timed, Timing, format_seconds, interleave
+from hybridflow.analysis.timing import CROWDED, Timed, Timing, format_seconds, interleave
 from hybridflow.backend.files import write_text
 from hybridflow.core.errors import ArgumentError, MissingPackageError, ParityError
 from hybridflow.ir.costs import graph_flops
@@ -296,8 +298,56 @@ def test_unsteady_timings_are_said_to_be():
     shaky = made(eager=Timing(1e-3, 1e-4, 4e-3, 5))
     assert "Noisy: the quartiles of eager are 40.0x apart." in str(shaky)
     assert "quartiles of eager are 40.0x apart" in shaky._repr_html_()
-    assert made(load=0.9).caution() == ""
-    assert "2.5 programs or threads wanted each core" in made(load=2.5).caution()
+    cores = len(own_cores())
+    assert made(eager=Timing(1e-3, 1e-3, 1e-3, 5, others=0.1 * cores)).caution() == ""
+    busy = made(eager=Timing(1e-3, 1e-3, 1e-3, 5, others=0.5 * cores))
+    assert f"other programs took {0.5 * cores:.1f} of {cores} cores" in busy.caution()
+
+
+def timing(seconds: float, processor: float, others: float) -> Timing:
+    return Timing(seconds, seconds, seconds, 60, (seconds,) * 60, (processor,) * 60, others)
+
+
+def test_a_speed_up_that_comes_from_other_programs_is_not_announced():
+    cores = len(own_cores())
+    quiet = made(eager=timing(50e-3, 0.4e-3, 0.0), compiled=timing(0.1e-3, 0.4e-3, 0.0))
+    assert quiet.findings() == ["compiled is 500x faster than eager (500 to 500)."]
+    for processor, said in ((0.4e-3, "no difference can be told"), (0.5e-3, "compiled is 1.25x slower")):
+        busy = made(eager=timing(50e-3, 0.4e-3, cores), compiled=timing(0.1e-3, processor, cores))
+        (finding,) = busy.findings()
+        assert finding.startswith(
+            f"compiled against eager: 500x (500 to 500) by the clock, while other programs took {cores}.0 of {cores} "
+        )
+        assert said in finding
+        assert not busy.ratio.told
+        assert tuple(
+            text.rpartition(", ")[2] for what, _, text in busy.rows() if what.startswith(("speed-up", "break-even"))
+        ) == ("not told apart", "if faster at all")
+    told = made(eager=timing(50e-3, 0.8e-3, cores), compiled=timing(0.1e-3, 0.4e-3, cores))
+    assert told.ratio.told
+    assert told.findings()[0].endswith("Of the processor's time, compiled is 2.00x faster than eager (2.00 to 2.00).")
+    assert told.to_dict()["by_processor"] == pytest.approx(2.0)
+
+
+@pytest.mark.skipif(usage().cores is None, reason="the system does not tell what its cores do")
+def test_programs_beside_are_seen():
+    spin = "import time; end = time.time() + 60\nwhile time.time() < end: pass"
+    programs = [subprocess.Popen([sys.executable, "-c", spin]) for _ in own_cores()]
+    try:
+        seen = compare(model, numbers(300, 300)).eager.others
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+    assert seen is not None
+    assert CROWDED * len(own_cores()) <= seen <= len(own_cores()) * 1.1
+
+
+def test_what_other_programs_took():
+    assert Usage(2.0, 1.5, 4.0).others_since(Usage(0.0, 0.5, 1.0)) == 1.0
+    assert Usage(2.0, 1.5, 1.0).others_since(Usage(0.0, 0.0, 0.0)) == 0.0  # counted in coarser steps than our own
+    assert Usage(0.1, 0.0, 1.0).others_since(Usage(0.0, 0.0, 0.0)) is None
+    assert Usage(2.0, 0.0, None).others_since(Usage(0.0, 0.0, 0.0)) is None
 
 
 def test_first_call_parts_are_measured():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb, inf
 from statistics import median
 
@@ -69,12 +69,29 @@ class Ratio:
         value: the median of the ratios of turns.
         low, high: the interval that holds the true median in 95 of 100 measurements; 0 and infinity if not known.
         told: whether one of them is shown to take longer: neither their intervals nor 1 and that of their ratio meet.
+        others: how many cores other programs took meanwhile, if so many that the clock tells more about them than this.
+        by_processor: the ratio of the processor's time then; None where the clock's can be relied on.
     """
 
     value: float
     low: float
     high: float
     told: bool
+    others: float = 0.0
+    by_processor: Ratio | None = None
+
+    def on_busy_machine(self, others: float, by_processor: Ratio) -> Ratio:
+        """Return what is left of a ratio of the clock's times where other programs took cores.
+
+        What needs several threads waits for the one that gets no core, so a ratio can be any number. It tells who takes
+        longer only if the processor's time tells the same.
+
+        Args:
+            others: how many cores they took.
+            by_processor: the ratio of the processor's times.
+        """
+        told = self.told and by_processor.told and (self.value > 1) == (by_processor.value > 1)
+        return replace(self, told=told, others=others, by_processor=by_processor)
 
     def __str__(self) -> str:
         return f"{format_ratio(self.value)} ({format_range(self.low, self.high)})"

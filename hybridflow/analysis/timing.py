@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from hybridflow.analysis.machine import own_cores, usage
 from hybridflow.analysis.statistics import Ratio, median_interval, ratio_of
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
@@ -24,6 +25,8 @@ LEAST, MOST = 6, 10_000
 """How often a call is timed, at least (fewer than 6 turns give no interval) and at most."""
 WARM_S = 0.02
 """Calls shorter than this are warmed up at the beginning of each turn; in others that is lost in the noise."""
+CROWDED = 0.25
+"""From this part of the cores on that other programs take, the clock does not tell what is faster."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Timing:
         high: a quarter took more.
         calls: how many were measured.
         turns: the median of each turn; calls of one turn follow each other and are not independent, turns nearly are.
+        processor: what a call of each turn takes of the processor, all threads of this process together.
+        others: how many cores other programs took meanwhile; None where the system does not tell.
     """
 
     median: float
@@ -43,6 +48,8 @@ class Timing:
     high: float
     calls: int
     turns: tuple[float, ...] = ()
+    processor: tuple[float, ...] = ()
+    others: float | None = None
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -54,9 +61,13 @@ class Timing:
 
     def over(self, other: Timing) -> Ratio:
         """Return how many times longer this takes than another of the same run."""
-        if self.turns and len(self.turns) == len(other.turns):
-            return ratio_of(self.turns, other.turns)
-        return Ratio(self.median / other.median, 0.0, inf, told=False)
+        if not self.turns or len(self.turns) != len(other.turns):
+            return Ratio(self.median / other.median, 0.0, inf, told=False)
+        by_clock = ratio_of(self.turns, other.turns)
+        others = max(self.others or 0.0, other.others or 0.0)
+        if others < CROWDED * len(own_cores()) or 0.0 in (*self.processor, *other.processor):
+            return by_clock
+        return by_clock.on_busy_machine(others, ratio_of(self.processor, other.processor))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, None for the ends of an interval that is not known."""
@@ -64,6 +75,7 @@ class Timing:
         return {
             "median": self.median, "low": self.low, "high": self.high, "calls": self.calls,
             "interval": None if high == inf else [low, high], "turns": list(self.turns),
+            "processor": list(self.processor), "others": self.others,
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -137,22 +149,34 @@ def interleave(
     """
     once = [seconds_of(*one) for one in calls]
     counts = [repeats or int(min(max(BUDGET_S / max(seconds, 1e-7), LEAST), MOST)) for seconds in once]
-    measured: list[list[list[float]]] = [[] for _ in calls]
+    measured: list[list[_Turn]] = [[] for _ in calls]
     rounds = min(TURNS, *counts)
     in_turn = list(zip(calls, once, counts, measured, strict=True))
+    begun = usage()
     for number in range(rounds):
         for one, seconds, count, turns in in_turn if number % 2 == 0 else reversed(in_turn):
             before_turn()
             if seconds < WARM_S:
                 wait_for(one.call(), one.variables)
             share = count * (number + 1) // rounds - count * number // rounds
-            turns.append([seconds_of(*one) for _ in range(share)])
+            processor = time.process_time()
+            times = [seconds_of(*one) for _ in range(share)]
+            turns.append(_Turn(times, (time.process_time() - processor) / max(share, 1)))
         progress((number + 1) / rounds)
-    return [_timing(turns) for turns in measured]
+    others = usage().others_since(begun)
+    return [_timing(turns, others) for turns in measured]
 
 
-def _timing(turns: list[list[float]]) -> Timing:
-    times = [seconds for turn in turns for seconds in turn]
+class _Turn(NamedTuple):
+    """The calls of one turn: what each took, and what one took of the processor."""
+
+    times: list[float]
+    processor: float
+
+
+def _timing(turns: Sequence[_Turn], others: float | None) -> Timing:
+    times = [seconds for turn in turns for seconds in turn.times]
     low, high = np.percentile(times, [25, 75])
-    medians = tuple([median(turn) for turn in turns])
-    return Timing(median(medians), float(low), float(high), len(times), medians)
+    medians = tuple([median(turn.times) for turn in turns])
+    processor = tuple([turn.processor for turn in turns])
+    return Timing(median(medians), float(low), float(high), len(times), medians, processor, others)

@@ -21,7 +21,7 @@ from .registry import Row, all_rows
 BARS = (
     "add", "add_recorded", "chain", "mlp_eager", "block_eager", "lstm_eager", "convnet_eager", "*_1m", "first_kernel",
     "first_lowered", "call_device", "call_host", "call_variables", "mlp_compiled", "call_many_guards", "import_time",
-    "memory_steps",
+    "memory_steps", "busy",
 )  # fmt: skip
 """What the README's table shows."""
 

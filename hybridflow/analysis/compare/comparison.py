@@ -11,15 +11,14 @@ from hybridflow.analysis.compare.figures import calls_figure
 from hybridflow.analysis.compare.kernels import KernelRun
 from hybridflow.analysis.compare.peers import Peer
 from hybridflow.analysis.compare.shown import Grid, Shown
+from hybridflow.analysis.machine import own_cores
 from hybridflow.analysis.parity import Parity
 from hybridflow.analysis.statistics import Ratio, format_range, format_ratio
-from hybridflow.analysis.timing import Timing, format_seconds
+from hybridflow.analysis.timing import CROWDED, Timing, format_seconds
 from hybridflow.core.units import format_bytes
 
 UNSTEADY = 1.5
 """How far apart the quartiles of a timing may be before it is said so."""
-BUSY = 1.5
-"""How many programs and threads may want each core; the functions' own threads are among them."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,6 @@ class Comparison(Shown):
         compiled_kernels: how long of a compiled call XLA's kernels run, in seconds, at the same time counted once.
         kernel_runs: those kernels, with the operations that are fused in them and the user's lines; longest first.
         peers: the same computation with other packages.
-        load: how many programs and threads wanted each core of the machine meanwhile, on average of the last minute;
-            None where the system does not tell.
     """
 
     name: str
@@ -92,7 +89,6 @@ class Comparison(Shown):
     compiled_kernels: float | None = None
     kernel_runs: tuple[KernelRun, ...] = ()
     peers: tuple[Peer, ...] = ()
-    load: float | None = None
 
     # -- what is known ----------------------------------------------------------------------------------------
 
@@ -219,7 +215,7 @@ class Comparison(Shown):
 
     def caution(self) -> str:
         """Return why the timings should be read with care; empty if they are steady."""
-        return caution_of(self.timings(), self.load)
+        return caution_of(self.timings())
 
     def _agreement(self) -> str:
         if not self.peers:
@@ -262,7 +258,7 @@ class Comparison(Shown):
             "kernel_runs": [{**asdict(run), "lines": list(run.lines)} for run in self.kernel_runs],
             "precisions": dict(self.precisions),
             "casts": self.casts,
-            "load": self.load,
+            "by_processor": None if self.ratio.by_processor is None else self.ratio.by_processor.value,
             "parities": [parity_dict(parity) for parity in self.parities],
             "peers": [{**peer.to_dict(), "parity": parity_dict(peer.parity)} for peer in self.peers],
         }
@@ -297,6 +293,12 @@ def faster_text(what: str, than: str, ratio: Ratio) -> str:
         what, than: their names.
         ratio: how many times longer the second takes.
     """
+    if ratio.by_processor is not None:
+        return (
+            f"{what} against {than}: {ratio} by the clock, while other programs took {ratio.others:.1f} of "
+            f"{len(own_cores())} cores, so that threads waited for one. Of the processor's time, "
+            f"{faster_text(what, than, ratio.by_processor)}"
+        )
     if not ratio.told:
         text = f"{what} against {than}: no difference can be told: {ratio}"
         if ratio.low <= 1 <= ratio.high:
@@ -308,20 +310,20 @@ def faster_text(what: str, than: str, ratio: Ratio) -> str:
     return f"{what} is {format_ratio(1 / ratio.value)} slower than {than} ({format_range(low, high)})."
 
 
-def caution_of(timings: dict[str, Timing], load: float | None) -> str:
+def caution_of(timings: dict[str, Timing]) -> str:
     """Return why timings should be read with care; empty if they are steady.
 
     Args:
         timings: what was timed, by name.
-        load: see `Comparison`.
     """
     reasons: list[str] = []
     spread = {name: timing.high / timing.low for name, timing in timings.items() if timing.low > 0}
     name = max(spread, key=lambda one: spread[one], default="")
     if name and spread[name] >= UNSTEADY:
         reasons.append(f"the quartiles of {name} are {spread[name]:.1f}x apart")
-    if load is not None and load >= BUSY:
-        reasons.append(f"{load:.1f} programs or threads wanted each core of the machine")
+    others = max([timing.others or 0.0 for timing in timings.values()], default=0.0)
+    if others >= CROWDED * len(own_cores()):
+        reasons.append(f"other programs took {others:.1f} of {len(own_cores())} cores")
     if not reasons:
         return ""
     return f"Noisy: {', and '.join(reasons)}. Measure again when nothing else runs, or with more repeats."
@@ -336,7 +338,8 @@ def part_text(seconds: float | None, timing: Timing) -> str:
 
 def ratio_text(ratio: Ratio) -> str:
     """Format a ratio for a table, with whether it tells a difference."""
-    return str(ratio) if ratio.told else f"{ratio}, not told apart"
+    by = "" if ratio.by_processor is None else f"; of the processor's time {format_ratio(ratio.by_processor.value)}"
+    return f"{ratio}{by}" if ratio.told else f"{ratio}{by}, not told apart"
 
 
 def parity_text(parity: Parity) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import tracemalloc
 from collections import Counter
@@ -246,7 +245,6 @@ def _described(subject: _Subject, eager: Timing, fast: Timing, restore: Callable
         eager_kernels=eager_seconds,
         compiled_kernels=compiled_seconds,
         kernel_runs=kernels,
-        load=_load(),
     )
 
 
@@ -274,13 +272,6 @@ def _against_first(
 def _start_backend() -> None:
     """Make XLA compile something, so that its start-up is not counted as the function's first call."""
     jax.jit(lambda x: x + 1)(np.float32(0)).block_until_ready()
-
-
-def _load() -> float | None:
-    """Return how many programs and threads wanted each core in the last minute, where the system tells."""
-    if not hasattr(os, "getloadavg"):
-        return None
-    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 def _eager_memory(call: Callable[[], Any]) -> int:

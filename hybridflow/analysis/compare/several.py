@@ -133,7 +133,7 @@ class Comparisons(Shown):
 
     def caution(self) -> str:
         """Return why the timings should be read with care; empty if they are steady."""
-        return caution_of(self.timings(), self.comparisons[0].load)
+        return caution_of(self.timings())
 
     def _agreement(self) -> str:
         text = "SAME: each function's eager and compiled results agree but for rounding"

@@ -211,8 +211,7 @@ class Sweep(Shown):
             for size, at in zip(self.sizes, self.found, strict=True)
             for name, timing in (at.timings() | {peer.name: peer.timing for peer in at[0].peers}).items()
         }
-        loads = [at[0].load for at in self.found if at[0].load is not None]
-        return caution_of(timings, max(loads, default=None))
+        return caution_of(timings)
 
     def _agreement(self) -> str:
         return "SAME: at every size, what was compared agrees but for rounding."
