@@ -11,7 +11,16 @@ from hybridflow.core.dtypes import as_differentiable, float32, int32
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.tensor import Tensor
 from hybridflow.ops import distributions, draws
-from hybridflow.ops.common import TensorLike, as_tensor, asarray, broadcast_shapes, cast_to, is_number, normalize_axis
+from hybridflow.ops.common import (
+    TensorLike,
+    as_tensor,
+    asarray,
+    broadcast_shapes,
+    cast_to,
+    is_number,
+    normalize_axis,
+    truth,
+)
 from hybridflow.ops.creation import ones
 from hybridflow.ops.indexing import take
 from hybridflow.ops.sizes import count_elements, normalize_shape
@@ -174,6 +183,7 @@ class Distributions:
         self, x: Any, shape: Any = (), replace: bool = True, p: TensorLike | None = None, axis: int = 0
     ) -> Tensor:
         """Draw elements of a tensor; see `hf.random.choice`."""
+        replace = truth("choice", "replace", replace)
         tensor = None if isinstance(x, int | np.integer) and not isinstance(x, bool) else as_tensor(x)
         axis = 0 if tensor is None else normalize_axis("choice", axis, tensor.ndim)
         size = int(x) if tensor is None else tensor.shape[axis]
@@ -192,7 +202,7 @@ class Distributions:
                     message(f"choice: there are {size} elements and weights of shape {weights.shape}",
                             hint="Give one weight per element of the axis.")
                 )  # fmt: skip
-            return self._draw(distributions.random_choice, weights, shape, bool(replace))
+            return self._draw(distributions.random_choice, weights, shape, replace)
         if replace:
             return self._draw(draws.random_integers, 0, int(size), shape, int32)
         return self._draw(distributions.random_choice, ones((size,)), shape, False)
