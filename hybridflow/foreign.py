@@ -128,7 +128,7 @@ def _of_module(path: str, module: ModuleType) -> Callable[[str], Any]:
 
 
 def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    """Do what a function of NumPy's does elementwise by hybridflow's of that name: ``np.exp(t)`` is ``hf.exp(t)``.
+    """Do what NumPy's elementwise function does with hybridflow's of that name: ``np.exp(t)`` is ``hf.exp(t)``.
 
     Raises:
         MutationError: the result is to be written into an array: ``array += t``.

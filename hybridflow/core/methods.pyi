@@ -21,8 +21,8 @@ class TensorMethods:
         """Add elementwise."""
     def __and__(self, other: Any, /) -> Tensor:
         """Combine bits elementwise: set where both are."""
-    def __array_ufunc__(self, other: Any, /) -> Any:
-        """Do what a function of NumPy's does elementwise by hybridflow's of that name: ``np.exp(t)`` is ``hf.exp(t)``."""
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """Do what NumPy's elementwise function does with hybridflow's of that name: ``np.exp(t)`` is ``hf.exp(t)``."""
     def __dir__(self) -> list[str]:
         """Return the attributes that are hybridflow's own names."""
     def __eq__(self, other: Any, /) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -55,7 +55,7 @@ class TensorMethods:
         """Change the sign of every element; unsigned and smallest integers wrap."""
     def __or__(self, other: Any, /) -> Tensor:
         """Combine bits elementwise: set where at least one is."""
-    def __pos__(self) -> Tensor:
+    def __pos__(self, /) -> Tensor:
         """Return the tensor itself, as ``+x`` does."""
     def __pow__(self, other: Any, /) -> Tensor:
         """Raise elementwise to a power."""

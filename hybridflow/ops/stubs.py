@@ -93,7 +93,7 @@ def _operator_parameters(name: str, function: Callable[..., Any]) -> tuple[list[
 
 
 def _method(name: str, function: Callable[..., Any], found: property | None) -> str:
-    operator = name.startswith("__")
+    operator = name.startswith("__") and hasattr(function, "op")
     parts, result = _operator_parameters(name, function) if operator else _parameters(function)
     ignore = "  # pyright: ignore[reportIncompatibleMethodOverride]" if name in _OVERRIDES else ""
     head = f"    def {name}({', '.join(parts)}) -> {result}:{ignore}"
