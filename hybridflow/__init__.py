@@ -105,6 +105,7 @@ from hybridflow.transforms.loss_scale import LossScale as LossScale
 from hybridflow.transforms.loss_scale import all_finite as all_finite
 from hybridflow.transforms.vmap import vmap as vmap
 from hybridflow.xla.pending import synchronize as synchronize
+from hybridflow import foreign as _foreign
 from hybridflow import later as _later
 
 if _TYPE_CHECKING:  # what `later` imports when it is asked for
@@ -139,5 +140,7 @@ def __getattr__(name: str) -> object:
 def __dir__() -> list[str]:
     return sorted({*globals(), *_later.MODULES, *_later.NAMES})
 
+
+_foreign.install()
 
 _as_before()

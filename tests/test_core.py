@@ -365,8 +365,10 @@ def test_numpy_on_the_left_keeps_the_gradient():
 def test_in_place_operators_of_numpy_arrays_do_not_swallow_tensors():
     a = np.ones(2, np.float32)
     t = tensor(1, 2)
-    with pytest.raises(TypeError):
-        np.add(a, t)
+    with pytest.raises(TypeError, match=r"written into a NumPy array(.|\n)*array = array \+ t"):
+        a += t
+    with pytest.raises(TypeError, match="written into a NumPy array"):
+        np.add(a, t, out=a)
     a = a + t
     assert type(a) is hf.Tensor
 

@@ -44,11 +44,12 @@ def device_string(value: Any) -> str:
     """Return the device of a raw value as a string."""
     if value is None:
         device = current().device
-        return "cpu" if device is None and default_is_host() else _name(device or jax.devices()[0])
-    return "cpu" if isinstance(value, np.ndarray) else _name(device_of(value))
+        return "cpu" if device is None and default_is_host() else device_name(device or jax.devices()[0])
+    return "cpu" if isinstance(value, np.ndarray) else device_name(device_of(value))
 
 
-def _name(device: Any) -> str:
+def device_name(device: Any) -> str:
+    """Return the name of a jax device."""
     return "cpu" if device.platform == "cpu" else f"{device.platform}:{device.id}"
 
 

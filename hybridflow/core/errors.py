@@ -27,6 +27,10 @@ class ArgumentTypeError(HybridflowError, TypeError):
     """An argument of a Python type that is not accepted."""
 
 
+class ForeignNameError(HybridflowError, AttributeError):
+    """A name that other packages have, and hybridflow has not: the text says what to write."""
+
+
 class IndexRangeError(HybridflowError, IndexError):
     """An index outside the axis it selects from."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from hybridflow.core.context import context_now, current
 from hybridflow.core.convert import NUMBERS, common_dtype, is_number
 from hybridflow.core.convert import to_numpy as to_numpy
-from hybridflow.core.device import device_of, device_string, find_device, place
+from hybridflow.core.device import device_name, device_of, device_string, find_device, place
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dtypes import (
     DType,
@@ -78,7 +78,6 @@ class Tensor(TensorMethods):
     __slots__ = ("__weakref__", "_alt", "_edge", "_value")
 
     __array_priority__ = 1000
-    __array_ufunc__ = None  # so that `ndarray + tensor` defers to the tensor
 
     _value: Any
     _alt: Any
@@ -175,9 +174,46 @@ class Tensor(TensorMethods):
         self._note_left()
         return array.tolist()
 
-    def to(self, device: str) -> Tensor:
-        """Return the tensor on another device; its gradient comes back to this one."""
+    def to(self, target: Any = None, /, dtype: Any = None, *, device: str | None = None) -> Tensor:
+        """Return the tensor in another dtype, on another device, or both; its gradient comes back as it was here.
+
+        Args:
+            target: a device such as ``"gpu:0"``, a dtype, or a tensor that has both.
+            dtype: the dtype, next to a device.
+            device: the device by keyword.
+
+        Raises:
+            ArgumentTypeError: nothing to go to, or a dtype or device that is given twice.
+            TracedValueError: another device, inside a trace.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> hf.asarray([1, 2]).to(hf.float32)
+            Tensor([1., 2.], dtype=float32)
+        """
+        places = [device] if device is not None else []
+        dtypes = [dtype] if dtype is not None else []
+        if isinstance(target, TensorMethods):
+            other = as_tensor(target)
+            places, dtypes = [other.device, *places], [other.dtype, *dtypes]
+        elif isinstance(target, str):
+            places.append(target)
+        elif target is not None:
+            dtypes.append(target)
+        if max(len(places), len(dtypes)) != 1:
+            raise ArgumentTypeError(
+                message(f"to: {len(dtypes)} dtypes and {len(places)} devices are given",
+                        hint="Use t.to(dtype), t.to(device), t.to(device, dtype) or t.to(other).")
+            )  # fmt: skip
+        result = self
+        if dtypes and as_dtype(dtypes[0]) != self.dtype:
+            result = cast(Tensor, cast(Any, self).astype(as_dtype(dtypes[0])))
+        return result._on(places[0]) if places else result
+
+    def _on(self, device: str) -> Tensor:
         target = find_device(device)
+        if self._value is None and device_string(None) == device_name(target):
+            return self
         require_value(self, "to")
         return make_tensor(place(self._value, target), self._edge)
 

@@ -66,7 +66,6 @@ class Variable(TensorMethods):
     __slots__ = ("__weakref__", "_edge", "_leaf", "_name", "_notes", "_reading", "_trainable", "_value")
 
     __array_priority__ = 1000
-    __array_ufunc__ = None
 
     moves_on: ClassVar[bool] = False
     """Whether every run of a graph made by hand assigns the Variable, as it does random states."""
@@ -286,6 +285,10 @@ class Variable(TensorMethods):
 
     def __dlpack_device__(self) -> Any:
         return self.read().__dlpack_device__()
+
+    def to(self, target: Any = None, /, dtype: Any = None, *, device: str | None = None) -> Tensor:
+        """Return the present value as a tensor in another dtype or on another device; see `Tensor.to`."""
+        return self.read().to(target, dtype, device=device)
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
         """Return the present value as a tensor on another device; see `Tensor.to_device`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +11,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.core.errors import IndexRangeError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     Shape,
@@ -105,7 +106,7 @@ def _take_along_samples(rng: np.random.Generator) -> Any:
     ulp=0,
     onnx=lambda o, x, indices, *, axis: o.GatherElements(x, o.cast(indices, np.int64), axis=axis),
 )
-def take_along_axis(x: TensorLike, indices: TensorLike, /, axis: int = -1) -> Tensor:
+def take_along_axis(x: TensorLike, indices: TensorLike, /, axis: int = -1, **other: Unpack[Other]) -> Tensor:
     """Take, at every position of an index tensor, the element it names along an axis.
 
     Args:
@@ -126,6 +127,8 @@ def take_along_axis(x: TensorLike, indices: TensorLike, /, axis: int = -1) -> Te
         Tensor([[3],
                 [4]], dtype=int32)
     """
+    if other:
+        return respelled(take_along_axis, locals())
     tensor, places = as_tensor(x), as_tensor(indices)
     if tensor.ndim != places.ndim:
         raise ShapeError(

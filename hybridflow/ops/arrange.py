@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import REGISTRY, Bad, Sample, op, public_names
 from hybridflow.ops.common import (
     Tensor,
@@ -34,7 +35,7 @@ from hybridflow.ops.sizes import normalize_shape
 # -- cutting ------------------------------------------------------------------------------------------------------
 
 
-def unstack(x: TensorLike, /, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: TensorLike, /, axis: int = 0, **other: Unpack[Other]) -> tuple[Tensor, ...]:
     """Take a tensor apart along an axis.
 
     Args:
@@ -52,6 +53,8 @@ def unstack(x: TensorLike, /, axis: int = 0) -> tuple[Tensor, ...]:
         >>> hf.unstack([[1, 2], [3, 4]])
         (Tensor([1, 2], dtype=int32), Tensor([3, 4], dtype=int32))
     """
+    if other:
+        return respelled(unstack, locals())
     tensor = as_tensor(x)
     place = normalize_axis("unstack", axis, tensor.ndim)
     whole = [(0, size, 1) for size in tensor.shape]
@@ -64,7 +67,9 @@ def unstack(x: TensorLike, /, axis: int = 0) -> tuple[Tensor, ...]:
     )
 
 
-def split(x: TensorLike, /, sections_or_indices: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+def split(
+    x: TensorLike, /, sections_or_indices: int | Sequence[int], axis: int = 0, **other: Unpack[Other]
+) -> list[Tensor]:
     """Cut a tensor into parts along an axis.
 
     Args:
@@ -86,6 +91,8 @@ def split(x: TensorLike, /, sections_or_indices: int | Sequence[int], axis: int 
         >>> hf.split([1, 2, 3, 4, 5, 6], [1, 4])[1]
         Tensor([2, 3, 4], dtype=int32)
     """
+    if other:
+        return respelled(split, locals())
     tensor = as_tensor(x)
     place = normalize_axis("split", axis, tensor.ndim)
     size = tensor.shape[place]
@@ -135,7 +142,7 @@ def _flip_samples(rng: np.random.Generator) -> Any:
     ulp=0,
     onnx=lambda o, x, *, axis: backwards(o, x, axis),
 )
-def flip(x: TensorLike, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
+def flip(x: TensorLike, /, axis: int | tuple[int, ...] | None = None, **other: Unpack[Other]) -> Tensor:
     """Reverse the order of the elements along axes.
 
     Args:
@@ -153,6 +160,8 @@ def flip(x: TensorLike, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
         >>> hf.flip([1, 2, 3])
         Tensor([3, 2, 1], dtype=int32)
     """
+    if other:
+        return respelled(flip, locals())
     tensor = as_tensor(x)
     return bind(flip.op, (tensor,), {"axis": normalize_axes("flip", axis, tensor.ndim)})
 

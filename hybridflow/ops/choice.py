@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jax import lax
@@ -10,6 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import bool_
 from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Each, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     REAL,
@@ -294,7 +295,7 @@ def _clip_onnx(o: Any, x: Any, *bounds: Any, low: bool, high: bool) -> Any:
     ulp=0,
     onnx=_clip_onnx,
 )
-def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None) -> Tensor:
+def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None, **other: Unpack[Other]) -> Tensor:
     """Limit every element to a range; NaN stays NaN.
 
     The gradient passes inside the range and on its ends, and to a bound where it was taken.
@@ -315,6 +316,8 @@ def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None) -> Te
         >>> hf.clip([1, 5, 9], 2, 6)
         Tensor([2, 5, 6], dtype=int32)
     """
+    if other:
+        return respelled(clip, locals())
     bounds = [bound for bound in (min, max) if bound is not None]
     if not bounds:
         return as_tensor(x)

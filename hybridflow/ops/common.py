@@ -25,11 +25,11 @@ from hybridflow.core.dtypes import (
     promote_types,
     weak_dtype,
 )
-from hybridflow.core.errors import AxisError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Each, Op, Sample
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.staged_number import StagedNumber, weak_dtype_of
-from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array, make_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, host_array, make_tensor
 from hybridflow.core.variable import Variable
 
 TensorLike = Any
@@ -182,6 +182,37 @@ def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
     if len(set(found)) != len(found):
         raise ShapeError(message(f"{op}: axis {axis} names an axis twice", hint="Name each axis once."))
     return tuple(sorted(found))
+
+
+# -- options ------------------------------------------------------------------------------------------------------
+
+
+def truth(op: str, option: str, value: Any) -> bool:
+    """Return an option that is True or False; 0 and 1 are those too.
+
+    Raises:
+        ArgumentTypeError: anything else, such as ``"no"``, which Python holds for true.
+    """
+    if type(value) is bool:
+        return value
+    if isinstance(value, int | np.integer | np.bool_) and value in (0, 1):
+        return bool(value)
+    raise ArgumentTypeError(
+        message(f"{op}: {option}={describe(value)} is neither True nor False", hint=f"Use {option}=True or False.")
+    )
+
+
+def one_of(op: str, option: str, value: Any, choices: Sequence[str]) -> Any:
+    """Return an option that is one of some words.
+
+    Raises:
+        ArgumentError: anything else.
+    """
+    if value in choices:
+        return value
+    raise ArgumentError(
+        message(f"{op}: {option}={value!r} is none of {', '.join(map(repr, choices))}", hint="Use one of them.")
+    )
 
 
 # -- shapes -------------------------------------------------------------------------------------------------------
@@ -435,12 +466,14 @@ __all__ = [
     "normalize_axis",
     "normals",
     "of_operands",
+    "one_of",
     "pointwise",
     "positives",
     "promote",
     "promote_float",
     "promote_full",
     "require_kind",
+    "truth",
     "unary_samples",
     "unbroadcast",
     "widened",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import jax
 import numpy as np
@@ -25,6 +25,7 @@ from hybridflow.core.dtypes import (
     kind_of,
 )
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Op, Sample, Stops, op, public_names
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.traced_float import TracedFloat
@@ -41,6 +42,7 @@ from hybridflow.ops.common import (
     make_spec,
     no_flops,
     normals,
+    truth,
 )
 from hybridflow.ops.onnx import in_range
 from hybridflow.ops.shape import broadcast_to
@@ -132,11 +134,27 @@ _EXACT: dict[str, Any] = {"bool": bool, "int": int, "uint": int, "float": float,
 """What a number is as an attribute, by the kind of the dtype."""
 
 
-def zeros(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
+def _one_shape(name: str, shape: Any, sizes: tuple[Any, ...]) -> Any:
+    """Return a shape that may be given as one tuple or as several sizes.
+
+    Raises:
+        ArgumentTypeError: more than sizes: NumPy takes the dtype there.
+    """
+    for size in sizes:
+        if not isinstance(size, int | np.integer | Dim):
+            raise ArgumentTypeError(
+                message(f"{name}: {size!r} is not a size", got=f"{name}({shape!r}, {size!r})",
+                        hint=f"A dtype is given by keyword: hf.{name}(shape, dtype=dtype).")
+            )  # fmt: skip
+    return (shape, *sizes) if sizes else shape
+
+
+def zeros(shape: Any, *sizes: int, dtype: Any = None, device: str | None = None) -> Tensor:
     """Make a tensor of zeros.
 
     Args:
         shape: its shape.
+        *sizes: the other sizes, if `shape` is the first one.
         dtype: its dtype; float32 if not given.
         device: where to put it.
 
@@ -148,14 +166,15 @@ def zeros(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor
         >>> hf.zeros((2,))
         Tensor([0., 0.], dtype=float32)
     """
-    return full(shape, 0, dtype=float32 if dtype is None else dtype, device=device)
+    return full(_one_shape("zeros", shape, sizes), 0, dtype=float32 if dtype is None else dtype, device=device)
 
 
-def ones(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
+def ones(shape: Any, *sizes: int, dtype: Any = None, device: str | None = None) -> Tensor:
     """Make a tensor of ones.
 
     Args:
         shape: its shape.
+        *sizes: the other sizes, if `shape` is the first one.
         dtype: its dtype; float32 if not given.
         device: where to put it.
 
@@ -167,7 +186,7 @@ def ones(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
         >>> hf.ones((2,), dtype=hf.int32)
         Tensor([1, 1], dtype=int32)
     """
-    return full(shape, 1, dtype=float32 if dtype is None else dtype, device=device)
+    return full(_one_shape("ones", shape, sizes), 1, dtype=float32 if dtype is None else dtype, device=device)
 
 
 def full_like(x: TensorLike, /, fill_value: TensorLike, *, dtype: Any = None, device: str | None = None) -> Tensor:
@@ -229,11 +248,12 @@ def ones_like(x: TensorLike, /, *, dtype: Any = None, device: str | None = None)
     return full_like(x, 1, dtype=dtype, device=device)
 
 
-def empty(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
+def empty(shape: Any, *sizes: int, dtype: Any = None, device: str | None = None) -> Tensor:
     """Make a tensor whose values do not matter; they are zeros, so that eager and compiled results agree.
 
     Args:
         shape: its shape.
+        *sizes: the other sizes, if `shape` is the first one.
         dtype: its dtype; float32 if not given.
         device: where to put it.
 
@@ -245,7 +265,7 @@ def empty(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor
         >>> hf.empty((2,)).shape
         (2,)
     """
-    return zeros(shape, dtype=dtype, device=device)
+    return zeros(shape, *sizes, dtype=dtype, device=device)
 
 
 def empty_like(x: TensorLike, /, *, dtype: Any = None, device: str | None = None) -> Tensor:
@@ -481,6 +501,7 @@ def linspace(
         >>> hf.linspace(0, 1, 5)
         Tensor([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
+    endpoint = truth("linspace", "endpoint", endpoint)
     whole = isinstance(start, complex) or isinstance(stop, complex)
     found = as_dtype(dtype) if dtype is not None else complex64 if whole else float32
     if kind_of(found) == "complex":
@@ -497,7 +518,7 @@ def linspace(
     if count < 0:
         raise ShapeError(message(f"linspace: {count} is not a number of points", hint="Ask for 0 or more."))
     first, last = float(cast(float, start)) + 0.0, float(cast(float, stop)) + 0.0
-    attrs = {"start": first, "stop": last, "num": count, "endpoint": bool(endpoint)}
+    attrs = {"start": first, "stop": last, "num": count, "endpoint": endpoint}
     return _bind_on(device, linspace.op, {**attrs, "dtype": found})
 
 
@@ -637,7 +658,7 @@ def _triangle_onnx(upper: int) -> Any:
     ulp=0,
     onnx=_triangle_onnx(0),
 )
-def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
+def tril(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
     """Keep the lower triangle of matrices and set the rest to zero.
 
     Args:
@@ -656,6 +677,8 @@ def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
         Tensor([[1, 0],
                 [3, 4]], dtype=int32)
     """
+    if other:
+        return respelled(tril, locals())
     return bind(tril.op, (as_tensor(x),), {"k": int(k)})
 
 
@@ -671,7 +694,7 @@ def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
     ulp=0,
     onnx=_triangle_onnx(1),
 )
-def triu(x: TensorLike, /, *, k: int = 0) -> Tensor:
+def triu(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
     """Keep the upper triangle of matrices and set the rest to zero.
 
     Args:
@@ -690,6 +713,8 @@ def triu(x: TensorLike, /, *, k: int = 0) -> Tensor:
         Tensor([[1, 2],
                 [0, 4]], dtype=int32)
     """
+    if other:
+        return respelled(triu, locals())
     return bind(triu.op, (as_tensor(x),), {"k": int(k)})
 
 

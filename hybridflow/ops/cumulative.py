@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jax import lax
@@ -10,6 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32, float64, kind_of
 from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
 from hybridflow.ops.arrange import pad
 from hybridflow.ops.common import (
@@ -25,6 +26,7 @@ from hybridflow.ops.common import (
     normals,
     promote,
     require_kind,
+    truth,
 )
 from hybridflow.ops.elementwise import subtract
 from hybridflow.ops.indexing import getitem
@@ -76,7 +78,13 @@ def _product_samples(rng: np.random.Generator) -> Any:
     onnx=No("CumProd is newer than the operators that the runtimes have"),
 )
 def cumulative_prod(
-    x: TensorLike, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
+    x: TensorLike,
+    /,
+    axis: int | None = None,
+    *,
+    dtype: Any = None,
+    include_initial: bool = False,
+    **other: Unpack[Other],
 ) -> Tensor:
     """Multiply up to every position along an axis.
 
@@ -99,6 +107,9 @@ def cumulative_prod(
         >>> hf.cumulative_prod([1, 2, 3, 4])
         Tensor([ 1,  2,  6, 24], dtype=int32)
     """
+    if other:
+        return respelled(cumulative_prod, locals())
+    include_initial = truth("cumulative_prod", "include_initial", include_initial)
     tensor = accumulator(as_tensor(x), dtype)
     if axis is None and tensor.ndim != 1:
         raise ShapeError(
@@ -125,6 +136,7 @@ def diff(
     n: int = 1,
     prepend: TensorLike | None = None,
     append: TensorLike | None = None,
+    **other: Unpack[Other],
 ) -> Tensor:
     """Subtract from every element its neighbour before it along an axis.
 
@@ -146,6 +158,8 @@ def diff(
         >>> hf.diff([1, 4, 9, 16]), hf.diff([1, 4, 9, 16], n=2)
         (Tensor([3, 5, 7], dtype=int32), Tensor([2, 2], dtype=int32))
     """
+    if other:
+        return respelled(diff, locals())
     tensor = as_tensor(x)
     place = normalize_axis("diff", axis, tensor.ndim)
     if n < 0:

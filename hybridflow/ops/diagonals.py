@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jax import lax
@@ -10,6 +10,7 @@ from jax import lax
 from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, op, public_names
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, as_tensor, call_text, make_spec, no_flops, normals
 from hybridflow.ops.onnx import positions, scattered, sliced, zeros
@@ -85,7 +86,7 @@ def _diagonal_onnx(o: Any, x: Any, *, offset: int) -> Any:
     ulp=0,
     onnx=_diagonal_onnx,
 )
-def diagonal(x: TensorLike, /, *, offset: int = 0) -> Tensor:
+def diagonal(x: TensorLike, /, *, offset: int = 0, **other: Unpack[Other]) -> Tensor:
     """Take a diagonal of matrices.
 
     Args:
@@ -103,6 +104,8 @@ def diagonal(x: TensorLike, /, *, offset: int = 0) -> Tensor:
         >>> hf.diagonal([[1, 2], [3, 4]])
         Tensor([1, 4], dtype=int32)
     """
+    if other:
+        return respelled(diagonal, locals())
     return bind(diagonal.op, (as_tensor(x),), {"offset": int(offset)})
 
 
@@ -168,7 +171,7 @@ def _embed_onnx(o: Any, x: Any, *, rows: Any, columns: Any, offset: int) -> Any:
     onnx=_embed_onnx,
 )
 def embed_diagonal(
-    x: TensorLike, /, *, rows: int | None = None, columns: int | None = None, offset: int = 0
+    x: TensorLike, /, *, rows: int | None = None, columns: int | None = None, offset: int = 0, **other: Unpack[Other]
 ) -> Tensor:
     """Make matrices with a given diagonal and zeros elsewhere: the adjoint of `diagonal`.
 
@@ -190,6 +193,8 @@ def embed_diagonal(
         Tensor([[1, 0],
                 [0, 2]], dtype=int32)
     """
+    if other:
+        return respelled(embed_diagonal, locals())
     tensor = as_tensor(x)
     size: Any = tensor.shape[-1] + abs(offset) if tensor.shape else 1
     attrs = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 from string import ascii_letters
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 from jax import lax
@@ -14,6 +14,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     NUMERIC,
@@ -357,7 +358,7 @@ def _letters(terms: Sequence[Labels]) -> dict[Any, str]:
 # -- special cases ------------------------------------------------------------------------------------------------
 
 
-def tensordot(x1: TensorLike, x2: TensorLike, /, *, axes: Any = 2) -> Tensor:
+def tensordot(x1: TensorLike, x2: TensorLike, /, *, axes: Any = 2, **other: Unpack[Other]) -> Tensor:
     """Multiply tensors and sum over pairs of axes.
 
     Args:
@@ -378,13 +379,15 @@ def tensordot(x1: TensorLike, x2: TensorLike, /, *, axes: Any = 2) -> Tensor:
         >>> hf.tensordot([[1, 2], [3, 4]], [1, 10], axes=1)
         Tensor([21, 43], dtype=int32)
     """
+    if other:
+        return respelled(tensordot, locals())
     a, b = promote(x1, x2)
     left, right = _paired_axes(axes, a, b)
     labels = count(a.ndim)
-    other: list[Any] = [left[right.index(axis)] if axis in right else next(labels) for axis in range(b.ndim)]
+    right_labels: list[Any] = [left[right.index(axis)] if axis in right else next(labels) for axis in range(b.ndim)]
     term = tuple(range(a.ndim))
-    kept = [axis for axis in term if axis not in left] + [label for label in other if label >= a.ndim]
-    return _contract([term, tuple(other)], tuple(kept), (a, b))
+    kept = [axis for axis in term if axis not in left] + [label for label in right_labels if label >= a.ndim]
+    return _contract([term, tuple(right_labels)], tuple(kept), (a, b))
 
 
 def _paired_axes(axes: Any, a: Tensor, b: Tensor) -> tuple[list[int], list[int]]:
@@ -406,7 +409,7 @@ def _paired_axes(axes: Any, a: Tensor, b: Tensor) -> tuple[list[int], list[int]]
     return left, right
 
 
-def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
+def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1, **other: Unpack[Other]) -> Tensor:
     """Multiply vectors, the first one conjugated, and sum.
 
     Args:
@@ -426,6 +429,8 @@ def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
         >>> hf.vecdot([[1, 2], [3, 4]], [1, 10])
         Tensor([21, 43], dtype=int32)
     """
+    if other:
+        return respelled(vecdot, locals())
     tensors = promote(x1, x2)
     moved: list[Tensor] = []
     for tensor in tensors:

@@ -39,6 +39,7 @@ from hybridflow.ops.common import (
     pointwise,
     promote,
     require_kind,
+    truth,
     unary_samples,
 )
 from hybridflow.ops.jax_rule import rule_from_lowering
@@ -143,6 +144,7 @@ def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | Non
         >>> hf.astype([1.5, 2.5], hf.int32)
         Tensor([1, 2], dtype=int32)
     """
+    copy = truth("astype", "copy", copy)
     del copy
     target = as_dtype(dtype)
     tensor = as_tensor(x)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +25,7 @@ from hybridflow.core.dims import Dim, Size, evaluate
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, as_dtype, complex64, complex128, float32, float64, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import REGISTRY, Bad, Sample, op, public_names
 from hybridflow.core.tensor import asarray
 from hybridflow.ops.arrange import pad
@@ -117,7 +118,13 @@ def _bad_samples(rng: np.random.Generator) -> Any:
     onnx=COMPLEX,
 )
 def fftn(
-    x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+    x: TensorLike,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str = "backward",
+    **other: Unpack[Other],
 ) -> Tensor:
     """Transform over several axes.
 
@@ -141,6 +148,8 @@ def fftn(
         Tensor([[10., -2.],
                 [-4.,  0.]], dtype=float32)
     """
+    if other:
+        return respelled(fftn, locals())
     return _transform("fftn", x, s, axes, norm)
 
 
@@ -156,7 +165,13 @@ def fftn(
     onnx=COMPLEX,
 )
 def ifftn(
-    x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+    x: TensorLike,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str = "backward",
+    **other: Unpack[Other],
 ) -> Tensor:
     """Undo `fftn`.
 
@@ -180,6 +195,8 @@ def ifftn(
         Tensor([[1., 2.],
                 [3., 4.]], dtype=float32)
     """
+    if other:
+        return respelled(ifftn, locals())
     return _transform("ifftn", x, s, axes, norm)
 
 
@@ -226,7 +243,13 @@ def _rfftn_samples(rng: np.random.Generator) -> Any:
     onnx=COMPLEX,
 )
 def rfftn(
-    x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+    x: TensorLike,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str = "backward",
+    **other: Unpack[Other],
 ) -> Tensor:
     """Transform real numbers over several axes; of the last one, only the half that determines the rest is returned.
 
@@ -249,6 +272,8 @@ def rfftn(
         >>> hf.fft.rfftn([[1.0, 2.0, 3.0], [3.0, 4.0, 5.0]]).shape
         (2, 2)
     """
+    if other:
+        return respelled(rfftn, locals())
     return _transform("rfftn", x, s, axes, norm)
 
 
@@ -303,7 +328,13 @@ def _irfftn_samples(rng: np.random.Generator) -> Any:
     onnx=COMPLEX,
 )
 def irfftn(
-    x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+    x: TensorLike,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str = "backward",
+    **other: Unpack[Other],
 ) -> Tensor:
     """Undo `rfftn`.
 
@@ -330,6 +361,8 @@ def irfftn(
         Tensor([[1., 2.],
                 [3., 4.]], dtype=float32)
     """
+    if other:
+        return respelled(irfftn, locals())
     return _transform("irfftn", x, s, axes, norm)
 
 
@@ -423,7 +456,9 @@ def _one(name: str, x: TensorLike, n: int | None, axis: int, norm: str, told: st
 # -- over one axis ------------------------------------------------------------------------------------------------
 
 
-def fft(x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+def fft(
+    x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
+) -> Tensor:
     """Transform over one axis.
 
     Args:
@@ -445,10 +480,14 @@ def fft(x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "
         >>> hf.fft.fft([1.0, 0.0, 0.0])
         Tensor([1.+0.j, 1.+0.j, 1.+0.j], dtype=complex64)
     """
+    if other:
+        return respelled(fft, locals())
     return _one("fftn", x, n, axis, norm, "fft")
 
 
-def ifft(x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+def ifft(
+    x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
+) -> Tensor:
     """Undo `fft`.
 
     Args:
@@ -470,10 +509,14 @@ def ifft(x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = 
         >>> hf.fft.ifft([4.0, 0.0])
         Tensor([2.+0.j, 2.+0.j], dtype=complex64)
     """
+    if other:
+        return respelled(ifft, locals())
     return _one("ifftn", x, n, axis, norm, "ifft")
 
 
-def rfft(x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+def rfft(
+    x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
+) -> Tensor:
     """Transform real numbers over one axis, and return the half that determines the rest.
 
     Args:
@@ -495,10 +538,14 @@ def rfft(x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = 
         >>> hf.fft.rfft([1.0, 0.0, 0.0])
         Tensor([1.+0.j, 1.+0.j], dtype=complex64)
     """
+    if other:
+        return respelled(rfft, locals())
     return _one("rfftn", x, n, axis, norm, "rfft")
 
 
-def irfft(x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+def irfft(
+    x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
+) -> Tensor:
     """Undo `rfft`.
 
     Args:
@@ -520,10 +567,14 @@ def irfft(x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str =
         >>> hf.fft.irfft(hf.fft.rfft([1.0, 2.0, 3.0]), n=3)
         Tensor([1., 2., 3.], dtype=float32)
     """
+    if other:
+        return respelled(irfft, locals())
     return _one("irfftn", x, n, axis, norm, "irfft")
 
 
-def hfft(x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+def hfft(
+    x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
+) -> Tensor:
     """Transform numbers of which half is given and the other half mirrored and conjugated, so the result is real.
 
     Args:
@@ -545,10 +596,14 @@ def hfft(x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = 
         >>> hf.fft.hfft([1.0, 2.0, 3.0])
         Tensor([ 8., -2.,  0., -2.], dtype=float32)
     """
+    if other:
+        return respelled(hfft, locals())
     return _one("irfftn", conj(_operand("hfft", x, real=False)), n, axis, _OTHER_WAY.get(norm, norm), "hfft")
 
 
-def ihfft(x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+def ihfft(
+    x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
+) -> Tensor:
     """Undo `hfft`.
 
     Args:
@@ -570,6 +625,8 @@ def ihfft(x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str =
         >>> hf.real(hf.fft.ihfft([8.0, -2.0, 0.0, -2.0]))
         Tensor([1., 2., 3.], dtype=float32)
     """
+    if other:
+        return respelled(ihfft, locals())
     return conj(_one("rfftn", x, n, axis, _OTHER_WAY.get(norm, norm), "ihfft"))
 
 
@@ -649,7 +706,7 @@ def _rolled(name: str, x: TensorLike, axes: int | Sequence[int] | None, towards_
     return tensor
 
 
-def fftshift(x: TensorLike, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+def fftshift(x: TensorLike, /, *, axes: int | Sequence[int] | None = None, **other: Unpack[Other]) -> Tensor:
     """Move frequency 0 from the front to the middle.
 
     Args:
@@ -667,10 +724,12 @@ def fftshift(x: TensorLike, /, *, axes: int | Sequence[int] | None = None) -> Te
         >>> hf.fft.fftshift([0, 1, 2, -2, -1])
         Tensor([-2, -1,  0,  1,  2], dtype=int32)
     """
+    if other:
+        return respelled(fftshift, locals())
     return _rolled("fftshift", x, axes, True)
 
 
-def ifftshift(x: TensorLike, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+def ifftshift(x: TensorLike, /, *, axes: int | Sequence[int] | None = None, **other: Unpack[Other]) -> Tensor:
     """Undo `fftshift`.
 
     Args:
@@ -688,6 +747,8 @@ def ifftshift(x: TensorLike, /, *, axes: int | Sequence[int] | None = None) -> T
         >>> hf.fft.ifftshift([-2, -1, 0, 1, 2])
         Tensor([ 0,  1,  2, -2, -1], dtype=int32)
     """
+    if other:
+        return respelled(ifftshift, locals())
     return _rolled("ifftshift", x, axes, False)
 
 

@@ -14,7 +14,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ops import draws
 from hybridflow.ops.common import TensorLike, as_tensor, broadcast_shapes, is_number, normalize_axis
-from hybridflow.ops.generator_distributions import Distributions, parameter
+from hybridflow.ops.generator_distributions import Distributions, parameter, shape_first
 from hybridflow.ops.indexing import take
 from hybridflow.ops.sizes import normalize_shape
 
@@ -58,9 +58,13 @@ class Generator(Distributions):
         self._lock = threading.Lock()
 
     @property
-    def state(self) -> Variable:
-        """The key and counter, u32[4]: read it to save the stream's position, assign it to return there."""
-        return self._state
+    def state(self) -> Tensor:
+        """The key and counter as they are now, u32[4]: keep it, and set it later to return to this position."""
+        return self._state.read()
+
+    @state.setter
+    def state(self, value: TensorLike) -> None:
+        self._state.assign(value)
 
     def seed(self, seed: int | None = None) -> None:
         """Start the stream of a seed from its beginning.
@@ -116,14 +120,15 @@ class Generator(Distributions):
             DTypeError: a dtype that is no float.
             ArgumentError: numbers with ``low > high``.
         """
+        shape = shape_first("uniform", shape, low, high)
         found = draws.float_dtype("uniform", dtype)
         if is_number(low) and is_number(high):
             if low > high:
                 raise ArgumentError(message(f"uniform: low {low} is greater than high {high}", hint="Exchange them."))
             if low == 0 and high == 1:
-                return self._draw(draws.random_uniform, normalize_shape("uniform", shape), found)
+                return self._draw(draws.random_uniform, shape, found)
         first, last = parameter(low, found), parameter(high, found)
-        full = broadcast_shapes("uniform", normalize_shape("uniform", shape), first.shape, last.shape)
+        full = broadcast_shapes("uniform", shape, first.shape, last.shape)
         return draws.random_between(self._draw(draws.random_uniform, full, found), first, last)
 
     def normal(
@@ -143,6 +148,7 @@ class Generator(Distributions):
         Raises:
             DTypeError: a dtype that is no float.
         """
+        shape = shape_first("normal", shape, dtype, mean, std)
         found = draws.float_dtype("normal", dtype)
         return self._scaled(draws.random_normal, (), "normal", shape, found, mean, std)
 
@@ -172,6 +178,7 @@ class Generator(Distributions):
             DTypeError: a dtype that is no float.
             ArgumentError: ``low >= high``.
         """
+        shape = shape_first("truncated_normal", shape, low, high, dtype)
         found = draws.float_dtype("truncated_normal", dtype)
         return self._scaled(draws.random_truncated, (low, high), "truncated_normal", shape, found, mean, std)
 
@@ -180,12 +187,11 @@ class Generator(Distributions):
         draw: Callable[..., Tensor],
         bounds: tuple[float, ...],
         name: str,
-        shape: Any,
+        full: Any,
         dtype: Any,
         mean: TensorLike,
         std: TensorLike,
     ) -> Tensor:
-        full = normalize_shape(name, shape)
         if is_number(mean) and is_number(std) and mean == 0 and std == 1:
             return self._draw(draw, *bounds, full, dtype)
         if is_number(std) and std < 0:
@@ -275,5 +281,5 @@ class Generator(Distributions):
 
 def _with_state(state: np.ndarray[Any, Any]) -> Generator:
     generator = Generator(0)
-    generator.state.assign(state)
+    generator.state = state
     return generator

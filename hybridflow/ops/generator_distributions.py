@@ -8,10 +8,19 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.dtypes import as_differentiable, float32, int32
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.tensor import Tensor
 from hybridflow.ops import distributions, draws
-from hybridflow.ops.common import TensorLike, as_tensor, asarray, broadcast_shapes, cast_to, is_number, normalize_axis
+from hybridflow.ops.common import (
+    TensorLike,
+    as_tensor,
+    asarray,
+    broadcast_shapes,
+    cast_to,
+    is_number,
+    normalize_axis,
+    truth,
+)
 from hybridflow.ops.creation import ones
 from hybridflow.ops.indexing import take
 from hybridflow.ops.sizes import count_elements, normalize_shape
@@ -23,6 +32,29 @@ def parameter(value: TensorLike, dtype: Any) -> Tensor:
         return asarray(value, dtype=dtype)
     tensor = as_tensor(value)
     return tensor if tensor.dtype == dtype else cast_to(tensor, dtype)
+
+
+def shape_first(name: str, shape: Any, *others: Any) -> Any:
+    """Return the shape of a draw that is given before the distribution's parameters.
+
+    Raises:
+        ArgumentTypeError: a number there that looks like a parameter, as other packages take them.
+    """
+    if isinstance(shape, float) or (is_number(shape) and any(isinstance(other, tuple) for other in others)):
+        raise ArgumentTypeError(
+            message(f"{name}: the shape comes first, and {shape!r} is given there",
+                    got=f"shape={shape!r}",
+                    hint=f"Give what is no shape by keyword: hf.random.{name}(shape, {_PARAMETERS.get(name, _USUAL)}).")
+        )  # fmt: skip
+    return normalize_shape(name, shape)
+
+
+_USUAL = "location=..., scale=..."
+_PARAMETERS = {
+    "normal": "mean=..., std=...", "truncated_normal": "mean=..., std=...", "lognormal": "mean=..., std=...",
+    "uniform": "low=..., high=...",
+    "exponential": "scale=...",
+}  # fmt: skip
 
 
 def _positive(name: str, what: str, value: Any, least: float = 0.0, *, open_end: bool = True) -> None:
@@ -55,10 +87,10 @@ class Distributions:
     def _standard(
         self, kind: str, shape: Any, location: TensorLike, scale: TensorLike, dtype: Any
     ) -> Tensor:
+        full = shape_first(kind, shape, location, scale, dtype)
         found = draws.float_dtype(kind, dtype)
         _positive(kind, "scale", scale, open_end=False)
         plain = is_number(location) and is_number(scale) and location == 0 and scale == 1
-        full = normalize_shape(kind, shape)
         if plain:
             return self._draw(distributions.random_standard, kind, full, found)
         center, spread = parameter(location, found), parameter(scale, found)
@@ -99,6 +131,7 @@ class Distributions:
         self, shape: Any = None, mean: TensorLike = 0.0, std: TensorLike = 1.0, dtype: Any = float32
     ) -> Tensor:
         """Draw numbers whose logarithm is normal; see `hf.random.lognormal`."""
+        shape = None if shape is None else shape_first("lognormal", shape, mean, std, dtype)
         found = draws.float_dtype("lognormal", dtype)
         _positive("lognormal", "std", std, open_end=False)
         center, spread = parameter(mean, found), parameter(std, found)
@@ -174,6 +207,7 @@ class Distributions:
         self, x: Any, shape: Any = (), replace: bool = True, p: TensorLike | None = None, axis: int = 0
     ) -> Tensor:
         """Draw elements of a tensor; see `hf.random.choice`."""
+        replace = truth("choice", "replace", replace)
         tensor = None if isinstance(x, int | np.integer) and not isinstance(x, bool) else as_tensor(x)
         axis = 0 if tensor is None else normalize_axis("choice", axis, tensor.ndim)
         size = int(x) if tensor is None else tensor.shape[axis]
@@ -192,7 +226,7 @@ class Distributions:
                     message(f"choice: there are {size} elements and weights of shape {weights.shape}",
                             hint="Give one weight per element of the axis.")
                 )  # fmt: skip
-            return self._draw(distributions.random_choice, weights, shape, bool(replace))
+            return self._draw(distributions.random_choice, weights, shape, replace)
         if replace:
             return self._draw(draws.random_integers, 0, int(size), shape, int32)
         return self._draw(distributions.random_choice, ones((size,)), shape, False)

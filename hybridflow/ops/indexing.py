@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +13,7 @@ from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import as_arrays, bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.core.errors import IndexRangeError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.core.operators import add_method
 from hybridflow.core.tensor import make_tensor
@@ -406,7 +407,7 @@ def index_add(x: TensorLike, /, *indices: TensorLike, axes: Axes, shape: Shape) 
     return bind(index_add.op, (tensor, *places), attrs)
 
 
-def take(x: TensorLike, indices: TensorLike, /, axis: int | None = None) -> Tensor:
+def take(x: TensorLike, indices: TensorLike, /, axis: int | None = None, **other: Unpack[Other]) -> Tensor:
     """Take elements along one axis.
 
     Args:
@@ -427,6 +428,8 @@ def take(x: TensorLike, indices: TensorLike, /, axis: int | None = None) -> Tens
         Tensor([[3, 1],
                 [6, 4]], dtype=int32)
     """
+    if other:
+        return respelled(take, locals())
     tensor = as_tensor(x)
     if axis is None:
         tensor, axis = (tensor if tensor.ndim == 1 else reshape(tensor, -1)), 0

@@ -75,7 +75,11 @@ def public_paths() -> dict[str, tuple[str, Callable[..., Any]]]:
 def signature(path: str, function: Callable[..., Any]) -> str:
     """Return a function's call without annotations."""
     found = inspect.signature(function)
-    plain = [one.replace(annotation=inspect.Parameter.empty) for one in found.parameters.values()]
+    plain = [
+        one.replace(annotation=inspect.Parameter.empty)
+        for one in found.parameters.values()
+        if one.kind is not inspect.Parameter.VAR_KEYWORD  # keywords of other packages
+    ]
     text = str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty))
     return path + re.sub(r"dtype\('(\w+)'\)", r"hf.\1", text)
 

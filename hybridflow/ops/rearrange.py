@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 from jax import lax
@@ -11,6 +11,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int32
 from hybridflow.core.errors import ArgumentError, ShapeError, TraceError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, op, public_names
 from hybridflow.ops import common
 from hybridflow.ops.common import (
@@ -197,7 +198,7 @@ def _roll_onnx(o: Any, x: Any, *, shift: tuple[Any, ...], axis: tuple[int, ...])
     ulp=0,
     onnx=_roll_onnx,
 )
-def roll(x: TensorLike, /, shift: int | tuple[int, ...], *, axis: Axis = None) -> Tensor:
+def roll(x: TensorLike, /, shift: int | tuple[int, ...], axis: Axis = None, **other: Unpack[Other]) -> Tensor:
     """Move elements along axes; those that leave at one end come in at the other.
 
     Args:
@@ -216,6 +217,8 @@ def roll(x: TensorLike, /, shift: int | tuple[int, ...], *, axis: Axis = None) -
         >>> hf.roll([1, 2, 3, 4], 1)
         Tensor([4, 1, 2, 3], dtype=int32)
     """
+    if other:
+        return respelled(roll, locals())
     tensor = as_tensor(x)
     if axis is None:
         flat = tensor if tensor.ndim == 1 else reshape(tensor, -1)
@@ -236,7 +239,7 @@ def _total(shift: int | tuple[int, ...]) -> int:
 # -- repeating ----------------------------------------------------------------------------------------------------
 
 
-def repeat(x: TensorLike, repeats: TensorLike, /, *, axis: int | None = None) -> Tensor:
+def repeat(x: TensorLike, repeats: TensorLike, /, axis: int | None = None, **other: Unpack[Other]) -> Tensor:
     """Repeat every element, one after another.
 
     Args:
@@ -257,6 +260,8 @@ def repeat(x: TensorLike, repeats: TensorLike, /, *, axis: int | None = None) ->
         >>> hf.repeat([1, 2], 2), hf.repeat([1, 2], [1, 3])
         (Tensor([1, 1, 2, 2], dtype=int32), Tensor([1, 2, 2, 2], dtype=int32))
     """
+    if other:
+        return respelled(repeat, locals())
     tensor = as_tensor(x)
     if axis is None:
         tensor, axis = (tensor if tensor.ndim == 1 else reshape(tensor, -1)), 0

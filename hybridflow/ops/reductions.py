@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jax import lax
@@ -10,6 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32
 from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, Stops, on_host, op, public_names
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ops.common import (
@@ -29,6 +30,7 @@ from hybridflow.ops.common import (
     normals,
     promote_float,
     require_kind,
+    truth,
 )
 from hybridflow.ops.host_rows import extremum, spread
 from hybridflow.ops.jax_rule import rule_from_lowering
@@ -72,7 +74,7 @@ def _keep(y: Any, axis: Axes, keepdims: bool) -> Any:
 
 def _prepare(x: TensorLike, axis: Axis, keepdims: bool, name: str) -> tuple[Tensor, dict[str, Any]]:
     tensor = as_tensor(x)
-    return tensor, {"axis": normalize_axes(name, axis, tensor.ndim), "keepdims": bool(keepdims)}
+    return tensor, {"axis": normalize_axes(name, axis, tensor.ndim), "keepdims": truth(name, "keepdims", keepdims)}
 
 
 def _axis_samples(rng: np.random.Generator, **more: Any) -> Any:
@@ -137,7 +139,9 @@ def _sum_samples(rng: np.random.Generator) -> Any:
     method="sum",
     onnx=reduction("ReduceSum"),
 )
-def sum(x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+def sum(
+    x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False, **other: Unpack[Other]
+) -> Tensor:
     """Add up the elements along axes, as precisely as pairwise summation does.
 
     float16 and bfloat16 accumulate in float32. Integers below 32 bits and bools are summed as int32 or uint32.
@@ -159,6 +163,8 @@ def sum(x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: boo
         >>> hf.sum([[1, 2], [3, 4]], axis=0)
         Tensor([4, 6], dtype=int32)
     """
+    if other:
+        return respelled(sum, locals())
     tensor, attrs = _prepare(x, axis, keepdims, "sum")
     return as_asked(bind(sum.op, (accumulator(tensor, dtype),), attrs), dtype)
 
@@ -209,7 +215,7 @@ def _mean_samples(rng: np.random.Generator) -> Any:
     method="mean",
     onnx=reduction("ReduceMean"),
 )
-def mean(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def mean(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Average the elements along axes.
 
     float16 and bfloat16 accumulate in float32.
@@ -230,6 +236,8 @@ def mean(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tens
         >>> hf.mean([[1.0, 2.0], [3.0, 4.0]], axis=1)
         Tensor([1.5, 3.5], dtype=float32)
     """
+    if other:
+        return respelled(mean, locals())
     tensor, attrs = _prepare(x, axis, keepdims, "mean")
     return bind(mean.op, promote_float(tensor), attrs)
 
@@ -283,7 +291,7 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
     ulp=0,
     onnx=kept_nan("ReduceMax"),
 )
-def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the largest element along axes.
 
     NaN wins over every number, 0.0 is larger than -0.0. Elements that tie share the gradient evenly.
@@ -305,6 +313,8 @@ def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tenso
         >>> hf.max([[1, 4], [3, 2]], axis=1)
         Tensor([4, 3], dtype=int32)
     """
+    if other:
+        return respelled(max, locals())
     tensor, attrs = _prepare(x, axis, keepdims, "max")
     return bind(max.op, (tensor,), attrs)
 
@@ -321,7 +331,7 @@ def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tenso
     ulp=0,
     onnx=kept_nan("ReduceMin"),
 )
-def min(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def min(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the smallest element along axes.
 
     NaN wins over every number, 0.0 is larger than -0.0. Elements that tie share the gradient evenly.
@@ -343,6 +353,8 @@ def min(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tenso
         >>> hf.min([[1, 4], [3, 2]], axis=1)
         Tensor([1, 2], dtype=int32)
     """
+    if other:
+        return respelled(min, locals())
     tensor, attrs = _prepare(x, axis, keepdims, "min")
     return bind(min.op, (tensor,), attrs)
 
@@ -383,7 +395,9 @@ def _prod_samples(rng: np.random.Generator) -> Any:
     ulp=16,
     onnx=reduction("ReduceProd"),
 )
-def prod(x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+def prod(
+    x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False, **other: Unpack[Other]
+) -> Tensor:
     """Multiply the elements along axes.
 
     float16 and bfloat16 accumulate in float32. Integers below 32 bits and bools give int32 or uint32. The gradient
@@ -406,6 +420,8 @@ def prod(x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bo
         >>> hf.prod([[1, 2], [3, 4]], axis=0)
         Tensor([3, 8], dtype=int32)
     """
+    if other:
+        return respelled(prod, locals())
     tensor, attrs = _prepare(x, axis, keepdims, "prod")
     return as_asked(bind(prod.op, (accumulator(tensor, dtype),), attrs), dtype)
 
@@ -436,7 +452,7 @@ def _truth_samples(rng: np.random.Generator) -> Any:
     ulp=0,
     onnx=lambda o, x, **attrs: o.Not(any_true(o, o.Not(x), **attrs)),
 )
-def all(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def all(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Say whether all elements along axes are true.
 
     Args:
@@ -455,6 +471,8 @@ def all(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tenso
         >>> hf.all([[True, False], [True, True]], axis=1)
         Tensor([False,  True], dtype=bool)
     """
+    if other:
+        return respelled(all, locals())
     tensor, attrs = _prepare(x, axis, keepdims, "all")
     return bind(all.op, (cast_to(tensor, bool_),), attrs)
 
@@ -470,7 +488,7 @@ def all(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tenso
     ulp=0,
     onnx=any_true,
 )
-def any(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def any(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Say whether any element along axes is true.
 
     Args:
@@ -489,6 +507,8 @@ def any(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tenso
         >>> hf.any([[True, False], [False, False]], axis=1)
         Tensor([ True, False], dtype=bool)
     """
+    if other:
+        return respelled(any, locals())
     tensor, attrs = _prepare(x, axis, keepdims, "any")
     return bind(any.op, (cast_to(tensor, bool_),), attrs)
 

@@ -6,15 +6,16 @@ shape. The distinct elements are gathered by position, so gradients pass to wher
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from hybridflow.core.dtypes import int32, kind_of
 from hybridflow.core.errors import ShapeError, TraceError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import public_names
 from hybridflow.ops.choice import clip
-from hybridflow.ops.common import Tensor, TensorLike, as_tensor, asarray, cast_to, known_value, promote
+from hybridflow.ops.common import Tensor, TensorLike, as_tensor, asarray, cast_to, known_value, promote, truth
 from hybridflow.ops.comparison import equal, logical_and, logical_not, not_equal
 from hybridflow.ops.creation import full
 from hybridflow.ops.indexing import take
@@ -201,6 +202,7 @@ def isin(x1: TensorLike, x2: TensorLike, /, *, invert: bool = False) -> Tensor:
         >>> hf.isin([1, 2, 3], [3, 1])
         Tensor([ True, False,  True], dtype=bool)
     """
+    invert = truth("isin", "invert", invert)
     elements, others = promote(x1, x2)
     if kind_of(elements.dtype) == "bool":
         elements, others = cast_to(elements, int32), cast_to(others, int32)
@@ -242,7 +244,7 @@ def nonzero(x: TensorLike, /) -> tuple[Tensor, ...]:
     return tuple([asarray(places.astype(int32)) for places in np.nonzero(value)])
 
 
-def count_nonzero(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def count_nonzero(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Count the elements along axes that are not 0; NaN is not 0.
 
     Args:
@@ -261,6 +263,9 @@ def count_nonzero(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False
         >>> hf.count_nonzero([0, 7, 0, 9])
         Tensor(2, dtype=int32)
     """
+    if other:
+        return respelled(count_nonzero, locals())
+    keepdims = truth("count_nonzero", "keepdims", keepdims)
     tensor = as_tensor(x)
     hits = tensor if kind_of(tensor.dtype) == "bool" else not_equal(tensor, full((), 0, dtype=tensor.dtype))
     return add_up(hits, axis, dtype=int32, keepdims=keepdims)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 from jax import lax
@@ -11,6 +11,7 @@ from jax import lax
 from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, op, public_names
 from hybridflow.core.operators import add_method
 from hybridflow.core.tensor import describe
@@ -162,7 +163,7 @@ def _permute_samples(rng: np.random.Generator) -> Any:
     ulp=0,
     onnx=lambda o, x, *, axes: o.Transpose(x, perm=axes) if axes else x,
 )
-def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
+def permute_dims(x: TensorLike, /, axes: Sequence[int], **other: Unpack[Other]) -> Tensor:
     """Reorder the axes.
 
     Args:
@@ -180,6 +181,8 @@ def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
         >>> hf.permute_dims(hf.zeros((2, 3, 4)), (2, 0, 1)).shape
         (4, 2, 3)
     """
+    if other:
+        return respelled(permute_dims, locals())
     tensor = as_tensor(x)
     ndim = tensor.ndim
     if len(axes) != ndim:
@@ -285,7 +288,7 @@ def _expand_samples(rng: np.random.Generator) -> Any:
     ulp=0,
     onnx=lambda o, x, *, axis: o.Unsqueeze(x, o.ints(axis)) if axis else x,
 )
-def expand_dims(x: TensorLike, /, axis: int | tuple[int, ...] = 0) -> Tensor:
+def expand_dims(x: TensorLike, /, axis: int | tuple[int, ...] = 0, **other: Unpack[Other]) -> Tensor:
     """Insert axes of size 1.
 
     Args:
@@ -303,6 +306,8 @@ def expand_dims(x: TensorLike, /, axis: int | tuple[int, ...] = 0) -> Tensor:
         >>> hf.expand_dims([1.0, 2.0], axis=1).shape
         (2, 1)
     """
+    if other:
+        return respelled(expand_dims, locals())
     tensor = as_tensor(x)
     extra = len(axis) if isinstance(axis, list | tuple) else 1
     axes = normalize_axes("expand_dims", axis, tensor.ndim + extra)
@@ -343,12 +348,12 @@ def _squeeze_samples(rng: np.random.Generator) -> Any:
     ulp=0,
     onnx=lambda o, x, *, axis: o.Squeeze(x, o.ints(axis)) if axis else x,
 )
-def squeeze(x: TensorLike, /, axis: int | tuple[int, ...]) -> Tensor:
+def squeeze(x: TensorLike, /, axis: int | tuple[int, ...] | None = None, **other: Unpack[Other]) -> Tensor:
     """Remove axes of size 1.
 
     Args:
         x: any shape and dtype.
-        axis: the axes to remove.
+        axis: the axes to remove; all of size 1 if None.
 
     Returns:
         The tensor without them.
@@ -361,7 +366,11 @@ def squeeze(x: TensorLike, /, axis: int | tuple[int, ...]) -> Tensor:
         >>> hf.squeeze(hf.zeros((2, 1, 3)), axis=1).shape
         (2, 3)
     """
+    if other:
+        return respelled(squeeze, locals())
     tensor = as_tensor(x)
+    if axis is None:
+        axis = tuple([place for place, size in enumerate(tensor.shape) if size == 1])
     return bind(squeeze.op, (tensor,), {"axis": normalize_axes("squeeze", axis, tensor.ndim)})
 
 
@@ -473,7 +482,7 @@ def _concat_samples(rng: np.random.Generator) -> Any:
     ulp=0,
     onnx=lambda o, *xs, axis: o.Concat(*xs, axis=axis),
 )
-def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0) -> Tensor:
+def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0, **other: Unpack[Other]) -> Tensor:
     """Join tensors along an axis that they all have.
 
     Args:
@@ -492,6 +501,8 @@ def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0) -> Tensor:
         >>> hf.concat([[1, 2], [3]])
         Tensor([1, 2, 3], dtype=int32)
     """
+    if other:
+        return respelled(concat, locals())
     tensors = _joined("concat", arrays)
     if axis is None:
         tensors, axis = tuple([reshape(tensor, -1) for tensor in tensors]), 0
@@ -536,7 +547,7 @@ def _stack_samples(rng: np.random.Generator) -> Any:
     ulp=0,
     onnx=lambda o, *xs, axis: o.Concat(*[o.Unsqueeze(x, o.ints([axis])) for x in xs], axis=axis),
 )
-def stack(arrays: Sequence[TensorLike], /, axis: int = 0) -> Tensor:
+def stack(arrays: Sequence[TensorLike], /, axis: int = 0, **other: Unpack[Other]) -> Tensor:
     """Join tensors along a new axis.
 
     Args:
@@ -556,6 +567,8 @@ def stack(arrays: Sequence[TensorLike], /, axis: int = 0) -> Tensor:
         Tensor([[1, 3],
                 [2, 4]], dtype=int32)
     """
+    if other:
+        return respelled(stack, locals())
     tensors = _joined("stack", arrays)
     return bind(stack.op, tensors, {"axis": normalize_axis("stack", axis, tensors[0].ndim + 1)})
 

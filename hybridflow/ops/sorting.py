@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 from jax import lax
@@ -13,6 +13,7 @@ from hybridflow.core.dims import Dim, evaluate
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int32, is_floating, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.along_axis import take_along_axis
 from hybridflow.ops.choice import where
@@ -30,6 +31,7 @@ from hybridflow.ops.common import (
     promote,
     promote_float,
     require_kind,
+    truth,
 )
 from hybridflow.ops.comparison import isnan
 from hybridflow.ops.elementwise import add, multiply
@@ -142,7 +144,9 @@ def _sort_onnx(o: Any, x: Any, *, axis: int, descending: bool, residuals: bool =
     ulp=0,
     onnx=_sort_onnx,
 )
-def sort(x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+def sort(
+    x: TensorLike, /, axis: int = -1, *, descending: bool = False, stable: bool = True, **other: Unpack[Other]
+) -> Tensor:
     """Sort the elements along an axis; each gets the gradient of the place to which it goes.
 
     NaN counts as largest. Equals, which 0.0 and -0.0 are, stay in the order in which they come.
@@ -165,10 +169,14 @@ def sort(x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: 
         >>> hf.sort([3, 1, 2], descending=True)
         Tensor([3, 2, 1], dtype=int32)
     """
+    if other:
+        return respelled(sort, locals())
+    descending = truth("sort", "descending", descending)
+    stable = truth("sort", "stable", stable)
     del stable
     tensor = as_tensor(x)
     place = normalize_axis("sort", axis, tensor.ndim)
-    return bind(sort.op, (tensor,), {"axis": place, "descending": bool(descending)})
+    return bind(sort.op, (tensor,), {"axis": place, "descending": descending})
 
 
 def _argsort_infer(x: TensorSpec, *, axis: int, descending: bool) -> TensorSpec:
@@ -188,7 +196,9 @@ def _argsort_infer(x: TensorSpec, *, axis: int, descending: bool) -> TensorSpec:
     ulp=0,
     onnx=lambda o, x, *, axis, descending: _onnx_order(o, x, axis, descending)[1],
 )
-def argsort(x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+def argsort(
+    x: TensorLike, /, axis: int = -1, *, descending: bool = False, stable: bool = True, **other: Unpack[Other]
+) -> Tensor:
     """Find the positions from which `sort` takes the elements.
 
     Args:
@@ -209,10 +219,14 @@ def argsort(x: TensorLike, /, *, axis: int = -1, descending: bool = False, stabl
         >>> hf.argsort([3.0, 1.0, 2.0])
         Tensor([1, 2, 0], dtype=int32)
     """
+    if other:
+        return respelled(argsort, locals())
+    descending = truth("argsort", "descending", descending)
+    stable = truth("argsort", "stable", stable)
     del stable
     tensor = as_tensor(x)
     place = normalize_axis("argsort", axis, tensor.ndim)
-    return bind(argsort.op, (tensor,), {"axis": place, "descending": bool(descending)})
+    return bind(argsort.op, (tensor,), {"axis": place, "descending": descending})
 
 
 class TopK(NamedTuple):
@@ -227,7 +241,15 @@ class TopK(NamedTuple):
     indices: Tensor
 
 
-def top_k(x: TensorLike, k: int, /, *, axis: int = -1, mode: Literal["largest", "smallest"] = "largest") -> TopK:
+def top_k(
+    x: TensorLike,
+    k: int,
+    /,
+    *,
+    axis: int = -1,
+    mode: Literal["largest", "smallest"] = "largest",
+    **other: Unpack[Other],
+) -> TopK:
     """Find the largest elements along an axis, or the smallest, in order; gradients pass to them.
 
     NaN counts as largest, and of equals the first comes first.
@@ -250,6 +272,8 @@ def top_k(x: TensorLike, k: int, /, *, axis: int = -1, mode: Literal["largest", 
         >>> hf.top_k([1.0, 4.0, 2.0, 3.0], 2).indices
         Tensor([1, 3], dtype=int32)
     """
+    if other:
+        return respelled(top_k, locals())
     if mode not in ("largest", "smallest"):
         raise ArgumentError(message(f"top_k: {mode!r} is neither 'largest' nor 'smallest'"))
     tensor = as_tensor(x)
@@ -265,7 +289,7 @@ def top_k(x: TensorLike, k: int, /, *, axis: int = -1, mode: Literal["largest", 
     return TopK(take_along_axis(tensor, indices, axis=place), indices)
 
 
-def median(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+def median(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the element in the middle along an axis, or the average of the two there; NaN if there is a NaN.
 
     The gradient passes to the elements taken.
@@ -287,6 +311,9 @@ def median(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False)
         >>> hf.median([3.0, 1.0, 2.0, 10.0])
         Tensor(2.5, dtype=float32)
     """
+    if other:
+        return respelled(median, locals())
+    keepdims = truth("median", "keepdims", keepdims)
     (tensor,) = promote_float(x)
     ndim = tensor.ndim
     if axis is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jax import lax
@@ -10,6 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32, float64, int32, kind_of
 from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.arrange import pad
 from hybridflow.ops.common import (
@@ -27,6 +28,7 @@ from hybridflow.ops.common import (
     normals,
     promote_float,
     require_kind,
+    truth,
 )
 from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.onnx import counted, mean_over, position
@@ -129,7 +131,9 @@ def _var_onnx(o: Any, x: Any, *, axis: Axes, correction: float, keepdims: bool) 
     ulp=16,
     onnx=_var_onnx,
 )
-def var(x: TensorLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+def var(
+    x: TensorLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False, **other: Unpack[Other]
+) -> Tensor:
     """Compute the variance along axes: the mean squared distance from the mean.
 
     float16 and bfloat16 accumulate in float32.
@@ -152,9 +156,12 @@ def var(x: TensorLike, /, axis: Axis = None, *, correction: float = 0.0, keepdim
         >>> hf.var([1.0, 2.0, 3.0, 4.0])
         Tensor(1.25, dtype=float32)
     """
+    if other:
+        return respelled(var, locals())
+    keepdims = truth("var", "keepdims", keepdims)
     (tensor,) = promote_float(x)
     axes = normalize_axes("var", axis, tensor.ndim)
-    return bind(var.op, (tensor,), {"axis": axes, "correction": float(correction), "keepdims": bool(keepdims)})
+    return bind(var.op, (tensor,), {"axis": axes, "correction": float(correction), "keepdims": keepdims})
 
 
 def _std_kernel(x: Any, *, axis: Axes, correction: float, keepdims: bool) -> Any:
@@ -191,7 +198,9 @@ def _std_samples(rng: np.random.Generator) -> Any:
     ulp=16,
     onnx=lambda o, x, **attrs: o.Sqrt(_var_onnx(o, x, **attrs)),
 )
-def std(x: TensorLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+def std(
+    x: TensorLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False, **other: Unpack[Other]
+) -> Tensor:
     """Compute the standard deviation along axes: the square root of `var`.
 
     float16 and bfloat16 accumulate in float32. The gradient at a deviation of 0 is 0.
@@ -214,9 +223,12 @@ def std(x: TensorLike, /, axis: Axis = None, *, correction: float = 0.0, keepdim
         >>> hf.std([1.0, 1.0, 3.0, 3.0])
         Tensor(1., dtype=float32)
     """
+    if other:
+        return respelled(std, locals())
+    keepdims = truth("std", "keepdims", keepdims)
     (tensor,) = promote_float(x)
     axes = normalize_axes("std", axis, tensor.ndim)
-    return bind(std.op, (tensor,), {"axis": axes, "correction": float(correction), "keepdims": bool(keepdims)})
+    return bind(std.op, (tensor,), {"axis": axes, "correction": float(correction), "keepdims": keepdims})
 
 
 # -- positions of extrema -----------------------------------------------------------------------------------------
@@ -270,7 +282,7 @@ _POSITION = Stops("a position has no gradient")
     ulp=0,
     onnx=position("ArgMax"),
 )
-def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the position of the largest element: the first one of equals, and NaN counts as largest.
 
     Args:
@@ -290,6 +302,9 @@ def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False)
         >>> hf.argmax([[1, 4, 4], [3, 2, 1]], axis=1)
         Tensor([1, 0], dtype=int32)
     """
+    if other:
+        return respelled(argmax, locals())
+    keepdims = truth("argmax", "keepdims", keepdims)
     return _position(argmax.op, as_tensor(x), axis, keepdims)
 
 
@@ -304,7 +319,7 @@ def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False)
     ulp=0,
     onnx=position("ArgMin"),
 )
-def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the position of the smallest element: the first one of equals, and NaN counts as smallest.
 
     Args:
@@ -324,6 +339,9 @@ def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False)
         >>> hf.argmin([[1, 4, 1], [3, 2, 1]], axis=1)
         Tensor([0, 2], dtype=int32)
     """
+    if other:
+        return respelled(argmin, locals())
+    keepdims = truth("argmin", "keepdims", keepdims)
     return _position(argmin.op, as_tensor(x), axis, keepdims)
 
 
@@ -396,7 +414,7 @@ def _logsumexp_onnx(o: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     ulp=8,
     onnx=_logsumexp_onnx,
 )
-def logsumexp(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def logsumexp(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Compute ``log(sum(exp(x)))`` along axes without overflow.
 
     float16 and bfloat16 accumulate in float32.
@@ -418,9 +436,12 @@ def logsumexp(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False) ->
         >>> hf.logsumexp([1000.0, -1000.0])
         Tensor(1000., dtype=float32)
     """
+    if other:
+        return respelled(logsumexp, locals())
+    keepdims = truth("logsumexp", "keepdims", keepdims)
     (tensor,) = promote_float(x)
     axes = normalize_axes("logsumexp", axis, tensor.ndim)
-    return bind(logsumexp.op, (tensor,), {"axis": axes, "keepdims": bool(keepdims)})
+    return bind(logsumexp.op, (tensor,), {"axis": axes, "keepdims": keepdims})
 
 
 # -- running sums -------------------------------------------------------------------------------------------------
@@ -476,6 +497,7 @@ def cumulative_sum(
     dtype: Any = None,
     include_initial: bool = False,
     reverse: bool = False,
+    **other: Unpack[Other],
 ) -> Tensor:
     """Sum up to every position along an axis.
 
@@ -499,6 +521,10 @@ def cumulative_sum(
         >>> hf.cumulative_sum([1, 2, 3])
         Tensor([1, 3, 6], dtype=int32)
     """
+    if other:
+        return respelled(cumulative_sum, locals())
+    include_initial = truth("cumulative_sum", "include_initial", include_initial)
+    reverse = truth("cumulative_sum", "reverse", reverse)
     tensor = accumulator(as_tensor(x), dtype)
     if axis is None and tensor.ndim != 1:
         raise ShapeError(
@@ -506,7 +532,7 @@ def cumulative_sum(
                     hint="Give axis=...")
         )  # fmt: skip
     place = normalize_axis("cumulative_sum", 0 if axis is None else axis, tensor.ndim)
-    total = as_asked(bind(cumulative_sum.op, (tensor,), {"axis": place, "reverse": bool(reverse)}), dtype)
+    total = as_asked(bind(cumulative_sum.op, (tensor,), {"axis": place, "reverse": reverse}), dtype)
     if not include_initial:
         return total
     widths = [(0, 0)] * tensor.ndim

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int32
 from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     FLOATING,
@@ -24,6 +25,7 @@ from hybridflow.ops.common import (
     normalize_axis,
     normals,
     require_kind,
+    truth,
 )
 from hybridflow.ops.comparison import greater, not_equal
 from hybridflow.ops.elementwise import abs as absolute
@@ -126,6 +128,7 @@ def vector_norm(
     axis: int | tuple[int, ...] | None = None,
     keepdims: bool = False,
     ord: float = 2,
+    **other: Unpack[Other],
 ) -> Tensor:
     """Compute norms of vectors: ``sum(abs(x) ** ord) ** (1 / ord)``.
 
@@ -152,6 +155,9 @@ def vector_norm(
     Reference:
         G. H. Golub and C. F. Van Loan, Matrix Computations, 4th edition, section 2.2.
     """
+    if other:
+        return respelled(vector_norm, locals())
+    keepdims = truth("vector_norm", "keepdims", keepdims)
     if not is_number(ord) and not isinstance(ord, np.number):
         raise ArgumentError(message(f"vector_norm: ord={ord!r} is not a number", hint="Use hf.linalg.matrix_norm."))
     tensor = as_float(x)
@@ -165,7 +171,7 @@ def vector_norm(
         return astype(count, real_dtype(tensor.dtype))
     if order == 1:
         return reduce_sum(absolute(tensor), axis=axes, keepdims=keepdims)
-    return bind(vector_norm.op, (tensor,), {"axis": axes, "keepdims": bool(keepdims), "order": order})
+    return bind(vector_norm.op, (tensor,), {"axis": axes, "keepdims": keepdims, "order": order})
 
 
 # -- matrices -----------------------------------------------------------------------------------------------------
@@ -174,7 +180,9 @@ _SUMS = {1: (-2, reduce_max), -1: (-2, reduce_min), math.inf: (-1, reduce_max), 
 """Orders that are the largest or smallest sum over columns (axis -2) or rows."""
 
 
-def matrix_norm(x: TensorLike, /, *, keepdims: bool = False, ord: float | str | None = "fro") -> Tensor:
+def matrix_norm(
+    x: TensorLike, /, *, keepdims: bool = False, ord: float | str | None = "fro", **other: Unpack[Other]
+) -> Tensor:
     """Compute norms of matrices.
 
     Args:
@@ -201,6 +209,9 @@ def matrix_norm(x: TensorLike, /, *, keepdims: bool = False, ord: float | str | 
     Reference:
         G. H. Golub and C. F. Van Loan, Matrix Computations, 4th edition, section 2.3.
     """
+    if other:
+        return respelled(matrix_norm, locals())
+    keepdims = truth("matrix_norm", "keepdims", keepdims)
     tensor = as_float(x)
     require_matrix("matrix_norm", tensor.spec)
     if ord in ("fro", None):
@@ -228,6 +239,7 @@ def norm(
     ord: float | str | None = None,
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
+    **other: Unpack[Other],
 ) -> Tensor:
     """Compute norms as ``numpy.linalg.norm`` does.
 
@@ -250,6 +262,9 @@ def norm(
         >>> hf.linalg.norm([[3.0, 4.0], [0.0, 1.0]], axis=1)
         Tensor([5., 1.], dtype=float32)
     """
+    if other:
+        return respelled(norm, locals())
+    keepdims = truth("norm", "keepdims", keepdims)
     tensor = as_float(x)
     if axis is None and (ord is None or tensor.ndim == 1):
         return vector_norm(tensor, keepdims=keepdims, ord=2 if ord is None else ord)  # pyright: ignore[reportArgumentType]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import public_names
 from hybridflow.ops.arrange import unstack
 from hybridflow.ops.common import Tensor, TensorLike, broadcast_shapes, call_text, normalize_axis
@@ -13,7 +16,7 @@ from hybridflow.ops.matmul import matmul
 from hybridflow.ops.shape import broadcast_to, stack
 
 
-def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
+def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1, **other: Unpack[Other]) -> Tensor:
     """Compute cross products of vectors of three elements.
 
     Args:
@@ -33,6 +36,8 @@ def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
         >>> hf.linalg.cross([1, 0, 0], [0, 1, 0])
         Tensor([0, 0, 1], dtype=int32)
     """
+    if other:
+        return respelled(cross, locals())
     a, b = numeric("cross", x1, x2)
     sizes = [x.shape[normalize_axis("cross", axis, x.ndim)] for x in (a, b)]
     if sizes != [3, 3]:

@@ -29,6 +29,7 @@ from hybridflow.ops.common import (
     broadcast_shapes,
     make_spec,
     require_kind,
+    truth,
     unbroadcast,
 )
 from hybridflow.ops.jax_rule import rule_from_lowering
@@ -354,10 +355,11 @@ def svd(x: TensorLike, /, *, full_matrices: bool = True) -> SVDResult:
         complex matrices: Z.-Q. Wan and S.-X. Zhang, "Automatic differentiation for complex valued SVD", 2019.
         ``21 n**3`` FLOPs of a square matrix: G. H. Golub and C. F. Van Loan, Matrix Computations, section 8.6.
     """
+    full_matrices = truth("svd", "full_matrices", full_matrices)
     (tensor,) = factorable("svd", x)
     require_matrix("svd", tensor.spec)
     rows, columns = tensor.shape[-2:]
-    full = bool(full_matrices) and not (same_size(rows, columns) or rows == columns)
+    full = full_matrices and not (same_size(rows, columns) or rows == columns)
     return SVDResult(*bind(svd.op, (tensor,), {"full_matrices": full}))
 
 

@@ -14,6 +14,7 @@ from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
+    truth,
 )
 from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import (
@@ -134,10 +135,13 @@ def solve_triangular(
     Reference:
         G. H. Golub and C. F. Van Loan, Matrix Computations, 4th edition, section 3.1.
     """
+    lower = truth("solve_triangular", "lower", lower)
+    transpose = truth("solve_triangular", "transpose", transpose)
+    unit_diagonal = truth("solve_triangular", "unit_diagonal", unit_diagonal)
     tensors = factorable("solve_triangular", x1, x2)
     return bind(
         solve_triangular.op, tensors,
-        {"lower": bool(lower), "transpose": bool(transpose), "unit_diagonal": bool(unit_diagonal)},
+        {"lower": lower, "transpose": transpose, "unit_diagonal": unit_diagonal},
     )  # fmt: skip
 
 
@@ -231,7 +235,8 @@ def cholesky(x: TensorLike, /, *, upper: bool = False) -> Tensor:
         I. Murray, "Differentiation of the Cholesky decomposition", 2016; ``n**3 / 3`` FLOPs: G. H. Golub and
         C. F. Van Loan, Matrix Computations, section 4.2.
     """
-    return bind(cholesky.op, factorable("cholesky", x), {"upper": bool(upper)})
+    upper = truth("cholesky", "upper", upper)
+    return bind(cholesky.op, factorable("cholesky", x), {"upper": upper})
 
 
 def cholesky_solve(factor: TensorLike, x2: TensorLike, /, *, upper: bool = False) -> Tensor:
@@ -254,6 +259,7 @@ def cholesky_solve(factor: TensorLike, x2: TensorLike, /, *, upper: bool = False
         >>> hf.linalg.cholesky_solve(factor, [6.0, 7.0])
         Tensor([1., 1.], dtype=float32)
     """
+    upper = truth("cholesky_solve", "upper", upper)
     triangle, right = factorable("cholesky_solve", factor, x2)
     vector = right.ndim == 1
     if vector:

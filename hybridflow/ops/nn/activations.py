@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jax import lax
@@ -17,9 +17,11 @@ from hybridflow.ops.common import (
     TensorLike,
     elements,
     normals,
+    one_of,
     pointwise,
     promote,
     promote_float,
+    truth,
     unary_samples,
 )
 from hybridflow.ops.host_rows import in_blocks
@@ -402,12 +404,13 @@ def _gelu_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     ulp=8,
     onnx=exactly("Gelu", lambda o, x: x * 0.5 * (1 + o.Erf(x * _SQRT_HALF))),
 )
-def gelu(x: TensorLike, /, approximate: bool = False) -> Tensor:
+def gelu(x: TensorLike, /, approximate: bool | Literal["none", "tanh"] = False) -> Tensor:
     """Compute ``x * P(X <= x)`` for a standard normal X.
 
     Args:
         x: floating-point; integers become float32.
-        approximate: whether to use the usual tanh approximation, which differs by up to 5e-4.
+        approximate: whether to use the usual tanh approximation, which differs by up to 5e-4; torch's words for False
+            and True, ``"none"`` and ``"tanh"``, do too.
 
     Returns:
         The same shape and dtype.
@@ -420,7 +423,11 @@ def gelu(x: TensorLike, /, approximate: bool = False) -> Tensor:
     Reference:
         Hendrycks and Gimpel, "Gaussian error linear units (GELUs)", 2016.
     """
-    return _gelu_tanh(x) if approximate else bind(gelu.op, promote_float(x))
+    if isinstance(approximate, str):
+        approximate = one_of("gelu", "approximate", approximate, ("none", "tanh")) == "tanh"
+    if truth("gelu", "approximate", approximate):
+        return _gelu_tanh(x)
+    return bind(gelu.op, promote_float(x))
 
 
 # (1 + tanh(u)) / 2 is sigmoid(2 * u), which does not cancel on the left.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jax import lax
@@ -12,6 +12,7 @@ from hybridflow.backend import products
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import bool_, kind_of
 from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
 from hybridflow.ops.common import (
     Tensor,
@@ -26,6 +27,7 @@ from hybridflow.ops.common import (
     normals,
     promote_float,
     require_kind,
+    truth,
     unbroadcast,
 )
 from hybridflow.ops.host_rows import extremum
@@ -415,6 +417,7 @@ def scaled_dot_product_attention(
     *,
     is_causal: bool = False,
     scale: float | None = None,
+    **other: Unpack[Other],
 ) -> Tensor:
     """Average values, weighted by the softmax of how well their keys match each query.
 
@@ -444,6 +447,9 @@ def scaled_dot_product_attention(
     Reference:
         Vaswani et al., "Attention is all you need", 2017.
     """
+    if other:
+        return respelled(scaled_dot_product_attention, locals())
+    is_causal = truth("scaled_dot_product_attention", "is_causal", is_causal)
     q, k, v = promote_float(query, key, value)
     _require(
         min(q.ndim, k.ndim, v.ndim) >= 2, "query, key and value need 2 dimensions: length and dim",
@@ -461,5 +467,5 @@ def scaled_dot_product_attention(
         inputs = (*inputs, given if given.dtype == bool_ else cast_to(given, q.dtype))
     if scale is None:
         scale = 1 / math.sqrt(int(q.shape[-1])) if q.shape[-1] != 0 else 1.0
-    attrs = {"is_causal": bool(is_causal), "scale": float(scale), "has_mask": mask is not None}
+    attrs = {"is_causal": is_causal, "scale": float(scale), "has_mask": mask is not None}
     return bind(scaled_dot_product_attention.op, inputs, attrs)

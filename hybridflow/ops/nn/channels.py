@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jax import lax
@@ -11,6 +11,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import float32
 from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
     Tensor,
@@ -22,6 +23,7 @@ from hybridflow.ops.common import (
     positives,
     promote_float,
     require_kind,
+    truth,
 )
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.onnx import mean_over
@@ -185,6 +187,7 @@ def batch_norm(
     *,
     epsilon: float = 1e-5,
     channels_last: bool = False,
+    **other: Unpack[Other],
 ) -> Tensor:
     """Normalise every channel with given statistics, then scale and shift.
 
@@ -217,10 +220,13 @@ def batch_norm(
         Ioffe and Szegedy, "Batch normalization: accelerating deep network training by reducing internal covariate
         shift", 2015.
     """
+    if other:
+        return respelled(batch_norm, locals())
+    channels_last = truth("batch_norm", "channels_last", channels_last)
     tensors = promote_float(*[value for value in (x, mean, variance, scale, shift) if value is not None])
     attrs = {
         "epsilon": float(epsilon),
-        "channels_last": bool(channels_last),
+        "channels_last": channels_last,
         "has_scale": scale is not None,
         "has_shift": shift is not None,
     }
@@ -230,7 +236,9 @@ def batch_norm(
 # -- made of other operations -------------------------------------------------------------------------------------
 
 
-def moments(x: TensorLike, axis: Any = None, *, keepdims: bool = False) -> tuple[Tensor, Tensor]:
+def moments(
+    x: TensorLike, axis: Any = None, *, keepdims: bool = False, **other: Unpack[Other]
+) -> tuple[Tensor, Tensor]:
     """Return the mean and the (biased) variance over axes.
 
     Args:
@@ -250,12 +258,20 @@ def moments(x: TensorLike, axis: Any = None, *, keepdims: bool = False) -> tuple
         >>> mean.item(), variance.item()
         (2.0, 1.0)
     """
+    if other:
+        return respelled(moments, locals())
+    keepdims = truth("moments", "keepdims", keepdims)
     (tensor,) = promote_float(x)
     return mean_of(tensor, axis=axis, keepdims=keepdims), var(tensor, axis=axis, keepdims=keepdims)
 
 
 def instance_norm(
-    x: TensorLike, scale: TensorLike | None = None, shift: TensorLike | None = None, *, epsilon: float = 1e-5
+    x: TensorLike,
+    scale: TensorLike | None = None,
+    shift: TensorLike | None = None,
+    *,
+    epsilon: float = 1e-5,
+    **other: Unpack[Other],
 ) -> Tensor:
     """Normalise every channel of every example, then scale and shift each channel.
 
@@ -279,6 +295,8 @@ def instance_norm(
     Reference:
         Ulyanov, Vedaldi and Lempitsky, "Instance normalization: the missing ingredient for fast stylization", 2016.
     """
+    if other:
+        return respelled(instance_norm, locals())
     (tensor,) = promote_float(x)
     if tensor.ndim < 3:
         raise ShapeError(
@@ -447,6 +465,7 @@ def group_norm(
     shift: TensorLike | None = None,
     *,
     epsilon: float = 1e-5,
+    **other: Unpack[Other],
 ) -> Tensor:
     """Normalise groups of channels of every example, then scale and shift each channel.
 
@@ -472,6 +491,8 @@ def group_norm(
     Reference:
         Wu and He, "Group normalization", 2018.
     """
+    if other:
+        return respelled(group_norm, locals())
     tensors = promote_float(*[value for value in (x, scale, shift) if value is not None])
     attrs = {
         "groups": int(groups), "epsilon": float(epsilon), "has_scale": scale is not None, "has_shift": shift is not None

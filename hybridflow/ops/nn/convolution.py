@@ -22,6 +22,7 @@ from hybridflow.ops.common import (
     normals,
     promote_float,
     require_kind,
+    truth,
 )
 from hybridflow.ops.matmul import accumulate_in
 from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow
@@ -211,6 +212,7 @@ def conv(
         >>> hf.nn.conv(image, hf.asarray([[[[1.0, 1.0]]]])).tolist()
         [[[[3.0, 5.0], [9.0, 11.0]]]]
     """
+    channels_last = truth("conv", "channels_last", channels_last)
     image, weights = as_bound(conv.op, promote_float(x, kernel))
     axes = spatial_axes("conv", image.ndim, channels_last)
     count = len(axes)
@@ -224,7 +226,7 @@ def conv(
         "padding": paddings("conv", padding, sizes, reach(window, spread), steps),
         "dilation": spread,
         "groups": int(groups),
-        "channels_last": bool(channels_last),
+        "channels_last": channels_last,
     }
     return bind(conv.op, (image, weights), attrs)
 
@@ -372,6 +374,7 @@ def conv_transpose(
         >>> hf.nn.conv_transpose([[[1.0, 2.0]]], [[[1.0, 1.0]]], stride=2).tolist()
         [[[1.0, 1.0, 2.0, 2.0]]]
     """
+    channels_last = truth("conv_transpose", "channels_last", channels_last)
     image, weights = promote_float(x, kernel)
     axes = spatial_axes("conv_transpose", image.ndim, channels_last)
     count = len(axes)
@@ -401,7 +404,7 @@ def conv_transpose(
             shape[axis] = (image.shape[axis] - 1) * steps[i] + spans[i] - pads[i][0] - pads[i][1] + extra[i]
     return conv_input_gradient(
         image, weights, shape=tuple(shape), stride=steps, padding=pads, dilation=spread, groups=int(groups),
-        channels_last=bool(channels_last),
+        channels_last=channels_last,
     )  # fmt: skip
 
 

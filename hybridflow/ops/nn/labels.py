@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jax import lax
@@ -11,6 +11,7 @@ from hybridflow.core.context import is_tracing
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, int32, kind_of
 from hybridflow.core.errors import DTypeError, IndexRangeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Stops, op
 from hybridflow.core.tensor import host_array
 from hybridflow.ir.builder import add_check
@@ -138,7 +139,7 @@ def one_hot_rows(ids: TensorLike, classes: Any, dtype: Any) -> Tensor:
     return bind(one_hot_rows.op, (as_tensor(ids),), {"classes": classes, "dtype": dtype})
 
 
-def one_hot(ids: TensorLike, classes: int, *, dtype: Any = float32) -> Tensor:
+def one_hot(ids: TensorLike, classes: int, *, dtype: Any = float32, **other: Unpack[Other]) -> Tensor:
     """Return a vector per label with 1 at the label's place and 0 elsewhere.
 
     Args:
@@ -159,6 +160,8 @@ def one_hot(ids: TensorLike, classes: int, *, dtype: Any = float32) -> Tensor:
         Tensor([[0., 0., 1.],
                 [1., 0., 0.]], dtype=float32)
     """
+    if other:
+        return respelled(one_hot, locals())
     tensor = integer_labels("one_hot", ids)
     (size,) = normalize_shape("one_hot", classes)
     check_labels("one_hot", tensor, size)

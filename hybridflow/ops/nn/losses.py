@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 from jax import lax
@@ -10,6 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_differentiable, int32, kind_of
 from hybridflow.core.errors import ArgumentError, IndexRangeError, ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, on_host, op, public_names
 from hybridflow.ops.common import (
     Tensor,
@@ -232,7 +233,9 @@ def _dense_onnx(o: Any, logits: Any, labels: Any, *, residuals: bool = False) ->
     ulp=64,
     onnx=_dense_onnx,
 )
-def softmax_cross_entropy(logits: TensorLike, labels: TensorLike, *, label_smoothing: float = 0.0) -> Tensor:
+def softmax_cross_entropy(
+    logits: TensorLike, labels: TensorLike, *, label_smoothing: float = 0.0, **other: Unpack[Other]
+) -> Tensor:
     """Return minus the log-probability of the labels under ``softmax(logits)``, one loss per example.
 
     Args:
@@ -253,6 +256,8 @@ def softmax_cross_entropy(logits: TensorLike, labels: TensorLike, *, label_smoot
         >>> hf.nn.softmax_cross_entropy([[0.0, 0.0], [0.0, 100.0]], [1, 1])
         Tensor([0.6931472, 0.       ], dtype=float32)
     """
+    if other:
+        return respelled(softmax_cross_entropy, locals())
     classes = as_tensor(labels)
     integers = kind_of(classes.dtype) in ("int", "uint")
     if label_smoothing:
@@ -316,7 +321,7 @@ def _sigmoid_loss_vjp(F: Any, g: Any, y: Any, logits: Any, labels: Any) -> Any:
     ulp=16,
     onnx=lambda o, x, z: o.Relu(x) - x * z + log_1p(o, o.Exp(-o.Abs(x))),
 )
-def sigmoid_cross_entropy(logits: TensorLike, labels: TensorLike) -> Tensor:
+def sigmoid_cross_entropy(logits: TensorLike, labels: TensorLike, **other: Unpack[Other]) -> Tensor:
     """Return ``-labels * log(p) - (1 - labels) * log(1 - p)`` for ``p = sigmoid(logits)``, elementwise.
 
     Args:
@@ -334,6 +339,8 @@ def sigmoid_cross_entropy(logits: TensorLike, labels: TensorLike) -> Tensor:
         >>> hf.nn.sigmoid_cross_entropy([0.0, -100.0], [1.0, 1.0])
         Tensor([  0.6931472, 100.       ], dtype=float32)
     """
+    if other:
+        return respelled(sigmoid_cross_entropy, locals())
     return bind(sigmoid_cross_entropy.op, promote_float(logits, labels))
 
 
@@ -369,7 +376,7 @@ def _mse_onnx(o: Any, prediction: Any, target: Any) -> Any:
     traits=("pointwise", "commutative", "full_precision"),
     onnx=_mse_onnx,
 )
-def mse(prediction: TensorLike, target: TensorLike) -> Tensor:
+def mse(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) -> Tensor:
     """Return the squared error, elementwise; take its mean with `hf.mean`.
 
     Args:
@@ -387,6 +394,8 @@ def mse(prediction: TensorLike, target: TensorLike) -> Tensor:
         >>> hf.nn.mse([1.0, 2.0], [1.0, 5.0])
         Tensor([0., 9.], dtype=float32)
     """
+    if other:
+        return respelled(mse, locals())
     return bind(mse.op, promote_float(prediction, target))
 
 
@@ -428,7 +437,7 @@ def _huber_onnx(o: Any, prediction: Any, target: Any, *, delta: float) -> Any:
     ulp=8,
     onnx=_huber_onnx,
 )
-def huber(prediction: TensorLike, target: TensorLike, delta: float = 1.0) -> Tensor:
+def huber(prediction: TensorLike, target: TensorLike, delta: float = 1.0, **other: Unpack[Other]) -> Tensor:
     """Return half the squared error up to `delta` and grow linearly beyond, elementwise.
 
     Args:
@@ -450,6 +459,8 @@ def huber(prediction: TensorLike, target: TensorLike, delta: float = 1.0) -> Ten
     Reference:
         Huber, "Robust estimation of a location parameter", 1964.
     """
+    if other:
+        return respelled(huber, locals())
     return bind(huber.op, promote_float(prediction, target), {"delta": float(delta)})
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Saves, op, public_names
 from hybridflow.ops.choice import clip
 from hybridflow.ops.common import (
@@ -344,7 +345,7 @@ def swish(x: TensorLike, /, beta: TensorLike = 1.0) -> Tensor:
     return tensor * sigmoid(tensor * (beta if is_number(beta) else as_tensor(beta)))
 
 
-def glu(x: TensorLike, /, axis: int = -1) -> Tensor:
+def glu(x: TensorLike, /, axis: int = -1, **other: Unpack[Other]) -> Tensor:
     """Multiply the first half of an axis by the sigmoid of the second half.
 
     Args:
@@ -365,6 +366,8 @@ def glu(x: TensorLike, /, axis: int = -1) -> Tensor:
     Reference:
         Dauphin, Fan, Auli and Grangier, "Language modeling with gated convolutional networks", 2017.
     """
+    if other:
+        return respelled(glu, locals())
     tensor = promote_float(x)[0]
     axis = normalize_axis("glu", axis, tensor.ndim)
     size = tensor.shape[axis]

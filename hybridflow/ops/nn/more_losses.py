@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import public_names
 from hybridflow.ops.along_axis import take_along_axis
 from hybridflow.ops.choice import where
@@ -16,7 +19,7 @@ from hybridflow.ops.shape import expand_dims, squeeze
 from hybridflow.ops.transcendental import log
 
 
-def mae(prediction: TensorLike, target: TensorLike) -> Tensor:
+def mae(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) -> Tensor:
     """Return the absolute error, elementwise; its slope where both are equal is 0.
 
     Args:
@@ -34,11 +37,13 @@ def mae(prediction: TensorLike, target: TensorLike) -> Tensor:
         >>> hf.nn.mae([1.0, 2.0], [1.0, 5.0])
         Tensor([0., 3.], dtype=float32)
     """
+    if other:
+        return respelled(mae, locals())
     first, second = promote_float(prediction, target)
     return magnitude(first - second)
 
 
-def hinge(prediction: TensorLike, target: TensorLike) -> Tensor:
+def hinge(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) -> Tensor:
     """Return ``max(0, 1 - target * prediction)``, elementwise; its slope at the kink is 0.
 
     Args:
@@ -59,11 +64,13 @@ def hinge(prediction: TensorLike, target: TensorLike) -> Tensor:
     Reference:
         Cortes and Vapnik, "Support-vector networks", 1995.
     """
+    if other:
+        return respelled(hinge, locals())
     first, second = promote_float(prediction, target)
     return relu(1.0 - second * first)
 
 
-def nll(log_probabilities: TensorLike, labels: TensorLike) -> Tensor:
+def nll(log_probabilities: TensorLike, labels: TensorLike, **other: Unpack[Other]) -> Tensor:
     """Return minus the log-probability of the labels, one loss per example.
 
     Args:
@@ -83,6 +90,8 @@ def nll(log_probabilities: TensorLike, labels: TensorLike) -> Tensor:
         >>> hf.nn.nll(hf.log([[0.25, 0.75], [0.5, 0.5]]), [0, 1])
         Tensor([1.3862944, 0.6931472], dtype=float32)
     """
+    if other:
+        return respelled(nll, locals())
     (scores,) = promote_float(log_probabilities)
     classes = integer_labels("nll", labels)
     if scores.shape[:-1] != classes.shape or not scores.shape:
@@ -94,7 +103,9 @@ def nll(log_probabilities: TensorLike, labels: TensorLike) -> Tensor:
     return -squeeze(take_along_axis(scores, expand_dims(classes, axis=-1), axis=-1), axis=-1)
 
 
-def cosine_similarity(a: TensorLike, b: TensorLike, axis: int = -1, *, epsilon: float = 1e-12) -> Tensor:
+def cosine_similarity(
+    a: TensorLike, b: TensorLike, axis: int = -1, *, epsilon: float = 1e-12, **other: Unpack[Other]
+) -> Tensor:
     """Return the cosine of the angle between vectors.
 
     Args:
@@ -113,16 +124,18 @@ def cosine_similarity(a: TensorLike, b: TensorLike, axis: int = -1, *, epsilon: 
         >>> hf.nn.cosine_similarity([[1.0, 0.0], [1.0, 1.0]], [2.0, 0.0])
         Tensor([1.        , 0.70710677], dtype=float32)
     """
+    if other:
+        return respelled(cosine_similarity, locals())
     first, second = promote_float(a, b)
     if axis >= 0:
         axis -= max(first.ndim, second.ndim)
     for tensor in (first, second):
         normalize_axis("cosine_similarity", axis, tensor.ndim)
-    one, other = (l2_normalize(tensor, axis, epsilon=epsilon) for tensor in (first, second))
-    return total(one * other, axis=axis)
+    one, two = (l2_normalize(tensor, axis, epsilon=epsilon) for tensor in (first, second))
+    return total(one * two, axis=axis)
 
 
-def kl_div(target: TensorLike, log_prediction: TensorLike) -> Tensor:
+def kl_div(target: TensorLike, log_prediction: TensorLike, **other: Unpack[Other]) -> Tensor:
     """Return the divergence of predicted from true probabilities, one loss per example.
 
     A class of probability 0 counts nothing, whatever is predicted, and no gradient flows to it.
@@ -145,6 +158,8 @@ def kl_div(target: TensorLike, log_prediction: TensorLike) -> Tensor:
     Reference:
         Kullback and Leibler, "On information and sufficiency", 1951.
     """
+    if other:
+        return respelled(kl_div, locals())
     truth, scores = promote_float(target, log_prediction)
     if not truth.shape and not scores.shape:
         raise ShapeError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jax import lax
@@ -10,6 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import float32
 from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, on_host, op, public_names
 from hybridflow.ops.common import (
     Tensor,
@@ -272,6 +273,7 @@ def layer_norm(
     *,
     axis: Any = -1,
     epsilon: float = 1e-5,
+    **other: Unpack[Other],
 ) -> Tensor:
     """Subtract the mean over axes and divide by the standard deviation, then scale and shift.
 
@@ -296,6 +298,8 @@ def layer_norm(
     Reference:
         Ba, Kiros and Hinton, "Layer normalization", 2016.
     """
+    if other:
+        return respelled(layer_norm, locals())
     tensors = promote_float(*[value for value in (x, scale, shift) if value is not None])
     return bind(
         layer_norm.op,
@@ -374,7 +378,9 @@ def _rms_norm_onnx(
     ulp=64,
     onnx=_rms_norm_onnx,
 )
-def rms_norm(x: TensorLike, scale: TensorLike | None = None, *, axis: Any = -1, epsilon: float = 1e-6) -> Tensor:
+def rms_norm(
+    x: TensorLike, scale: TensorLike | None = None, *, axis: Any = -1, epsilon: float = 1e-6, **other: Unpack[Other]
+) -> Tensor:
     """Divide by the root of the mean square over axes, then scale.
 
     Args:
@@ -397,6 +403,8 @@ def rms_norm(x: TensorLike, scale: TensorLike | None = None, *, axis: Any = -1, 
     Reference:
         Zhang and Sennrich, "Root mean square layer normalization", 2019.
     """
+    if other:
+        return respelled(rms_norm, locals())
     tensors = promote_float(*[value for value in (x, scale) if value is not None])
     axes = normalize_axes("rms_norm", axis, tensors[0].ndim)
     return bind(rms_norm.op, tensors, {"axis": axes, "epsilon": float(epsilon)})
@@ -462,7 +470,7 @@ def _l2_onnx(o: Any, x: Any, *, axis: tuple[int, ...], epsilon: float, residuals
     ulp=16,
     onnx=_l2_onnx,
 )
-def l2_normalize(x: TensorLike, axis: Any = -1, *, epsilon: float = 1e-12) -> Tensor:
+def l2_normalize(x: TensorLike, axis: Any = -1, *, epsilon: float = 1e-12, **other: Unpack[Other]) -> Tensor:
     """Divide by the Euclidean norm over axes.
 
     Args:
@@ -481,6 +489,8 @@ def l2_normalize(x: TensorLike, axis: Any = -1, *, epsilon: float = 1e-12) -> Te
         >>> hf.nn.l2_normalize([3.0, 4.0])
         Tensor([0.6, 0.8], dtype=float32)
     """
+    if other:
+        return respelled(l2_normalize, locals())
     tensors = promote_float(x)
     axes = normalize_axes("l2_normalize", axis, tensors[0].ndim)
     return bind(l2_normalize.op, tensors, {"axis": axes, "epsilon": float(epsilon)})

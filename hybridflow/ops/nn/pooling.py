@@ -24,6 +24,7 @@ from hybridflow.ops.common import (
     make_spec,
     normals,
     require_kind,
+    truth,
 )
 from hybridflow.ops.nn.common import REAL_FLOAT, kept, lower_narrow, lower_wide
 from hybridflow.ops.nn.windows import (
@@ -243,6 +244,7 @@ def max_pool(
         >>> hf.nn.max_pool([[[1.0, 2.0, 4.0, 3.0]]], 2).tolist()
         [[[2.0, 4.0]]]
     """
+    channels_last = truth("max_pool", "channels_last", channels_last)
     tensor = as_tensor(x)
     return bind(max_pool.op, (tensor,), _prepare("max_pool", tensor, window, stride, padding, channels_last))
 
@@ -463,6 +465,7 @@ def avg_pool(
         >>> hf.nn.avg_pool([[[1.0, 2.0, 4.0, 3.0]]], 2).tolist()
         [[[1.5, 3.5]]]
     """
+    channels_last = truth("avg_pool", "channels_last", channels_last)
     tensor = as_tensor(x)
     tensor = cast_to(tensor, as_differentiable(tensor.dtype))
     return bind(avg_pool.op, (tensor,), _prepare("avg_pool", tensor, window, stride, padding, channels_last))

@@ -19,6 +19,7 @@ from hybridflow.ops.common import (
     elements,
     make_spec,
     normals,
+    truth,
 )
 from hybridflow.ops.nn.common import kept
 from hybridflow.ops.random import Generator, default_generator
@@ -76,6 +77,7 @@ def dropout(x: TensorLike, rate: float, *, training: bool = True, generator: Gen
     Reference:
         Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
     """
+    training = truth("dropout", "training", training)
     tensor = as_tensor(x)
     tensor = cast_to(tensor, as_differentiable(tensor.dtype))
     rate = float(rate)

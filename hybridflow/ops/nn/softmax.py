@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ShapeError
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, on_host, op
 from hybridflow.ops.common import (
     Tensor,
@@ -146,7 +147,7 @@ def _softmax_onnx(o: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
     ulp=64,
     onnx=_softmax_onnx,
 )
-def softmax(x: TensorLike, /, axis: Any = -1) -> Tensor:
+def softmax(x: TensorLike, /, axis: Any = -1, **other: Unpack[Other]) -> Tensor:
     """Divide the exponentials along an axis by their sum.
 
     Args:
@@ -164,6 +165,8 @@ def softmax(x: TensorLike, /, axis: Any = -1) -> Tensor:
         >>> hf.nn.softmax([0.0, 0.0])
         Tensor([0.5, 0.5], dtype=float32)
     """
+    if other:
+        return respelled(softmax, locals())
     tensors = promote_float(x)
     return bind(softmax.op, tensors, {"axis": normalize_axes("softmax", axis, tensors[0].ndim)})
 
@@ -209,7 +212,7 @@ def _log_softmax_onnx(o: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
     ulp=64,
     onnx=_log_softmax_onnx,
 )
-def log_softmax(x: TensorLike, /, axis: Any = -1) -> Tensor:
+def log_softmax(x: TensorLike, /, axis: Any = -1, **other: Unpack[Other]) -> Tensor:
     """Compute the logarithm of `softmax` without overflow or loss of small probabilities.
 
     Args:
@@ -227,6 +230,8 @@ def log_softmax(x: TensorLike, /, axis: Any = -1) -> Tensor:
         >>> hf.nn.log_softmax([0.0, 0.0])
         Tensor([-0.6931472, -0.6931472], dtype=float32)
     """
+    if other:
+        return respelled(log_softmax, locals())
     tensors = promote_float(x)
     return bind(log_softmax.op, tensors, {"axis": normalize_axes("log_softmax", axis, tensors[0].ndim)})
 

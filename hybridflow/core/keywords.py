@@ -1,0 +1,69 @@
+"""Keywords of other packages, such as ``dim=``: what they mean here, or an error that says what to write."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any, TypedDict, cast
+
+from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.foreign_names import KEYWORDS
+
+_ROWS = {row.name: row for row in KEYWORDS}
+
+
+class Other(TypedDict, total=False):
+    """The keywords of other packages that functions with axes take for theirs; at run time also those of `KEYWORDS`."""
+
+    dim: Any
+    dims: Any
+    keepdim: bool
+
+
+def our_keyword(function: str, keyword: str, names: Collection[str], given: Collection[str] = ()) -> str:
+    """Return the keyword of a function that means what a keyword of another package does.
+
+    Args:
+        function: the function's name.
+        keyword: what was given.
+        names: the function's own keywords.
+        given: those of them that are given.
+
+    Raises:
+        ArgumentTypeError: there is none.
+    """
+    row = _ROWS.get(keyword)
+    hint = f"It takes: {', '.join(names)}."
+    if row is not None:
+        found = [name for name in row.ours if name in names]
+        if found and (function not in row.but or row.unless in given):
+            return found[0]
+        hint = row.but.get(function, row.instead)
+    raise ArgumentTypeError(message(f"{function}: takes no keyword {keyword!r}", hint=hint))
+
+
+def respelled(function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """Call a public function again, with its own keywords in place of other packages'.
+
+    Args:
+        function: it.
+        given: its arguments by name; what it does not know itself is under ``other``.
+
+    Raises:
+        ArgumentTypeError: a keyword that means nothing here, or the same argument twice.
+    """
+    name = cast(Any, function).__name__
+    parameters = inspect.signature(function).parameters
+    kinds = inspect.Parameter
+    own = [one for one, p in parameters.items() if p.kind not in (kinds.POSITIONAL_ONLY, kinds.VAR_KEYWORD)]
+    other = given.pop("other")
+    settled = [one for one in own if given[one] is not parameters[one].default]
+    for keyword, value in other.items():
+        if value is None and keyword in _ROWS:
+            continue  # as NumPy's functions call methods: out=None
+        ours = our_keyword(name, keyword, own, settled)
+        if ours in settled:
+            raise ArgumentTypeError(message(f"{name}: {ours} is given twice", got=f"{ours}=, {keyword}="))
+        given[ours] = value
+    args = [given[one] for one, p in parameters.items() if p.kind is kinds.POSITIONAL_ONLY]
+    return function(*args, **{one: given[one] for one in own})
