@@ -19,6 +19,7 @@ import jax
 
 from hybridflow.core.context import context_now, current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
+from hybridflow.core.forked import require_xla
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.profiling import PROFILER
@@ -169,6 +170,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         context = context_now()
         if SETTINGS.eager or (context is not None and context.tracer is not None):
             return self._call_python(args, kwargs, inputs or self._inputs)
+        require_xla(f"the compiled function {self._name!r}")
         trace, signature = self._find(self._signature(args, kwargs, inputs), args)
         if (context is not None and context.tapes) or trace.requires_grad(signature):
             return trace.call_under_tapes(signature, current())
