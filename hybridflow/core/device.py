@@ -51,6 +51,11 @@ def device_string(value: Any) -> str:
     return "cpu" if isinstance(value, np.ndarray) else _name(device_of(value))
 
 
+def device_label(device: Any) -> str:
+    """Return what reports call the jax device that was asked for; None asks for none."""
+    return "default" if device is None else f"{device.platform}:{device.id}"
+
+
 def _name(device: Any) -> str:
     return "cpu" if device.platform == "cpu" else f"{device.platform}:{device.id}"
 

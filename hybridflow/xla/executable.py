@@ -41,6 +41,8 @@ from hybridflow.xla.scopes import Namer, fusions, naming
 from hybridflow.xla.store.keeping import Entry, entry_for
 
 T = TypeVar("T")
+LOADED = "loaded"
+"""What the store did if it had the executable."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -221,7 +223,7 @@ class _Compilation:
             entry = self._entry(note)
             loaded = None if isinstance(entry, str) else steps.timed("load", lambda: entry.load(steps.lower))
             if loaded is not None:
-                compiled, done = loaded.program, "loaded"
+                compiled, done = loaded.program, LOADED
             else:
                 compiled = steps.timed("xla", steps.compile)
                 done = entry if isinstance(entry, str) else entry.save(compiled, steps.text, steps.seconds())
