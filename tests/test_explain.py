@@ -201,3 +201,82 @@ def test_what_starts_the_command_line_is_no_line_of_the_users(starter: str):
     assert "called at" in step.explain()._repr_html_()
     assert "the command line" in step.explain()._repr_html_()
     assert [row.line for row in space["p"].operations] == [""]
+
+
+def test_what_differs_around_a_call_is_named():
+    f = hf.compile(lambda x: x * 2)
+    f(ones(2))
+    with hf.config.checks(False):
+        f(ones(2))
+    assert [record.reason for record in f.explain()] == ["first call", "hf.config.checks: True -> False"]
+
+
+def test_an_equal_variable_is_another_one():
+    class Model:
+        def __init__(self):
+            self.w = hf.Variable(2.0)
+
+        @hf.compile
+        def step(self, x):
+            return x * self.w
+
+    model = Model()
+    model.step(ones(1))
+    model.w = hf.Variable(3.0)
+    model.step(ones(1))
+    assert model.step.explain()[1].reason == "self.w: Variable f32[] -> another Variable f32[]"
+
+
+class _Layer:
+    def __init__(self):
+        self.w = hf.Variable(np.ones((2, 2), np.float32))
+
+
+def test_variables_without_a_name_of_their_own_are_named_by_how_they_were_reached():
+    class Model:
+        def __init__(self):
+            self.layers = [_Layer(), _Layer()]
+            self.scale = hf.Variable(1.0, name="scale")
+
+        @hf.compile
+        def step(self, x):
+            for layer in self.layers:
+                x = x @ layer.w
+            self.layers[1].w.assign_sub(self.layers[1].w * 0.1)
+            return x * self.scale
+
+    model = Model()
+    model.step(hf.ones((2, 2)))
+    (record,) = model.step.explain()
+    assert record.variables == ("self.layers[0].w", "self.layers[1].w", "scale")
+    assert record.assigned == record.executables[0].donated == ("self.layers[1].w",)
+
+    alike = [hf.Variable(1.0, name="w"), hf.Variable(2.0, name="w")]
+    f = hf.compile(lambda given, x: x * alike[0] * alike[1] * given["a"])
+    f({"a": hf.Variable(1.0)}, ones(1))
+    assert f.explain()[0].variables == ("alike[0]", "alike[1]", "given['a']")
+
+    leaf = hf.Variable(1.0, requires_grad=True)
+
+    @hf.compile
+    def gradient(x):
+        (x * leaf).backward()
+        return leaf.grad
+
+    gradient(hf.asarray(3.0))
+    assert gradient.explain()[0].variables == ("leaf", "leaf.grad")
+
+
+def test_executables_that_differ_in_sizes_alone_are_one_item_with_their_range():
+    f = hf.compile(lambda x: x * 2, input_signature=[hf.TensorSpec([None, None])])
+    for size in (2, 3, 4):
+        f(hf.ones((size, 5)))
+    assert str(f.explain()).count("executable 2 for x_0=3, x_1=5: lower") == 1
+    for size in range(5, 20):
+        f(hf.ones((size, 5)))
+    (record,) = f.explain()
+    text = str(record)
+    assert "  executables 1 to 18 for x_0=2 to 19, x_1=5: lower " in text
+    assert text.count("store on disk") == 1
+    assert f"XLA {sum(one.xla_ms for one in record.executables):.1f} ms in 18 compile(s)" in text
+    assert f.explain()._repr_html_().count("executable ") == 18  # the page has each

@@ -91,6 +91,9 @@ def test_explain_and_the_texts_of_a_loaded_executable(store: Path):
     assert record.store == ["loaded"]
     assert record.xla_ms == record.lower_ms == 0.0 < record.load_ms
     assert "loaded from the store on disk: 1 of 1" in str(record)
+    assert f"executable 1: loaded in {record.load_ms:.1f} ms" in str(record)
+    assert "compile(s)" not in str(record)
+    assert "XLA 0.0 ms" not in str(record)
 
 
 def test_variables_are_donated_and_assigned(store: Path):

@@ -26,6 +26,7 @@ from hybridflow.core.device import place
 from hybridflow.core.dispatch import as_arrays, quick_to_compile, run_raw
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import GradientError, message
+from hybridflow.core.forked import require_xla
 from hybridflow.core.node import Edge, Node, in_gradient
 from hybridflow.core.op import REGISTRY, Joint, No, Op, Stops
 from hybridflow.core.profiling import PROFILER
@@ -347,6 +348,7 @@ class RawEngine:
         g = visible
         args, attrs = self.arguments(node), _rule_attrs(node)
         if node.backend != "host":
+            require_xla(f"the gradient of {op.name}")
             own = op.jitted.get("rule")  # a compiled call's is compiled already
             if own is not None:
                 return own(g, args, wanted)

@@ -17,6 +17,11 @@ from jax.experimental.xla_metadata import set_xla_metadata as set_xla_metadata
 
 from hybridflow.backend.protobuf import write_field
 
+try:
+    from jax._src.xla_bridge import backends_are_initialized as _has_started  # noqa: TID251 (it has no other name)
+except ImportError:
+    _has_started = None
+
 JAX_VERSION: tuple[int, ...] = tuple(int(part) for part in jax.__version__.split(".")[:3] if part.isdigit())
 
 
@@ -121,6 +126,11 @@ def wait_for_everything() -> None:
     for array in jax.live_arrays():
         array.block_until_ready()
     jax.effects_barrier()
+
+
+def xla_has_started() -> bool:
+    """Whether jax has begun to run XLA in this process, with threads of its own; True with a jax that does not tell."""
+    return _has_started is None or _has_started()
 
 
 def x64_enabled() -> bool:

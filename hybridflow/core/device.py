@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 
 from hybridflow.core.context import context_of, current
 from hybridflow.core.errors import DeviceError, message
+from hybridflow.core.forked import require_xla
 
 
 @cache
 def default_is_host() -> bool:
     """Whether jax's default device is the CPU, so that values live in NumPy arrays."""
+    if cast(Any, jax.config).jax_platforms == "cpu":
+        return True  # without starting XLA, which a process that is to be forked may do without
     return jax.default_backend() == "cpu"
 
 
@@ -48,6 +51,11 @@ def device_string(value: Any) -> str:
     return "cpu" if isinstance(value, np.ndarray) else device_name(device_of(value))
 
 
+def device_label(device: Any) -> str:
+    """Return what reports call the jax device that was asked for; None asks for none."""
+    return "default" if device is None else f"{device.platform}:{device.id}"
+
+
 def device_name(device: Any) -> str:
     """Return the name of a jax device."""
     return "cpu" if device.platform == "cpu" else f"{device.platform}:{device.id}"
@@ -59,6 +67,8 @@ def place(value: Any, device: Any) -> Any:
     if host:
         return value if isinstance(value, np.ndarray) else np.asarray(value)
     from hybridflow.backend.jax_shim import enable_x64
+
+    require_xla("moving a tensor to a device")
 
     with enable_x64():
         return jax.device_put(value, device or jax.devices()[0])

@@ -19,6 +19,7 @@ from hybridflow.core.device import default_is_host, device_of, device_string
 from hybridflow.core.dims import SIZES
 from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
 from hybridflow.core.errors import DeviceError, HybridflowError, LeakError, message
+from hybridflow.core.forked import require_xla
 from hybridflow.core.node import FOREVER, Edge, Node, next_sequence, user_place
 from hybridflow.core.op import No, Op, Stops
 from hybridflow.core.tensor import Tensor, describe, host_array, leak_text, make_tensor
@@ -282,6 +283,7 @@ def jitted(op: Op, attrs: dict[str, Any], values: Iterable[Any]) -> Callable[...
 def _run_lowered(op: Op, inputs: tuple[Tensor, ...], values: list[Any], attrs: dict[str, Any]) -> Any:
     if "dynamic_shape" not in op.traits:
         op.infer(*[tensor.spec for tensor in inputs], **attrs)
+    require_xla(op.name)
     _check_devices(op, inputs, values)
     on_host = all(type(value) is _ndarray for value in values) and (bool(values) or default_is_host())
     with enable_x64():

@@ -87,6 +87,10 @@ class DeviceError(HybridflowError, RuntimeError):
     """A device that does not exist, or values on different devices."""
 
 
+class ForkError(HybridflowError, RuntimeError):
+    """Something that needs XLA in a process that was forked from one in which it ran."""
+
+
 class MemoryBudgetError(HybridflowError, MemoryError):
     """A memory budget that a compiled function cannot keep."""
 

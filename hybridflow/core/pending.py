@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+from hybridflow.core.forked import PROCESS
 
 MOST = 16
 """How many calls of a trace may be unsettled."""
@@ -36,7 +36,7 @@ class PendingChecks:
     def settle(self) -> None:
         """Wait for the outcome; raise if a check failed."""
         self.forget()
-        flags = np.asarray(self.flags)
+        flags = PROCESS.read(self.flags)
         if not flags.all():
             self._fail(flags)
 

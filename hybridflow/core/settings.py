@@ -22,20 +22,29 @@ class Settings:
         plain: a call on the fast path may run as it is.
     """
 
-    __slots__ = ("cache_bytes", "cache_dir", "checks", "eager", "full_tracebacks", "plain")
+    __slots__ = ("_can_run", "cache_bytes", "cache_dir", "checks", "eager", "full_tracebacks", "plain")
 
     def __init__(self) -> None:
         self.eager = False
         self.checks = True
         self.full_tracebacks = False
         self.plain = True
+        self._can_run = True
         self.cache_dir: Path | bool = True
         self.cache_bytes: int | None = None
 
     def set(self, name: str, flag: Any) -> None:
         """Change a switch."""
         setattr(self, name, flag)
-        self.plain = self.checks and not self.eager  # the one thing that a call on the fast path asks
+        self._decide()
+
+    def forbid_runs(self) -> None:
+        """Have no call on the fast path run any more: what is compiled cannot run in this process."""
+        self._can_run = False
+        self._decide()
+
+    def _decide(self) -> None:
+        self.plain = self.checks and not self.eager and self._can_run  # the one thing that the fast path asks
 
 
 SETTINGS = Settings()

@@ -35,6 +35,7 @@ from hybridflow.core.errors import (
     TracedValueError,
     message,
 )
+from hybridflow.core.forked import PROCESS
 from hybridflow.core.functions import Hooks
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node, renew, user_place
@@ -419,10 +420,10 @@ def host_array(tensor: Tensor) -> np.ndarray[Any, Any]:
     if device_of(value).platform == "cpu":
         # A jax array on the CPU and its NumPy view are the same memory: keep both.
         tensor._alt = value
-        tensor._value = array = np.asarray(value)
+        tensor._value = array = PROCESS.read(value)
         return array
     if tensor._alt is None:
-        tensor._alt = np.asarray(value)
+        tensor._alt = PROCESS.read(value)
     return tensor._alt
 
 

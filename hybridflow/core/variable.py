@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from hybridflow.core.context import HOST_FUNCTION, context_now, context_of
 from hybridflow.core.device import device_of, device_string, place
 from hybridflow.core.dtypes import DType, is_differentiable
 from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TraceError, message
+from hybridflow.core.forked import require_xla
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.notes import Notes, make_leaf
@@ -40,6 +42,8 @@ _unnamed = itertools.count()
 
 WRITES = threading.RLock()
 """Held while a compiled call owns the buffers of the Variables it assigns."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=cast(Any, WRITES)._at_fork_reinit)  # the child has no thread that holds it
 
 
 class Variable(TensorMethods):
@@ -166,6 +170,8 @@ class Variable(TensorMethods):
         if value is None:
             with WRITES:
                 value = self._value
+            if value is None:
+                require_xla(f"the call that was writing Variable {self._name!r} when the process was forked")
         return observed_value(self, value) if OBSERVED.count else value
 
     def store(self, value: Any) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
 from hybridflow.core.device import default_is_host
+from hybridflow.core.forked import require_xla
 from hybridflow.ops.threefry import STATE_WORDS, countable
 
 _SMALL, _MIDDLE, _LARGE = 1 << 9, 1 << 13, 1 << 17
@@ -102,6 +103,7 @@ def _run(
     cuts: Iterable[tuple[int, int, int]],
 ) -> Any:
     """Run compiled functions on every block of flat inputs and return the flat results."""
+    require_xla("a draw, or a function that NumPy lacks,")
     waiting: deque[tuple[int, int, Any]] = deque()
     result: Any = None
     with enable_x64():

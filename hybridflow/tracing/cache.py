@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from hybridflow.tracing.trace import Trace
@@ -38,6 +38,12 @@ class TraceCache:
     def __iter__(self) -> Iterator[Trace]:
         for traces in list(self._traces.values()):
             yield from traces
+
+    def items(self) -> Iterator[tuple[Any, Trace]]:
+        """Yield every trace with its key."""
+        for key, traces in list(self._traces.items()):
+            for trace in traces:
+                yield key, trace
 
     @property
     def of_one_key(self) -> bool:

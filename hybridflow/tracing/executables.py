@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from hybridflow.core.device import device_label
 from hybridflow.core.node import Node, short_where
 from hybridflow.passes.recompute import Recomputed
-from hybridflow.xla.executable import Executable
+from hybridflow.xla.executable import LOADED, Executable
 
 
 class Fused(NamedTuple):
@@ -70,10 +71,15 @@ class ExecutableRecord:
             names: of the graph's inputs, by position.
         """
         return cls(
-            dict(sizes), "default" if device is None else f"{device.platform}:{device.id}", made.lower_ms, made.xla_ms,
-            made.load_ms, made.store, dict(made.options), tuple([names[index] for index in made.donated]),
+            dict(sizes), device_label(device), made.lower_ms, made.xla_ms, made.load_ms, made.store,
+            dict(made.options), tuple([names[index] for index in made.donated]),
             tuple([part.runs for part in made.parts]), weakref.ref(made),
         )  # fmt: skip
+
+    @property
+    def loaded(self) -> bool:
+        """Whether all of it came from the store on disk, so that nothing was compiled."""
+        return self.store == LOADED
 
     def fused(self) -> tuple[Fused, ...] | None:
         """Return the kernels that compute several operations, the largest first.

@@ -28,6 +28,11 @@ class Change:
     before: str
     after: str
 
+    @classmethod
+    def between(cls, argument: str, before: str, after: str) -> Change:
+        """Return a change, in words that differ where what changed is described alike."""
+        return cls(argument, before, after if after != before else f"another {after}")
+
     def __str__(self) -> str:
         return f"{self.argument}: {self.before} -> {self.after}"
 
@@ -57,6 +62,7 @@ class TraceRecord:
         recomputed: what checkpoints compute again, per line of the user's code.
         memory: what a memory budget made of the last executable, None without one.
         dropped: whether an equal trace had been dropped from the cache.
+        others: how many traces the cache held then.
     """
 
     number: int
@@ -79,6 +85,7 @@ class TraceRecord:
     effects: tuple[str, ...] = ()
     autocast: str = "off"
     dropped: bool = False
+    others: int = 0
     memory: MemoryRecord | None = None
     executables: list[ExecutableRecord] = field(default_factory=list[ExecutableRecord])
     outlined: tuple[Outlined, ...] = ()
@@ -92,7 +99,9 @@ class TraceRecord:
             return "; ".join(map(str, self.changes))
         if self.dropped:
             return "an equal trace was dropped from the cache"
-        return "first call" if self.number == 1 else "no earlier trace was left in the cache"
+        if self.number == 1:
+            return "first call"
+        return "no trace for these arguments" if self.others else "no earlier trace was left in the cache"
 
     def add(self, made: ExecutableRecord) -> None:
         """Count an executable."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridflow.core.node import short_where
 from hybridflow.tracing.executables import ExecutableRecord, again_text
+from hybridflow.xla.executable import LOADED
 
 if TYPE_CHECKING:
     from hybridflow.passes.left import Outlined, Rolled
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """How many of a kind the text and the tree show; the page shows all."""
+_MANY_ALIKE = 4
+"""From how many executables on that differ in sizes alone the text and the tree show them as one item."""
 
 
 class Item(NamedTuple):
@@ -50,23 +53,29 @@ def trace_item(record: TraceRecord, shown: int | None = SHOWN) -> Item:
     arguments = ", ".join(f"{name}: {value}" for name, value in record.signature.items())
     items = [
         Item("why", record.reason),
-        Item(
-            "cost",
-            f"trace {record.trace_ms:.1f} ms, passes {record.passes_ms:.1f} ms, lower {record.lower_ms:.1f} ms, "
-            f"XLA {record.xla_ms:.1f} ms in {record.compiles} compile(s); {record.nodes} nodes",
-        ),
+        Item("cost", _cost(record)),
     ]
-    loaded = sum("loaded" in one for one in record.store)
+    loaded = sum(LOADED in one for one in record.store)
     if loaded:
         text = f"{loaded} of {record.compiles}, in {record.load_ms:.1f} ms"
         items.append(Item("loaded from the store on disk", text))
     items += _surroundings(record, shown)
     items += _graph_items(record, shown)
-    for number, made in enumerate(record.executables, 1):
-        if shown is None or number > len(record.executables) - shown:
-            items.append(_executable_item(number, made, shown))
+    groups = _alike(record.executables) if shown is not None else [[one] for one in enumerate(record.executables, 1)]
+    items += [_executables_item(group, shown) for group in groups[-shown if shown is not None else 0 :]]
     place = f" at {record.call_site}" if record.call_site else ""
     return Item("", f"trace {record.number}{place}: ({arguments})", tuple(items))
+
+
+def _cost(record: TraceRecord) -> str:
+    """Return what a trace took, with what XLA took if it has compiled anything."""
+    parts = [f"trace {record.trace_ms:.1f} ms", f"passes {record.passes_ms:.1f} ms"]
+    compiled = sum(not one.loaded for one in record.executables)
+    if record.lower_ms:
+        parts.append(f"lower {record.lower_ms:.1f} ms")
+    if compiled:
+        parts.append(f"XLA {record.xla_ms:.1f} ms in {compiled} compile(s)")
+    return f"{', '.join(parts)}; {record.nodes} nodes"
 
 
 def _surroundings(record: TraceRecord, shown: int | None) -> Iterator[Item]:
@@ -116,10 +125,27 @@ def _pass_items(passes: Sequence[Any]) -> Iterator[Item]:
         yield Item("", f"{quiet} other runs of passes changed nothing, {spent:.2f} ms")
 
 
-def _executable_item(number: int, made: ExecutableRecord, shown: int | None) -> Item:
-    place = ", ".join([f"{name}={size}" for name, size in made.sizes.items()])
+_Numbered = tuple[int, ExecutableRecord]
+
+
+def _alike(executables: Sequence[ExecutableRecord]) -> list[list[_Numbered]]:
+    """Return executables with their numbers: many that differ in sizes and costs alone together, others each alone."""
+    found: dict[Any, list[_Numbered]] = {}
+    for number, made in enumerate(executables, 1):
+        key = (made.device, made.store, made.donated, made.runs, tuple(made.options.items()), tuple(made.sizes))
+        found.setdefault(key, []).append((number, made))
+    groups: list[list[_Numbered]] = []
+    for group in found.values():
+        groups += [group] if len(group) >= _MANY_ALIKE else [[one] for one in group]
+    return sorted(groups, key=lambda group: group[-1][0])
+
+
+def _executables_item(group: Sequence[_Numbered], shown: int | None) -> Item:
+    """Return what there is to say of one executable, or of several that are alike."""
+    number, made = group[-1]
+    several = [one for _, one in group]
+    place = ", ".join([f"{name}={_range([one.sizes[name] for one in several])}" for name in made.sizes])
     device = "" if made.device == "default" else f" on {made.device}"
-    cost = f"lower {made.lower_ms:.1f} ms, XLA {made.xla_ms:.1f} ms"
     items = [Item("store on disk", made.store)]
     if made.options:
         items.append(Item("XLA options", ", ".join([f"{name}={value!r}" for name, value in made.options.items()])))
@@ -129,7 +155,30 @@ def _executable_item(number: int, made: ExecutableRecord, shown: int | None) -> 
         runs = ", ".join(map(str, made.runs))
         items.append(Item("programs", f"{len(made.runs)}, cut at the calls of outlined parts; run {runs} times"))
     items.append(_fused_item(number, made, shown))
-    return Item(f"executable {number}{place and f' for {place}'}{device}", cost, tuple(items))
+    return Item(f"{_title([number for number, _ in group])}{place and f' for {place}'}{device}", _cost_of(several), tuple(items))
+
+
+def _title(numbers: Sequence[int]) -> str:
+    first, last = numbers[0], numbers[-1]
+    if first == last:
+        return f"executable {last}"
+    return f"{len(numbers)} executables of {first} to {last}" if last - first >= len(numbers) else (
+        f"executables {first} to {last}"
+    )
+
+
+def _range(sizes: Sequence[int]) -> str:
+    least, most = min(sizes), max(sizes)
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _cost_of(several: Sequence[ExecutableRecord]) -> str:
+    """Return what executables took: to compile, or to load."""
+    steps = {
+        "lower": sum(one.lower_ms for one in several), "XLA": sum(one.xla_ms for one in several),
+        "loaded in": sum(one.load_ms for one in several if LOADED in one.store),
+    }  # fmt: skip
+    return ", ".join([f"{name} {spent:.1f} ms" for name, spent in steps.items() if spent])
 
 
 def _fused_item(number: int, made: ExecutableRecord, shown: int | None) -> Item:

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overlo
 import jax
 
 from hybridflow.core.context import context_now, current
+from hybridflow.core.device import device_label
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
+from hybridflow.core.forked import require_xla
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.profiling import PROFILER
@@ -169,6 +171,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         context = context_now()
         if SETTINGS.eager or (context is not None and context.tracer is not None):
             return self._call_python(args, kwargs, inputs or self._inputs)
+        require_xla(f"the compiled function {self._name!r}")
         trace, signature = self._find(self._signature(args, kwargs, inputs), args)
         if (context is not None and context.tapes) or trace.requires_grad(signature):
             return trace.call_under_tapes(signature, current())
@@ -326,6 +329,7 @@ class CompiledFunction(Entry, Generic[P, R]):
             call_site=format_where(user_place(3)),
             changes=() if dropped else self._nearest(signature._replace(leaves=named)),
             dropped=dropped,
+            others=len(self._traces),
         )
         return make_trace(
             self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
@@ -337,13 +341,14 @@ class CompiledFunction(Entry, Generic[P, R]):
         from hybridflow.tracing.explain import Change
 
         best: tuple[bool, list[tuple[str, str, str]]] | None = None
-        for trace in self._traces:
+        around = _around()
+        for key, trace in self._traces.items():
             arguments = differences(trace.leaves, trace.tree, signature)
-            found = arguments or trace.changes(signature) or trace.guard_changes()
+            found = arguments or _changed_around(key, around) or trace.changes(signature) or trace.guard_changes()
             rated = bool(arguments), found
             if best is None or (rated[0], len(found)) < (best[0], len(best[1])):
                 best = rated
-        return tuple([Change(*change) for change in best[1]]) if best else ()
+        return tuple([Change.between(*change) for change in best[1]]) if best else ()
 
     def concrete(self, *specs: Any) -> ConcreteFunction:
         """Trace the function for given specs, without running it.
@@ -588,8 +593,24 @@ class CompiledMethod(BoundCall):
 
 def _cache_key(signature: Signature) -> Any:
     """Return what a trace is found by."""
+    return signature.key, *_around()
+
+
+def _around() -> tuple[Any, Any, bool]:
+    """Return what a trace is found by beside its signature: the device, the autocast and whether checks are kept."""
     context = current()
-    return signature.key, context.device, context.autocast and context.autocast.dtype, SETTINGS.checks
+    return context.device, context.autocast and context.autocast.dtype, SETTINGS.checks
+
+
+def _changed_around(key: Any, around: tuple[Any, Any, bool]) -> list[tuple[str, str, str]]:
+    """Return ``(what, before, after)`` for what differs around the call from the key of an earlier trace."""
+    _, device, _, checks = key
+    changes: list[tuple[str, str, str]] = []
+    if device != around[0]:
+        changes.append(("hf.device", device_label(device), device_label(around[0])))
+    if checks != around[2]:
+        changes.append(("hf.config.checks", str(checks), str(around[2])))
+    return changes
 
 
 @overload

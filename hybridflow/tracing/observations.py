@@ -232,6 +232,14 @@ class Observations:
             )
             warnings.warn_explicit(text, EffectWarning, file, line)
 
+    def variable_paths(self) -> dict[int, str]:
+        """Return how each Variable from outside was first reached, as the user would write it, by the Variable's id."""
+        found: dict[int, str] = {}
+        for place in self._places.values():
+            if issubclass(place.kind, Variable):
+                found.setdefault(id(place.seen()), place.path)
+        return found
+
     # -- the end ----------------------------------------------------------------------------------------------
 
     def guards(self, captures: Sequence[Tensor], kept: Sequence[object]) -> Guards | None:

@@ -48,6 +48,7 @@ from hybridflow.tracing.numbers import Numbers
 from hybridflow.tracing.observations import Observations
 from hybridflow.tracing.order import has_order, in_order_of, skeleton
 from hybridflow.tracing.raw import move_to_xla, raw_value
+from hybridflow.tracing.reached import shown_names
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
 from hybridflow.tracing.signature import (
     FLOAT,
@@ -161,8 +162,8 @@ class Trace:
         record.rolled = rolled_in(self.graph)
         record.recomputed = recomputed_in(self.graph)
         record.captured = len(self.captures)
-        record.variables = tuple([state.variable.name for state in self.states])
-        record.assigned = tuple([self.states[index].variable.name for index in self.assigned])
+        record.variables = shown_names(self.states, named, builder.observations.variable_paths())
+        record.assigned = tuple([record.variables[index] for index in self.assigned])
 
     # -- guards -----------------------------------------------------------------------------------------------
 
@@ -304,7 +305,8 @@ class Trace:
 
     def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
         made, graph = self.compiled(sizes, device)
-        names = {index: self.graph.inputs[index].attrs["name"] for index in made.donated}
+        first = len(self.graph.inputs) - len(self.states)
+        names = {index: self.record.variables[index - first] for index in made.donated}
         self.record.add(ExecutableRecord.of(made, sizes, device, names))
         if not self.symbolic and device is None:
             self.only = made

@@ -27,6 +27,7 @@ from hybridflow.backend.jax_shim import (
 from hybridflow.backend.options import call_options, compiler_options
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
+from hybridflow.core.forked import require_xla
 from hybridflow.core.node import Node
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.ir.costs import has_large_products
@@ -40,6 +41,8 @@ from hybridflow.xla.scopes import Namer, fusions, naming
 from hybridflow.xla.store.keeping import Entry, entry_for
 
 T = TypeVar("T")
+LOADED = "loaded"
+"""What the store did if it had the executable."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -125,6 +128,7 @@ def compile_graph(
         device: the jax device to run on; jax's default one if None.
         note: what `store.ahead.begin` returned when the graph's function began to be traced.
     """
+    require_xla("compiling")
     whole = _Compilation(graph, donate, sizes, device)
     may_be_cut = needs_never(whole.backend) and not whole.calls_host and NAMER.get() is None
     pieces = cut(graph, sizes) if may_be_cut else None
@@ -219,7 +223,7 @@ class _Compilation:
             entry = self._entry(note)
             loaded = None if isinstance(entry, str) else steps.timed("load", lambda: entry.load(steps.lower))
             if loaded is not None:
-                compiled, done = loaded.program, "loaded"
+                compiled, done = loaded.program, LOADED
             else:
                 compiled = steps.timed("xla", steps.compile)
                 done = entry if isinstance(entry, str) else entry.save(compiled, steps.text, steps.seconds())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hybridflow.backend.jax_shim import wait_for_everything
+from hybridflow.core.forked import PROCESS
 from hybridflow.core.pending import settle_calls
 
 
@@ -22,5 +23,6 @@ def synchronize() -> None:
         >>> hf.synchronize()
         >>> elapsed = time.perf_counter() - start
     """
-    wait_for_everything()
+    if not PROCESS.lost:  # what the parent of a forked process began is its own
+        wait_for_everything()
     settle_calls()

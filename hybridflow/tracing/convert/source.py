@@ -82,12 +82,16 @@ def find(function: FunctionType) -> Found:
     name = code.co_name
     candidates = _load(function).functions.get((code.co_firstlineno, name), [])
     candidates = [found for found in candidates if _arguments(found.node, found.private) == arguments_of(code)]
+    place = f"its source, {code.co_filename}:{code.co_firstlineno},"
+    if not candidates:
+        raise NotConvertible(
+            f"{place} has no such function: the file was changed since it was loaded, or the function was made otherwise"
+        )
     if len(candidates) > 1:
         places = set(code.co_positions())
         candidates = [found for found in candidates if _body_place(found.node) in places]
-    if len(candidates) != 1:
-        what = "was changed since it was loaded" if not candidates else "has several like it on the line"
-        raise NotConvertible(f"its source, {code.co_filename}:{code.co_firstlineno}, {what}")
+        if len(candidates) != 1:
+            raise NotConvertible(f"{place} has several like it on the line")
     return candidates[0]
 
 

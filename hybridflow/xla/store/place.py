@@ -36,7 +36,7 @@ def place() -> Place:
     if not supported():
         return Place(None, 0, "this system does not tell who may write to a directory")
     if source_hash() is None:
-        return Place(None, 0, "hybridflow or jaxlib was changed on disk after this process loaded it")
+        return Place(None, 0, "files of hybridflow or jaxlib are newer, by their times, than this process, which may have loaded others")
     if chosen is not True:
         return Place(chosen, _most())
     named = os.environ.get(DIRECTORY)
