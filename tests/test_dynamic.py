@@ -1,6 +1,7 @@
 """`input_signature`, `dynamic=` and `.concrete`: traces with open sizes."""
 
 import contextlib
+import inspect
 from typing import NamedTuple
 
 import jax
@@ -100,7 +101,40 @@ class Holder:
 def test_static_and_class_methods():
     for n in (1, 3):
         assert Holder.plain([0.0] * n).tolist() == Holder().plain([0.0] * n).tolist() == [1.0] * n
-        assert Holder.of_class([0.0] * n).tolist() == [2.0] * n
+        assert Holder.of_class([0.0] * n).tolist() == Holder().of_class([0.0] * n).tolist() == [2.0] * n
+
+
+class Doubling:
+    factor = 2.0
+
+    @classmethod
+    @hf.compile
+    def scaled(cls, x):
+        return x * cls.factor
+
+
+class Tripling(Doubling):
+    factor = 3.0
+
+
+def test_class_methods_read_their_own_class(monkeypatch):
+    both = hf.compile(lambda x: Doubling.scaled(x) + Tripling.scaled(x))
+    assert [Doubling.scaled(1.0).item(), Tripling.scaled(1.0).item(), Doubling().scaled(1.0).item()] == [2, 3, 2]
+    assert both(1.0).item() == 5
+    monkeypatch.setattr(Doubling, "factor", 7.0)
+    assert [Doubling.scaled(1.0).item(), Tripling.scaled(1.0).item(), both(1.0).item()] == [7, 3, 10]
+    given = hf.compile(lambda kind, x: x * kind.factor)  # a class that is an argument like others
+    assert [given(Doubling, 1.0).item(), given(Tripling, 1.0).item()] == [7, 3]
+
+
+def test_a_methods_signature_leaves_out_the_instance():
+    class Model:
+        @hf.compile
+        def __call__(self, x, n=2):
+            return x * n
+
+    assert str(inspect.signature(Model())) == str(inspect.signature(Model().__call__)) == "(x, n=2)"
+    assert str(inspect.signature(Model.__call__)) == "(self, x, n=2)"
 
 
 class Pair(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -275,9 +277,9 @@ def test_the_passes_say_what_they_did():
 
 
 def test_invariants_of_a_parsed_graph_belong_to_the_graph_around():
-    text = PASSES["loop_invariants"].__doc__ or ""
-    lines = text.split("Before:\n")[1].split("\n\n    After:")[0].splitlines()
-    graph = PASSES["loop_invariants"](ir.parse("\n".join(line.removeprefix("        ") for line in lines)))
+    text = inspect.getdoc(PASSES["loop_invariants"]) or ""
+    before = text.split("Before:\n")[1].split("\n\nAfter:")[0]
+    graph = PASSES["loop_invariants"](ir.parse(textwrap.dedent(before)))
     ir.verify(graph)
     assert {node.scope for node in graph.nodes} == {graph.inputs[0].scope}
 

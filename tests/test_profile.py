@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import run_python
 
 import hybridflow as hf
 from hybridflow.analysis.profile.events import Kernel, covered
@@ -370,3 +371,18 @@ def test_names_of_functions_are_escaped_in_pages():
     assert "<lambda>" in str(p)
     assert "<lambda>" not in p._repr_html_()
     assert "&lt;lambda&gt;: 1 compiled calls" in p._repr_html_()
+
+
+def test_a_profile_is_read_where_warnings_are_errors():
+    """jaxlib's types for statistics end the process then, when they are made: at the first read and at later ones."""
+    code = """
+import gc
+import hybridflow as hf
+f, x = hf.compile(lambda x: hf.tanh(x @ x)), hf.ones((16, 16))
+for _ in range(2):
+    with hf.profile() as p:
+        f(x)
+    print(sorted(row.name for row in p.operations))
+    gc.collect()
+"""
+    assert run_python(code, PYTHONWARNINGS="error").splitlines() == ["['matmul', 'tanh']"] * 2

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import starmap
 from operator import methodcaller
+from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -104,6 +107,26 @@ class _ClientWithOptions:
         """Compile with the options that jax made, and the extra ones."""
         more = type(compile_options).ParseFromString(compile_options.SerializeAsString() + self._extra)
         return self._client.compile_and_load(*arguments, compile_options=more, **keywords)
+
+
+_STATISTICS: set[type] = set()
+"""The types that jaxlib makes to go through the statistics of a profile, kept alive."""
+
+
+def read_profile(path: Path) -> Any:
+    """Return what jax's profiler wrote to a file, as a `jax.profiler.ProfileData`.
+
+    jaxlib makes these types when it first needs them and again when nothing held them, and Python 3.13 warns of how it
+    makes them, which ends the process where warnings are errors. So they are made here, without the warning, and kept.
+    """
+    data: Any = jax.profiler.ProfileData.from_file(str(path))
+    if not _STATISTICS:
+        lines = (line for plane in data.planes for line in plane.lines)
+        having = [*itertools.islice(data.planes, 1), *itertools.islice((e for line in lines for e in line.events), 1)]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "builtin type .* has no __module__ attribute", DeprecationWarning)
+            _STATISTICS.update([type(one.stats) for one in having])
+    return data
 
 
 def row_major(x: Any) -> Any:

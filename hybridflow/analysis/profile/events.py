@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
 from hybridflow.analysis.profile.compiled import ANNOTATION, Call
+from hybridflow.backend.jax_shim import read_profile
 from hybridflow.core.node import Node
 from hybridflow.xla.scopes import Instruction, instructions
 
@@ -141,7 +140,7 @@ def _read(folder: Path) -> tuple[list[_Event], dict[int, tuple[float, float]]]:
     windows: dict[int, tuple[float, float]] = {}
     ends: dict[Any, float] = {}
     for path in folder.rglob("*.xplane.pb"):
-        data: Any = jax.profiler.ProfileData.from_file(str(path))
+        data = read_profile(path)
         for event in [event for plane in data.planes for line in plane.lines for event in line.events]:
             start, end = event.start_ns, event.start_ns + event.duration_ns
             if event.name.startswith(ANNOTATION):

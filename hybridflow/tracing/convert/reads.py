@@ -19,6 +19,13 @@ _REDUCTIONS = frozenset({"sum", "len", "min", "max", "any", "all"})
 """Builtins that can do with items that may not be there."""
 
 
+def _lists_names(node: Any) -> bool:
+    """Whether an expression lists the names of the frame it is in: others in a function of its own."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
+        return False
+    return node.func.id in ("locals", "vars", "dir")
+
+
 class Reads(ast.NodeTransformer):
     """Rewrites expressions so that what they read and call goes through the runtime.
 
@@ -131,7 +138,7 @@ class Reads(ast.NodeTransformer):
             return node
         if isinstance(function, ast.Attribute):
             function.value = self.visit(function.value)
-        elif isinstance(function, ast.Name) and function.id in ("locals", "vars", "dir") and not node.args:
+        elif _lists_names(node):
             return runtime(node, "without_temporaries", node)
         return node
 
@@ -155,7 +162,8 @@ class Reads(ast.NodeTransformer):
         """Whether expressions cannot move into a function of their own."""
         bound = ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await
         return bool(later) and (
-            self.scope.is_class or any(isinstance(one, bound) for node in later for one in inside(node))
+            self.scope.is_class
+            or any(isinstance(one, bound) or _lists_names(one) for node in later for one in inside(node))
         )
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
