@@ -46,6 +46,7 @@ from hybridflow.core.dtypes import uint8 as uint8
 from hybridflow.core.dtypes import uint16 as uint16
 from hybridflow.core.dtypes import uint32 as uint32
 from hybridflow.core.dtypes import uint64 as uint64
+from hybridflow.core.errors import BroadcastWarning as BroadcastWarning
 from hybridflow.core.errors import CacheWarning as CacheWarning
 from hybridflow.core.errors import EffectWarning as EffectWarning
 from hybridflow.core.errors import RetraceWarning as RetraceWarning
@@ -81,6 +82,7 @@ from hybridflow.ops.shape import *  # noqa: F403
 from hybridflow.ops.sorting import *  # noqa: F403
 from hybridflow.ops.statistics import *  # noqa: F403
 from hybridflow.ops.transcendental import *  # noqa: F403
+from hybridflow.ops.triangles import *  # noqa: F403
 from hybridflow.ops.trigonometric import *  # noqa: F403
 from hybridflow.ops.updates import *  # noqa: F403
 from hybridflow.ops import fft as fft

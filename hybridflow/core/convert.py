@@ -18,8 +18,25 @@ from hybridflow.core.dtypes import (
     promote_types,
 )
 from hybridflow.core.errors import ArgumentTypeError, DTypeError, ShapeError, message
+from hybridflow.core.node import Where, user_place
 from hybridflow.core.op import REGISTRY
 from hybridflow.core.staged_number import default_dtype_of, weak_dtype_of
+
+
+class Wide:
+    """Where float64 came in last: NumPy's default is easily not meant.
+
+    Attributes:
+        place: the user's line.
+    """
+
+    place: Where | None = None
+
+    @classmethod
+    def came_in(cls, depth: int) -> None:
+        """Remember the user's line, `depth` frames up and further."""
+        cls.place = user_place(depth + 1)
+
 
 NUMBERS = frozenset({bool, int, float, complex})
 Sequences = (list, tuple, range)
@@ -45,6 +62,8 @@ def to_numpy(obj: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     if isinstance(obj, Sequences):
         return _nested(obj, dtype)
     array = _array(obj)
+    if dtype is None and array.dtype == np.float64:
+        Wide.came_in(2)
     found = as_dtype(array.dtype if array.dtype.isnative else array.dtype.newbyteorder("="))
     if dtype is None or dtype == found:
         return np.array(array, dtype=found, order="C")

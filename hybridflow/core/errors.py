@@ -116,6 +116,10 @@ class EffectWarning(UserWarning):
     """A compiled function reads what is different at every call, but is traced only once."""
 
 
+class BroadcastWarning(UserWarning):
+    """A loss whose prediction and target broadcast against each other, so that every pair of elements is compared."""
+
+
 class CacheWarning(UserWarning):
     """The store of executables cannot be used, so functions are compiled as if there were none."""
 

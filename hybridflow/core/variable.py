@@ -13,12 +13,13 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 
 from hybridflow.core.context import HOST_FUNCTION, context_now, context_of
+from hybridflow.core.convert import Wide
 from hybridflow.core.device import device_of, device_string, place
 from hybridflow.core.dtypes import DType, is_differentiable
 from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TraceError, message
 from hybridflow.core.forked import require_xla
 from hybridflow.core.methods import TensorMethods
-from hybridflow.core.node import Edge, Node, make_node
+from hybridflow.core.node import Edge, Node, format_where, make_node
 from hybridflow.core.notes import Notes, make_leaf
 from hybridflow.core.observer import OBSERVED, observed_assignment, observed_value
 from hybridflow.core.op import No, Op, register
@@ -234,7 +235,7 @@ class Variable(TensorMethods):
             raise DTypeError(
                 message(f"assign: the value is {tensor.dtype}, the Variable {self.dtype}",
                         got=f"{self._name}: {self.spec} = {tensor.spec}",
-                        hint=f"Cast it with .astype(hf.{self.dtype}).")
+                        hint=f"{_origin(value, tensor)}Cast it with .astype(hf.{self.dtype}).")
             )  # fmt: skip
         context = context_now()
         if context is not None and context.tracer is not None:
@@ -355,6 +356,25 @@ class Variable(TensorMethods):
         from hybridflow.core.show import html_tensor
 
         return html_tensor("Variable", make_tensor(self.current()), self._name)
+
+
+def _origin(value: Any, tensor: Tensor) -> str:
+    """Say where a float64 value came from, as far as that is known; nothing of other dtypes."""
+    dtype = tensor.dtype
+    if dtype != np.float64:
+        return ""
+    if not isinstance(value, TensorMethods):
+        return f"It is a {type(value).__module__}.{type(value).__name__}, and those are float64 by default. "
+    node = None if tensor._edge is None else tensor._edge[0]
+    while node is not None:
+        before = [edge[0] for edge in node.inputs if edge is not None and edge[0].spec(edge[1]).dtype == dtype]
+        if not before:
+            break
+        node = before[0]
+    if node is not None and node.where is not None and "source" not in node.op.traits:
+        return f"The first float64 was made by {node.op.name} at {node.location}. "
+    known = format_where(node.where if node is not None and node.op.name == "constant" else Wide.place)
+    return "" if known is None else f"float64 came in at {known}. "
 
 
 def current_values(variables: Sequence[Variable]) -> list[Any]:

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 from jax import lax
 
+from hybridflow.core.convert import Wide
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import (
     as_dtype,
@@ -30,6 +31,7 @@ from hybridflow.ops.common import (
     as_tensor,
     binary_samples,
     broadcasting,
+    cast_to,
     elements,
     integers,
     make_spec,
@@ -148,7 +150,9 @@ def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | Non
     del copy
     target = as_dtype(dtype)
     tensor = as_tensor(x)
-    found = tensor if tensor.dtype == target else bind(astype.op, (tensor,), {"dtype": target})
+    if target == np.float64 != tensor.dtype:
+        Wide.came_in(1)
+    found = cast_to(tensor, target)
     return found if device is None else found.to(device)
 
 

@@ -5,7 +5,6 @@ With ``--check`` nothing is written; the exit status is 1 if the page is not wha
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
 import sys
@@ -24,6 +23,7 @@ from hybridflow.core.node import Node
 from hybridflow.core.op import REGISTRY, No, Op, Sample, Stops
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ops.generated import write_or_check
 from hybridflow.ops.sizes import count_elements
 
 PATH = Path(__file__).with_name("README.md")
@@ -316,17 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is not current")
-    options = parser.parse_args(arguments)
-    text = page_text()
-    if not options.check:
-        PATH.write_text(text, encoding="utf-8")
-        return 0
-    if PATH.exists() and PATH.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write(f"{PATH} is not current: run {COMMAND}\n")
-    return 1
+    return write_or_check(PATH, page_text(), COMMAND, __doc__, arguments)
 
 
 if __name__ == "__main__":

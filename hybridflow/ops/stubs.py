@@ -5,7 +5,6 @@ With ``--check`` nothing is written; the exit status is 1 if the file is not wha
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
 import sys
@@ -16,6 +15,7 @@ from typing import Any, cast
 from hybridflow.core import methods
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.op import REGISTRY
+from hybridflow.ops.generated import write_or_check
 
 PATH = Path(methods.__file__).with_suffix(".pyi")
 _WIDTH = 120
@@ -123,17 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    parser = argparse.ArgumentParser(prog="python -m hybridflow.ops.stubs", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the file is not current")
-    options = parser.parse_args(arguments)
-    text = stub_text()
-    if not options.check:
-        PATH.write_text(text, encoding="utf-8")
-        return 0
-    if PATH.exists() and PATH.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write(f"{PATH} is not current: run python -m hybridflow.ops.stubs\n")
-    return 1
+    return write_or_check(PATH, stub_text(), "python -m hybridflow.ops.stubs", __doc__, arguments)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,30 @@
-"""What the neural-network ops share: compute dtypes, and selection by a mask."""
+"""What the neural-network ops share: compute dtypes, selection by a mask, and the operands of losses."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 from jax import lax
 
+from hybridflow.core.dims import same_shape
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, DType
+from hybridflow.core.errors import BroadcastWarning, message
+from hybridflow.core.node import user_place, where_file_line
 from hybridflow.core.op import Sample, Saves, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
     as_tensor,
+    broadcast_shapes,
     broadcasting,
+    call_text,
     make_spec,
     no_flops,
     normals,
+    promote_float,
 )
 
 FLOAT32: DType = np.dtype(np.float32)
@@ -92,3 +99,27 @@ def _keep_samples(rng: np.random.Generator) -> Any:
 def keep_where(x: TensorLike, mask: TensorLike) -> Tensor:
     """Keep elements where a mask of the same shape is True, and put 0 elsewhere (gradient rules use it)."""
     return bind(keep_where.op, (as_tensor(x), as_tensor(mask)))
+
+
+_WARNED: set[tuple[str, int]] = set()
+
+
+def paired(op: str, prediction: TensorLike, target: TensorLike) -> tuple[Tensor, Tensor]:
+    """Return the operands of an elementwise loss; warn, once per line, if neither has the shape in which they meet.
+
+    That is nearly always a column against a vector, of which every pair of elements would be compared.
+    """
+    first, second = promote_float(prediction, target)
+    if not same_shape(first.shape, second.shape):
+        shape = broadcast_shapes(op, first.shape, second.shape)
+        place = where_file_line(user_place())
+        grown = not same_shape(shape, first.shape) and not same_shape(shape, second.shape)
+        if grown and place is not None and place not in _WARNED:
+            _WARNED.add(place)
+            text = message(
+                f"{op}: prediction {first.shape} and target {second.shape} broadcast to {shape}, larger than both",
+                got=call_text(op, first.spec, second.spec),
+                hint="Give both one shape: prediction[..., 0], or target[..., None].",
+            )
+            warnings.warn_explicit(text, BroadcastWarning, *place)
+    return first, second

@@ -30,7 +30,7 @@ from hybridflow.ops.common import (
     unbroadcast,
 )
 from hybridflow.ops.host_rows import extremum
-from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
+from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, paired, wide
 from hybridflow.ops.nn.labels import check_labels, one_hot
 from hybridflow.ops.nn.softmax import lower_spread
 from hybridflow.ops.onnx import log_1p
@@ -316,7 +316,7 @@ def _sigmoid_loss_vjp(F: Any, g: Any, y: Any, logits: Any, labels: Any) -> Any:
     vjp=_sigmoid_loss_vjp,
     saves=Saves(x=(0, 1)),
     flops=lambda y, logits, labels: 7 * y.size,
-    samples=binary_samples(),
+    samples=binary_samples(crossed=False),
     traits=("pointwise", "full_precision"),
     ulp=16,
     onnx=lambda o, x, z: o.Relu(x) - x * z + log_1p(o, o.Exp(-o.Abs(x))),
@@ -341,7 +341,7 @@ def sigmoid_cross_entropy(logits: TensorLike, labels: TensorLike, **other: Unpac
     """
     if other:
         return respelled(sigmoid_cross_entropy, locals())
-    return bind(sigmoid_cross_entropy.op, promote_float(logits, labels))
+    return bind(sigmoid_cross_entropy.op, paired("sigmoid_cross_entropy", logits, labels))
 
 
 def _mse_kernel(prediction: Any, target: Any) -> Any:
@@ -372,7 +372,7 @@ def _mse_onnx(o: Any, prediction: Any, target: Any) -> Any:
     vjp=_mse_vjp,
     saves=Saves(x=(0, 1)),
     flops=lambda y, prediction, target: 2 * y.size,
-    samples=binary_samples(),
+    samples=binary_samples(crossed=False),
     traits=("pointwise", "commutative", "full_precision"),
     onnx=_mse_onnx,
 )
@@ -396,7 +396,7 @@ def mse(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) -> T
     """
     if other:
         return respelled(mse, locals())
-    return bind(mse.op, promote_float(prediction, target))
+    return bind(mse.op, paired("mse", prediction, target))
 
 
 def _huber_kernel(prediction: Any, target: Any, *, delta: float) -> Any:
@@ -432,7 +432,7 @@ def _huber_onnx(o: Any, prediction: Any, target: Any, *, delta: float) -> Any:
     vjp=_huber_vjp,
     saves=Saves(x=(0, 1)),
     flops=lambda y, prediction, target, *, delta: 5 * y.size,
-    samples=binary_samples(),
+    samples=binary_samples(crossed=False),
     traits=("pointwise", "commutative", "full_precision"),
     ulp=8,
     onnx=_huber_onnx,
@@ -461,7 +461,7 @@ def huber(prediction: TensorLike, target: TensorLike, delta: float = 1.0, **othe
     """
     if other:
         return respelled(huber, locals())
-    return bind(huber.op, promote_float(prediction, target), {"delta": float(delta)})
+    return bind(huber.op, paired("huber", prediction, target), {"delta": float(delta)})
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

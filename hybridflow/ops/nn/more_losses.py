@@ -12,6 +12,7 @@ from hybridflow.ops.choice import where
 from hybridflow.ops.common import Tensor, TensorLike, call_text, normalize_axis, promote_float
 from hybridflow.ops.elementwise import abs as magnitude
 from hybridflow.ops.nn.activations import relu
+from hybridflow.ops.nn.common import paired
 from hybridflow.ops.nn.labels import check_labels, integer_labels
 from hybridflow.ops.nn.normalization import l2_normalize
 from hybridflow.ops.reductions import sum as total
@@ -39,7 +40,7 @@ def mae(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) -> T
     """
     if other:
         return respelled(mae, locals())
-    first, second = promote_float(prediction, target)
+    first, second = paired("mae", prediction, target)
     return magnitude(first - second)
 
 
@@ -66,7 +67,7 @@ def hinge(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) ->
     """
     if other:
         return respelled(hinge, locals())
-    first, second = promote_float(prediction, target)
+    first, second = paired("hinge", prediction, target)
     return relu(1.0 - second * first)
 
 
