@@ -318,7 +318,7 @@ HINTS = (
     Hint("numpy torch jax", "hf.hstack", "hf.concat(arrays, axis=1)", "of vectors it joins along axis 0"),
     Hint("numpy torch jax", "hf.vstack", "hf.concat(arrays, axis=0)", "of vectors it makes rows"),
     Hint("numpy torch jax", "hf.allclose", "bool(hf.all(hf.isclose(x, y)))", "its truth value is read"),
-    Hint("torch numpy", "hf.from_numpy", "hf.asarray(array)", "the array is copied: later writes to it are not seen"),
+    Hint("torch", "hf.from_numpy", "hf.asarray(array)", "the array is copied: later writes to it are not seen"),
     Hint("tensorflow numpy jax", "hf.shape", "x.shape", "TensorFlow gives a tensor, here it is a tuple"),
     Hint("tensorflow", "hf.rank", "x.ndim", "TensorFlow gives a tensor, here it is a number"),
     Hint("tensorflow", "hf.identity", "x", "tensors are immutable, so no copy is needed"),

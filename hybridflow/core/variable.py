@@ -365,16 +365,24 @@ def _origin(value: Any, tensor: Tensor) -> str:
         return ""
     if not isinstance(value, TensorMethods):
         return f"It is a {type(value).__module__}.{type(value).__name__}, and those are float64 by default. "
-    node = None if tensor._edge is None else tensor._edge[0]
-    while node is not None:
-        before = [edge[0] for edge in node.inputs if edge is not None and edge[0].spec(edge[1]).dtype == dtype]
-        if not before:
-            break
-        node = before[0]
-    if node is not None and node.where is not None and "source" not in node.op.traits:
-        return f"The first float64 was made by {node.op.name} at {node.location}. "
-    known = format_where(node.where if node is not None and node.op.name == "constant" else Wide.place)
+    first = None if tensor._edge is None else _first_of_dtype(tensor._edge[0], dtype)
+    if first is not None and "source" not in first.op.traits:
+        return f"The first float64 was made by {first.op.name} at {first.location}. "
+    known = format_where(Wide.place if first is None or first.where is None else first.where)
     return "" if known is None else f"float64 came in at {known}. "
+
+
+def _first_of_dtype(node: Node, dtype: DType) -> Node:
+    """Return the node that was made first, of those from which a value of a dtype comes without leaving the dtype."""
+    first, seen, waiting = node, {id(node)}, [node]
+    while waiting:
+        node = waiting.pop()
+        first = node if node.sequence < first.sequence else first
+        for edge in node.inputs:
+            if edge is not None and id(edge[0]) not in seen and edge[0].spec(edge[1]).dtype == dtype:
+                seen.add(id(edge[0]))
+                waiting.append(edge[0])
+    return first
 
 
 def current_values(variables: Sequence[Variable]) -> list[Any]:

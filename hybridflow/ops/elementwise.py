@@ -150,7 +150,7 @@ def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | Non
     del copy
     target = as_dtype(dtype)
     tensor = as_tensor(x)
-    if target == np.float64 != tensor.dtype:
+    if target == float64 and tensor.dtype != target:
         Wide.came_in(1)
     found = cast_to(tensor, target)
     return found if device is None else found.to(device)

@@ -101,7 +101,7 @@ def keep_where(x: TensorLike, mask: TensorLike) -> Tensor:
     return bind(keep_where.op, (as_tensor(x), as_tensor(mask)))
 
 
-_WARNED: set[tuple[str, int]] = set()
+_WARNED: set[tuple[Any, ...]] = set()
 
 
 def paired(op: str, prediction: TensorLike, target: TensorLike) -> tuple[Tensor, Tensor]:
@@ -114,8 +114,8 @@ def paired(op: str, prediction: TensorLike, target: TensorLike) -> tuple[Tensor,
         shape = broadcast_shapes(op, first.shape, second.shape)
         place = where_file_line(user_place())
         grown = not same_shape(shape, first.shape) and not same_shape(shape, second.shape)
-        if grown and place is not None and place not in _WARNED:
-            _WARNED.add(place)
+        if grown and place is not None and (op, *place) not in _WARNED:
+            _WARNED.add((op, *place))
             text = message(
                 f"{op}: prediction {first.shape} and target {second.shape} broadcast to {shape}, larger than both",
                 got=call_text(op, first.spec, second.spec),

@@ -1,0 +1,258 @@
+"""Names of PyTorch, NumPy, TensorFlow and JAX work as they do there, or say what to write instead."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow import foreign, foreign_page, later
+from hybridflow.core.errors import ForeignNameError
+from hybridflow.core.foreign_names import HINTS, KEYWORDS, NAMES
+from hybridflow.core.methods import TensorMethods
+from tests import foreign_corpus
+
+ROWS = foreign.rows()
+_RNG = np.random.default_rng(3)
+INPUTS = {
+    "x": _RNG.standard_normal((2, 3)).astype(np.float32),
+    "y": _RNG.uniform(0.5, 2, (2, 3)).astype(np.float32),
+    "m": np.array([[True, False, True], [False, False, True]]),
+    "i": np.array([2, 0]),
+    "w": _RNG.standard_normal((4, 3)).astype(np.float32),
+    "b": _RNG.standard_normal(4).astype(np.float32),
+    "s": np.array([[2.0, 1.0], [0.5, 3.0]], np.float32),
+    "v": _RNG.standard_normal(3).astype(np.float32),
+    "n": np.array([[1, 0, 3], [4, 5, 6]], np.int32),
+    "k": np.array([[1, 2, 3], [4, 5, 6]], np.int32),
+}
+
+
+def functions(path, head, expressions):
+    """Return the expressions as functions of a module whose source is found, so that it is converted."""
+    lines = [head, *[f"def f{i}({', '.join(INPUTS)}):\n    return {text}" for i, text in enumerate(expressions)]]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return [getattr(module, f"f{i}") for i in range(len(expressions))]
+
+
+def same(found, expected, text):
+    if isinstance(expected, tuple | list) and not hasattr(expected, "numel"):
+        assert len(found) == len(expected), text
+        for a, b in zip(found, expected, strict=True):
+            same(a, b, text)
+        return
+    if hasattr(expected, "detach"):
+        expected = expected.detach().to("cpu").numpy()
+    if isinstance(found, hf.Tensor):
+        assert found.dtype.kind == np.asarray(expected).dtype.kind, text
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.shape == expected.shape, text
+    np.testing.assert_allclose(found, expected, rtol=2e-3 if expected.dtype == np.float16 else 2e-5, atol=1e-6,
+                               err_msg=text)  # fmt: skip
+
+
+def agree(ours, theirs, expressions, convert):
+    """Compare all expressions, eager and compiled, in one compiled call."""
+    given = {name: hf.asarray(value) for name, value in INPUTS.items()}
+    expected = [fn(**{name: convert(value) for name, value in INPUTS.items()}) for fn in theirs]
+    for text, fn, value in zip(expressions, ours, expected, strict=True):
+        same(fn(**given), value, text)
+    compiled = hf.compile(lambda: [fn(**given) for fn in ours])()
+    for text, found, value in zip(expressions, compiled, expected, strict=True):
+        same(found, value, f"compiled: {text}")
+
+
+def test_expressions_of_pytorch_give_its_results(tmp_path):
+    torch = pytest.importorskip("torch")
+    texts = foreign_corpus.TORCH
+    theirs = functions(tmp_path / "of_torch.py", "import torch\nimport torch.nn.functional as F", texts)
+    ours = functions(tmp_path / "of_hf.py", "import hybridflow as torch\nF = torch.nn.functional", texts)
+    agree(ours, theirs, texts, lambda value: torch.as_tensor(value.copy()))
+    assert len(texts) > 150
+
+
+def test_expressions_of_numpy_give_its_results(tmp_path):
+    texts = foreign_corpus.NUMPY
+    theirs = functions(tmp_path / "of_numpy.py", "import numpy as np", texts)
+    ours = functions(tmp_path / "of_hf.py", "import hybridflow as np", texts)
+    agree(ours, theirs, texts, np.copy)
+
+
+@pytest.mark.parametrize("mode", [lambda fn: fn, hf.compile], ids=["eager", "compiled"])
+def test_expressions_that_say_what_to_write(mode, tmp_path):
+    texts = list(foreign_corpus.HINTS)
+    ours = functions(tmp_path / "of_hf.py", "import hybridflow as hf\ntorch = hf\nF = hf.nn", texts)
+    given = {name: hf.asarray(value) for name, value in INPUTS.items()}
+    for text, fn in zip(texts, ours, strict=True):
+        with pytest.raises((AttributeError, TypeError), match=re.escape(foreign_corpus.HINTS[text])):
+            mode(fn)(**given)
+
+
+# -- the table ----------------------------------------------------------------------------------------------------
+
+
+def _places(package, prefix):
+    """Return where the names of a prefix are in a package."""
+    if package == "numpy":
+        return {"hf": [np], "x": [np.ndarray], "hf.random": [np.random]}[prefix]
+    if package == "jax":
+        return {"hf": [jnp, jax], "x": [type(jnp.zeros(1))], "hf.nn": [jax.nn], "hf.random": [jax.random]}[prefix]
+    torch = pytest.importorskip("torch")
+    return {"hf": [torch], "x": [torch.Tensor], "hf.nn": [torch.nn.functional, torch.nn]}[prefix]
+
+
+@pytest.mark.parametrize("package", ["torch", "numpy", "jax"])
+def test_names_are_those_of_the_packages(package):
+    for name, row in ROWS.items():
+        if package in row.packages.split():
+            prefix, _, last = name.rpartition(".")
+            assert any(hasattr(place, last) for place in _places(package, prefix)), f"{package} has no {name}"
+
+
+def test_names_are_there_once_and_none_is_ours():
+    assert len(ROWS) == len(NAMES) + len(HINTS)
+    own = {"hf": {*vars(hf), *later.MODULES, *later.NAMES}, "hf.nn": set(vars(hf.nn)),
+           "hf.random": set(vars(hf.random)), "x": {*dir(hf.asarray(1.0)), *dir(hf.Variable(1.0))}}  # fmt: skip
+    for name in ROWS:
+        prefix, _, last = name.rpartition(".")
+        assert last not in own[prefix], f"{name} is hybridflow's"
+
+
+def test_every_name_that_works_is_tried():
+    text = "\n".join(foreign_corpus.TORCH + foreign_corpus.NUMPY)
+    names = [foreign.name_of(row) for row in NAMES if {"torch", "numpy"} & set(row.packages.split())]
+    untried = {name for name in names if not re.search(rf"\.{name.rpartition('.')[2]}\b", text)}
+    assert untried == {"hf.manual_seed", "x.cuda"}  # no value to compare, no such device
+
+
+def test_every_name_means_something_or_raises():
+    x = hf.asarray([[1.0, 2.0]])
+    for name, row in ROWS.items():
+        value = x if name.startswith("x.") else eval(name.rpartition(".")[0], {"hf": hf})
+        last = name.rpartition(".")[2]
+        if row in HINTS:
+            assert not hasattr(value, last), name
+            with pytest.raises(ForeignNameError, match=re.escape(row.ours)):
+                getattr(value, last)
+        else:
+            assert getattr(value, last) is not None, name
+
+
+def test_names_of_tensorflow():
+    x = hf.asarray([[1.0, 2.0], [3.0, 5.0]])
+    assert hf.math.reduce_sum(x, axis=1).tolist() == [3.0, 8.0]
+    assert hf.reduce_mean(x).item() == 2.75
+    assert hf.reduce_max(x, axis=0, keepdims=True).tolist() == [[3.0, 5.0]]
+    assert hf.reduce_min(x).item() == 1.0
+    assert hf.reduce_prod(x).item() == 30.0
+    assert hf.reduce_all(x > 0).item()
+    assert not hf.reduce_any(x < 0).item()
+    assert hf.reduce_std(x).item() == hf.std(x).item()
+    assert hf.reduce_variance(x).item() == hf.var(x).item()
+    assert hf.reduce_logsumexp(x).item() == hf.logsumexp(x).item()
+    assert hf.cast(x, hf.int32).dtype == hf.constant([1]).dtype == hf.convert_to_tensor([1.5], dtype="int32").dtype
+    assert hf.range(3).tolist() == [0, 1, 2]
+    assert hf.reverse(x, axis=[0]).tolist() == [[3.0, 5.0], [1.0, 2.0]]
+
+
+def test_they_are_no_names_of_hybridflow():
+    x, v = hf.asarray([1.0]), hf.Variable([1.0])
+    assert x.view(1).tolist() == v.view(1).tolist() == [1.0]
+    for value in (x, v, hf, hf.nn):
+        assert not {"view", "transpose", "cat", "cross_entropy", "functional"} & set(dir(value))
+    assert "sum" in dir(x)
+    assert "name" in dir(v)
+    for kind in (hf.Tensor, hf.Variable):  # which would slow down every attribute of every tensor
+        assert not hasattr(kind, "__getattr__")
+    with pytest.raises(AttributeError, match="'Tensor' object has no attribute 'nothing'"):
+        x.nothing  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'hybridflow' has no attribute 'nothing'"):
+        hf.nothing  # noqa: B018
+    with pytest.raises(AttributeError, match=r"module 'hybridflow\.ops\.nn' has no attribute 'nothing'"):
+        hf.nn.nothing  # noqa: B018
+
+
+def test_gradients_flow_through_them():
+    x = hf.asarray([[1.0, -2.0], [3.0, 4.0]])
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        y = x.view(4).masked_fill(hf.asarray([True, False, False, False]), 0.0).cumsum(0).sum()
+    assert tape.gradient(y, x).tolist() == [[0.0, 3.0], [2.0, 1.0]]
+
+
+# -- keywords -----------------------------------------------------------------------------------------------------
+
+
+def test_keywords_are_taken_wherever_there_is_an_axis():
+    for path, (_, function) in page_functions().items():
+        parameters = inspect.signature(function).parameters
+        if {"axis", "axes", "keepdims"} & parameters.keys() and not path.startswith("hf.random."):
+            assert "other" in parameters, f"{path} does not take dim= and keepdim="
+            with pytest.raises(TypeError, match="takes no keyword 'colour'"):
+                function(*[1.0 for p in parameters.values() if p.default is p.empty and p.kind < 2], colour=1)
+
+
+def page_functions():
+    from hybridflow.ops import page
+
+    return page.public_paths()
+
+
+def test_keywords_that_are_refused():
+    x = hf.asarray([[1.0, 2.0]])
+    with pytest.raises(TypeError, match=r"axis is given twice\n  got: axis=, dim="):
+        x.sum(1, dim=1)
+    with pytest.raises(TypeError, match=r"sum: takes no keyword 'axs'\n  It takes: axis, dtype, keepdims\."):
+        x.sum(axs=1)
+    with pytest.raises(TypeError, match=r"hf\.where"):
+        hf.sum(x, where=x > 0)
+    with pytest.raises(TypeError, match=r"Leave it out and use hf\.mean"):
+        hf.nn.mse(x, x, reduction="mean")
+    assert {row.name for row in KEYWORDS} >= {"dim", "dims", "keepdim", "out", "name"}
+
+
+# -- NumPy's functions --------------------------------------------------------------------------------------------
+
+
+def test_functions_of_numpy_on_tensors():
+    x = hf.asarray([[1.0, 2.0], [3.0, 4.0]])
+
+    def loss(x):
+        return np.sum(np.exp(x) * np.float32(2) + np.mean(x, axis=0)) + np.max(x) + np.std(x, ddof=1)
+
+    expected = loss(x.numpy())
+    for fn in (loss, hf.compile(loss)):
+        found = fn(x)
+        assert type(found) is hf.Tensor
+        assert found.item() == pytest.approx(expected, rel=1e-6)
+        gradient = hf.grad(fn)(x)
+        np.testing.assert_allclose(gradient, hf.grad(lambda x: hf.sum(2 * hf.exp(x)) + 2 * hf.sum(hf.mean(x, 0))
+                                                     + hf.max(x) + hf.std(x, correction=1))(x), rtol=1e-5)  # fmt: skip
+    assert type(np.arctan2(x, np.ones(2, np.float32))) is hf.Tensor
+    for call in (lambda: np.add.reduce(x), lambda: np.frexp(x), lambda: np.exp(x, where=x > 1)):
+        with pytest.raises(TypeError, match=r"it is not done to tensors(.|\n)*Use the functions of hf"):
+            call()
+
+
+# -- the page -----------------------------------------------------------------------------------------------------
+
+
+def test_page_is_current(capsys):
+    assert foreign_page.main(["--check"]) == 0, capsys.readouterr().err
+    text = foreign_page.PATH.read_text(encoding="utf-8")
+    for row in (*NAMES, *HINTS):
+        assert f"| `{foreign.name_of(row)}" in text
+
+
+def test_installed_names_are_not_in_the_stub():
+    assert "view" in vars(TensorMethods)
+    assert "def view(" not in (foreign_page.PATH.parent / "core" / "methods.pyi").read_text(encoding="utf-8")
