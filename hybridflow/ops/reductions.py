@@ -74,7 +74,9 @@ def _keep(y: Any, axis: Axes, keepdims: bool) -> Any:
 
 def _prepare(x: TensorLike, axis: Axis, keepdims: bool, name: str) -> tuple[Tensor, dict[str, Any]]:
     tensor = as_tensor(x)
-    return tensor, {"axis": normalize_axes(name, axis, tensor.ndim), "keepdims": truth(name, "keepdims", keepdims)}
+    if type(keepdims) is not bool:
+        keepdims = truth(name, "keepdims", keepdims)
+    return tensor, {"axis": normalize_axes(name, axis, tensor.ndim), "keepdims": keepdims}
 
 
 def _axis_samples(rng: np.random.Generator, **more: Any) -> Any:

@@ -110,6 +110,9 @@ def paired(op: str, prediction: TensorLike, target: TensorLike) -> tuple[Tensor,
     That is nearly always a column against a vector, of which every pair of elements would be compared.
     """
     first, second = promote_float(prediction, target)
+    a, b = first._value, second._value
+    if a is not None and b is not None and a.shape == b.shape:
+        return first, second  # what nearly every eager call is
     if not same_shape(first.shape, second.shape):
         shape = broadcast_shapes(op, first.shape, second.shape)
         place = where_file_line(user_place())
