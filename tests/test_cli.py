@@ -7,8 +7,10 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,9 @@ def named(x, scale):
     return x * scale
 
 named_args = {"x": hf.asarray([1.0]), "scale": 3.0}
+
+def several(*xs):
+    return xs[0]
 
 def nothing():
     return hf.asarray(1.0) + 1.0
@@ -93,7 +98,7 @@ def test_arguments_of_every_kind(model: Path, arguments: list[str]):
 
 
 def test_shapes_are_dtypes_and_sizes(model: Path):
-    target = load_target(f"{model}:double", ["f32[4,3]", "i64[]", "bool[2]", "bf16[0,2]"])
+    target = load_target(f"{model}:several", ["f32[4,3]", "i64[]", "bool[2]", "bf16[0,2]"])
     assert [(a.shape, a.dtype.name) for a in target.args] == [
         ((4, 3), "float32"), ((), "int64"), ((2,), "bool"), ((0, 2), "bfloat16"),
     ]  # fmt: skip
@@ -350,6 +355,147 @@ def test_usage_errors_are_exit_code_2(capsys: pytest.CaptureFixture[str]):
             main(argv)
         assert stopped.value.code == 2
     assert "0 is less than 1" in capsys.readouterr().err
+
+
+# -- wrong invocations --------------------------------------------------------------------------------------------
+
+WRONG = """
+import sys
+import numpy as np
+import hybridflow as hf
+
+def double(x):
+    return x * 2.0
+
+def both(x, y):
+    return x + y
+
+def strange(x):
+    return x
+
+strange_args = {"y": 3.0}
+
+def leaves(x):
+    sys.exit(0)
+
+def huge(x):
+    return hf.zeros((10**7, 10**7)) + x
+
+def sized(x):
+    return x
+
+def sized_inputs():
+    return ()
+
+def endless(x):
+    return x
+
+def endless_inputs(n):
+    return np.ones((n, n), np.float32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["compare", "{0}:double", "--shapes", "f32[10000000,10000000]"], "takes 363.8 TiB, and this machine has"),
+        (["profile", "{0}:double", "--shapes", "f32[99999999999999999999]"], "and this machine has"),
+        (["compare", "{0}:double", "--sizes", "4", "--shapes", "f32[n,9999999999999]"], "and this machine has"),
+        (["compare", "{0}:endless", "--sizes", "4", "100000000"], "Unable to allocate"),
+        (["compare", "{0}:huge", "--shapes", "f32[]", "--repeats", "1"], "there is not enough memory"),
+        (["profile", "{0}:both", "--shapes", "f32[2]"], "missing a required argument: 'y'"),
+        (["profile", "{0}:double", "--shapes", "f32[2]", "f32[2]"], "too many positional arguments"),
+        (["profile", "{0}:strange"], "missing a required argument: 'x'"),
+        (["inspect", "{0}:strange"], "missing a required argument: 'x'"),
+        (["compare", "{0}:sized", "--sizes", "4"], "sized_inputs is called with a size"),
+        (["compare", "{0}:leaves", "--shapes", "f32[2]"], "SystemExit: 0"),
+        (["profile", "{0}:leaves", "--shapes", "f32[2]"], "SystemExit: 0"),
+        (["compare", "{0}:double", "--shapes", "f32[2]", "--out", "{1}"], "is a folder"),
+        (["compare", "{0}:double", "--shapes", "f32[2]", "--json", "{1}"], "is a folder"),
+        (["compare", "{0}:double", "--shapes", "f32[2]", "--plot", "{1}/found.xyz"], "names no format of plots"),
+        (["compare", "{0}:double", "--peers", "numpy={0}:double", "numpy={0}:double", "--shapes", "f32[2]"], "twice"),
+        (["inspect", "{0}:double", "--shapes", "f32[2]", "--out", "{1}/page.html"], "is a folder"),
+        (["inspect", "{0}:double", "--shapes", "f32[2]", "--out", "{0}"], "is a file, not a folder"),
+        (["profile", "{0}:double", "--shapes", "f32[2]", "--out", "{1}"], "is a folder"),
+        (["profile", "{0}:double", "--shapes", "f32[2]", "--out", "{1}/found.txt"], "does not say what to write"),
+        (["demo", "--out", "{1}"], "is a folder"),
+        (["compare", "{1}:double"], "is a folder"),
+    ],
+)
+def test_what_cannot_be_done_is_said_at_once_with_exit_code_2(
+    arguments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("matplotlib")
+    model, folder = tmp_path / "wrong_model.py", tmp_path / "folder"
+    model.write_text(WRONG)
+    (folder / "page.html").mkdir(parents=True)
+    assert main([argument.format(model, folder) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert re.sub(r"\s", "", text) in re.sub(r"\s", "", error)
+    assert all(str(model) in line for line in error.splitlines() if line.lstrip().startswith("File "))
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["compare", "model.py:f", "--repeats", "many"], "'many' is not a whole number"),
+        (["demo", "--seed", "-1"], "-1 is less than 0"),
+    ],
+)
+def test_numbers_that_are_none(argv: list[str], text: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+def test_specs_are_inspected_without_their_memory(model: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["inspect", f"{model}:double", "--shapes", "f32[1048576,1048576]", "--as", "graph"]) == 0
+    assert "f32[1048576,1048576]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (ZeroDivisionError("by us"), 3, "this is a fault of hybridflow's own"),
+        (MemoryError("Unable to allocate"), 2, "there is not enough memory"),
+        (RuntimeError("Unable to initialize backend 'cuda': nothing there"), 2, "jax finds no device"),
+        (OSError(28, "No space left on device", "page.html"), 2, "'page.html': No space left on device"),
+    ],
+)
+def test_no_error_is_mistaken_for_results_that_differ(
+    error: Exception, code: int, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail() -> Any:
+        raise error
+
+    monkeypatch.setattr("hybridflow.cli.storing.store_table", fail)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["cache"]) == code
+    printed = capsys.readouterr().err
+    assert text in printed
+    assert ("Traceback" in printed) == (code == 3)
+
+
+def test_nobody_reads_what_is_printed():
+    code = "import sys; from hybridflow.cli import main; sys.exit(main(['cache']))"
+    reader, writer = os.pipe()
+    os.close(reader)
+    ran = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (ran.returncode, ran.stderr) == (141, "")
+
+
+def test_a_report_can_go_to_what_is_no_file(tmp_path: Path, model: Path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    assert main(["compare", f"{model}:double", "--repeats", "1", "--json", str(pipe)]) == 0
+    reader.join(timeout=60)
+    assert json.loads(read[0])["same"] is True
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
 # -- the demo -----------------------------------------------------------------------------------------------------

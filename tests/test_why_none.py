@@ -266,6 +266,47 @@ def test_assigned():
         assert one_sentence(text)
 
 
+def test_an_assignment_that_the_target_never_sees_is_not_blamed():
+    w, seen, unseen = hf.Variable(1.0), hf.Variable(1.0), hf.Variable(1.0, name="unseen", trainable=False)
+    with hf.GradientTape() as tape:
+        unseen.assign(w * 2.0)
+        loss = seen * seen
+    assert tape.gradient(loss, w) is None
+    assert tape.why_none(loss, w) == (
+        "There is no path: the target was not computed from the source while the tape recorded."
+    )
+
+
+def test_a_value_that_was_only_looked_at_is_not_blamed():
+    w, x = hf.Variable(1.0), hf.asarray(2.0)
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        assert (w * 2.0).item() == 2.0
+        loss = x * x
+    assert tape.why_none(loss, w).startswith("There is no path")
+
+
+def test_the_assignment_that_is_on_the_way_is_blamed_and_the_first_of_several():
+    w, other = hf.Variable(1.0), hf.Variable(1.0, name="other")
+    first, second = hf.Variable(1.0, name="first", trainable=False), hf.Variable(1.0, name="second")
+    with hf.GradientTape() as tape:
+        other.assign(w * 3.0)
+        first.assign(w * 2.0)
+        second.assign(first + 1.0)
+        loss = second * second
+    text = tape.why_none(loss, w)
+    assert text.startswith("The path was cut where a value was assigned to Variable 'first' at ")
+
+    with hf.GradientTape() as tape:
+        before = second * second
+        second.assign(w * 2.0)
+    assert tape.why_none(before, w).startswith("There is no path")  # it was read before
+    with hf.GradientTape() as tape:
+        second.assign(w)
+        loss = second.read()
+    assert "assigned to Variable 'second'" in tape.why_none(loss, w)
+
+
 def test_the_eager_text_names_the_assigned_variable():
     found: list[str] = []
     assigned(found.append, hf.asarray(1.0), hf.Variable(0.0, name="state"))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from tracemalloc import is_tracing as is_tracing_memory
-from types import FunctionType
-from typing import Any, NamedTuple, NoReturn, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 import jax
 import numpy as np
@@ -17,7 +15,7 @@ from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, req
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.quick import quick_gradients
 from hybridflow.autodiff.saved import Peak, RecordedMemory, live_nodes, recorded_memory
-from hybridflow.autodiff.why import cut_inside
+from hybridflow.autodiff.why import Exits, Noting
 from hybridflow.core.context import current, set_tapes
 from hybridflow.core.device import place
 from hybridflow.core.dispatch import as_arrays
@@ -32,7 +30,7 @@ from hybridflow.core.errors import (
     message,
     structure_text,
 )
-from hybridflow.core.node import Edge, Node, Where, format_where, next_sequence, renew, user_place
+from hybridflow.core.node import Edge, Node, next_sequence, renew, user_place
 from hybridflow.core.notes import requires
 from hybridflow.core.op import Stops
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor, watch_tensor
@@ -75,7 +73,7 @@ class GradientTape(Jacobians):
         self._began = self.first_sequence
         self._watched: dict[Edge, int] = {}
         self._variables: dict[Node, tuple[Variable, dict[Edge, None]]] = {}
-        self._exits: deque[_Exit] = deque(maxlen=_REMEMBERED)
+        self._exits = Exits()
         self._scope: Any = _NOWHERE
         self._used = False
         self._peak: Peak | None = None
@@ -231,16 +229,17 @@ class GradientTape(Jacobians):
     def value_left(self, edge: Edge) -> None:
         """Remember where a recorded value became NumPy or a Python number, for `why_none`."""
         if is_differentiable(edge[0].spec(edge[1]).dtype):
-            self._exits.append(_Exit(None, edge[0], user_place(3)))
+            self._exits.left(edge[0], user_place(3))
 
     def value_assigned(self, variable: Variable, edge: Edge) -> None:
         """Remember which recorded value was assigned to a Variable, for `why_none`."""
         if is_differentiable(variable.dtype):
-            self._exits.append(_Exit(variable, edge[0], user_place(3)))
+            self._exits.assigned(variable, edge[0], user_place(3))
 
     def watched_variables(self) -> tuple[Variable, ...]:
-        """Return the watched Variables, in the order in which they were first read."""
-        return tuple([variable for variable, _ in self._variables.values()])
+        """Return the watched Variables, each once, in the order in which they were created."""
+        found = [variable for variable, _ in self._variables.values()]
+        return tuple(sorted(found, key=lambda variable: variable._leaf.sequence))
 
     # -- gradients --------------------------------------------------------------------------------------------
 
@@ -487,7 +486,7 @@ class GradientTape(Jacobians):
                 return f"The {what} is {value.dtype}: integers and bools have no gradient."
         if isinstance(source, Variable) and source._leaf not in self._variables:
             return f"The Variable {source.name!r} was not watched: {self._why_unwatched(source)}."
-        noting = _Noting(BOUND if _is_bound([tensor]) else RAW)
+        noting = Noting(BOUND if _is_bound([tensor]) else RAW)
         (found,) = self._backprop([tensor], [None], [source], noting)
         if found is not None:
             return "It is not None: the target depends on the source."
@@ -503,7 +502,9 @@ class GradientTape(Jacobians):
         for node in reversed(nodes):
             if isinstance(node.op.vjp, Stops) and any(edge is not None and edge[0] in path for edge in node.inputs):
                 return f"The path goes through {node.op.name} at {node.location}: {node.op.vjp.why}."
-        return self._why_no_path(set(edges))
+        return self._exits.why(target_edge, nodes, set(edges), self._recorded()) or (
+            "There is no path: the target was not computed from the source while the tape recorded."
+        )
 
     def _why_unwatched(self, variable: Variable) -> str:
         if not variable.trainable:
@@ -519,66 +520,6 @@ class GradientTape(Jacobians):
             return True
         live = connected([*nodes, *reachable(edges, self._recorded())], watched)
         return any(live.get(node) for node, _ in edges)
-
-    def _why_no_path(self, sources: set[Edge]) -> str:
-        intervals = self._recorded()
-        for variable, node, where in self._exits:
-            if node not in connected(reachable([(node, 0)], intervals), sources):
-                continue
-            if variable is None:
-                return f"The path left through NumPy at {format_where(where)}: only hybridflow operations are recorded."
-            return (
-                f"The path was cut where a value was assigned to Variable {variable.name!r} at "
-                f"{format_where(where)}: no gradient flows through an assignment."
-            )
-        return "There is no path: the target was not computed from the source while the tape recorded."
-
-
-class _Exit(NamedTuple):
-    """Where a recorded value went out of the recording: to NumPy, or into a Variable."""
-
-    variable: Variable | None
-    node: Node
-    where: Where | None
-
-
-_REMEMBERED = 100
-"""How many exits a tape remembers, with what they were computed from."""
-
-
-class _Noting:
-    """An engine that takes note of the first node whose rule passes nothing back."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._found: tuple[Node, int] | None = None
-        self.add = engine.add
-        self.walk = engine.walk
-
-    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
-        """Return what the rule gives."""
-        found = [one() if isinstance(one, FunctionType) else one for one in self._engine.run(node, g, wanted)]
-        for index, want in enumerate(wanted):
-            if want and found[index] is None and self._found is None:
-                self._found = node, index
-        return found
-
-    def why(self) -> str | None:
-        """Say which operation cut the path."""
-        if self._found is None:
-            return None
-        node, index = self._found
-        edge = node.inputs[index]
-        if edge is not None and not is_differentiable(edge[0].spec(edge[1]).dtype):
-            made, dtype = edge[0], edge[0].spec(edge[1]).dtype
-            return (
-                f"The path goes through {made.op.name} at {made.location}, whose result is {dtype}: "
-                "integers and bools have no gradient."
-            )
-        return (
-            cut_inside(node, index)
-            or f"The path goes through {node.op.name} at {node.location}: its gradient rule passes nothing back."
-        )
 
 
 class _Recorded:

@@ -1,13 +1,120 @@
-"""Which operation inside a graph passes no gradient back, for `GradientTape.why_none`."""
+"""Where a path from a source to a target ends, for `GradientTape.why_none`."""
 
 from __future__ import annotations
 
-from hybridflow.autodiff.backprop import EVER, reachable
+from collections import deque
+from collections.abc import Sequence
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from hybridflow.autodiff.backprop import EVER, Engine, Wanted, connected, reachable
 from hybridflow.autodiff.transform import differentiate
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.node import Node
+from hybridflow.core.node import Edge, Node, Where, format_where, next_sequence
 from hybridflow.core.op import Stops
+from hybridflow.core.variable import VARIABLE, Variable
 from hybridflow.ir.graph import Graph
+
+_REMEMBERED = 100
+"""How many exits a tape remembers, with what they were computed from."""
+
+
+class _Exit(NamedTuple):
+    """Where a recorded value went out of the recording: to NumPy, or into a Variable.
+
+    Attributes:
+        variable: the Variable, None for NumPy.
+        node: what computed the value.
+        where: the user's line.
+        sequence: when that was, as nodes count.
+    """
+
+    variable: Variable | None
+    node: Node
+    where: Where | None
+    sequence: int
+
+
+class Exits:
+    """Where recorded values went out of the recording."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: deque[_Exit] = deque(maxlen=_REMEMBERED)
+
+    def left(self, node: Node, where: Where | None) -> None:
+        """Remember that a value became NumPy or a Python number."""
+        self._found.append(_Exit(None, node, where, next_sequence()))
+
+    def assigned(self, variable: Variable, node: Node, where: Where | None) -> None:
+        """Remember that a value was assigned to a Variable."""
+        self._found.append(_Exit(variable, node, where, next_sequence()))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._found.clear()
+
+    def why(
+        self, target: Edge | None, nodes: Sequence[Node], sources: set[Edge], intervals: Sequence[tuple[int, int]]
+    ) -> str | None:
+        """Say which exit ends the path from sources to a target, None if it is none of them.
+
+        Args:
+            target: the target's edge, None if it was not recorded.
+            nodes: what the target was computed by.
+            sources: the sources' edges.
+            intervals: when the tape recorded.
+        """
+        found = self._assignment(target, nodes, sources, intervals, set())
+        if found is not None and found.variable is not None:
+            return (
+                f"The path was cut where a value was assigned to Variable {found.variable.name!r} at "
+                f"{format_where(found.where)}: no gradient flows through an assignment."
+            )
+        for one in self._found:
+            if one.variable is not None or not _may_come_back(target, nodes, sources, one):
+                continue
+            if one.node in connected(reachable([(one.node, 0)], intervals), sources):
+                place = format_where(one.where)
+                return f"The path left through NumPy at {place}: only hybridflow operations are recorded."
+        return None
+
+    def _assignment(
+        self, target: Edge | None, nodes: Sequence[Node], sources: set[Edge], intervals: Sequence[tuple[int, int]],
+        seen: set[int],
+    ) -> _Exit | None:  # fmt: skip
+        """Return the assignment of a value that depends on sources to a Variable that the target was computed from."""
+        for one in self._found:
+            if one.variable is None or one.sequence in seen or not _uses(target, nodes, one.variable, one.sequence):
+                continue
+            seen.add(one.sequence)
+            before = reachable([(one.node, 0)], intervals)
+            if one.node in connected(before, sources):
+                return one
+            earlier = self._assignment((one.node, 0), before, sources, intervals, seen)
+            if earlier is not None:
+                return earlier
+        return None
+
+
+def _uses(target: Edge | None, nodes: Sequence[Node], variable: Variable, since: int) -> bool:
+    """Whether a value of a Variable is a target, or was used for one from a moment on."""
+    if target is not None and _is_of(target[0], variable):
+        return True
+    edges = [edge for node in nodes if node.sequence > since for edge in node.inputs]
+    return any(edge is not None and _is_of(edge[0], variable) for edge in edges)
+
+
+def _is_of(node: Node, variable: Variable) -> bool:
+    return node.op is VARIABLE and node.attrs["variable"]() is variable
+
+
+def _may_come_back(target: Edge | None, nodes: Sequence[Node], sources: set[Edge], left: _Exit) -> bool:
+    """Whether what left for NumPy may be in a target: in a value that was not recorded, or by way of a Variable."""
+    known = {node for node, _ in sources}
+    edges = [target, *[edge for node in nodes if node.sequence > left.sequence for edge in node.inputs]]
+    return any(edge is None or (edge[0].op is VARIABLE and edge[0] not in known) for edge in edges)
 
 
 def cut_inside(node: Node, index: int) -> str | None:
@@ -56,3 +163,38 @@ def _cut(node: Node, index: int) -> str | None:
             "integers and bools have no gradient."
         )
     return cut_inside(node, index)
+
+
+class Noting:
+    """An engine that takes note of the first node whose rule passes nothing back."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._found: tuple[Node, int] | None = None
+        self.add = engine.add
+        self.walk = engine.walk
+
+    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        """Return what the rule gives."""
+        found = [one() if isinstance(one, FunctionType) else one for one in self._engine.run(node, g, wanted)]
+        for index, want in enumerate(wanted):
+            if want and found[index] is None and self._found is None:
+                self._found = node, index
+        return found
+
+    def why(self) -> str | None:
+        """Say which operation cut the path."""
+        if self._found is None:
+            return None
+        node, index = self._found
+        edge = node.inputs[index]
+        if edge is not None and not is_differentiable(edge[0].spec(edge[1]).dtype):
+            made, dtype = edge[0], edge[0].spec(edge[1]).dtype
+            return (
+                f"The path goes through {made.op.name} at {made.location}, whose result is {dtype}: "
+                "integers and bools have no gradient."
+            )
+        return (
+            cut_inside(node, index)
+            or f"The path goes through {node.op.name} at {node.location}: its gradient rule passes nothing back."
+        )

@@ -10,6 +10,9 @@ from pathlib import Path
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file whole: until everything is there, and if anything fails, the old file stays as it is."""
     target = Path(path)
+    if target.exists() and not target.is_file() and not target.is_dir():
+        target.write_bytes(content)  # a terminal, a pipe: there is no old file to keep
+        return
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     part = Path(name)
     try:

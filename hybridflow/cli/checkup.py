@@ -91,7 +91,11 @@ def checks() -> Iterator[Check]:
 
 def _required() -> Iterator[Check]:
     """Yield whether each package that is required is new enough."""
-    for text in metadata.requires("hybridflow") or ():
+    try:
+        required = metadata.requires("hybridflow") or ()
+    except metadata.PackageNotFoundError:  # it runs from a folder, and says nothing of what it needs
+        return
+    for text in required:
         match = re.fullmatch(r"([\w-]+)>=([\d.]+)", text.replace(" ", ""))
         if match is None:
             continue  # an extra

@@ -8,12 +8,17 @@ from rich.console import Console
 
 import hybridflow as hf
 from hybridflow.analysis.parity import fresh_copy
-from hybridflow.cli.targets import load_target, require_folder, users_errors
+from hybridflow.cli.faults import users_errors
+from hybridflow.cli.outputs import require_ending, require_files
+from hybridflow.cli.targets import load_target
+
+_ENDINGS = (".html", ".htm", ".json")
 
 
 def profile(arguments: argparse.Namespace, console: Console) -> bool:
     """``hybridflow profile``: print where the time goes, eagerly and compiled, and write a page or a flame chart."""
-    require_folder("profile", arguments.out)
+    require_files("profile", arguments.out)
+    require_ending("profile", arguments.out, *_ENDINGS)
     target = load_target(arguments.target, arguments.shapes)
     compiled = fresh_copy(target.function)
     with users_errors():

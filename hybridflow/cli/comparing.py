@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -11,17 +11,20 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hybridflow.analysis import compare as comparing
 from hybridflow.analysis.compare.shown import Shown
-from hybridflow.cli.targets import Modules, load_function, load_targets, require_folder, users_errors
+from hybridflow.cli.faults import users_errors
+from hybridflow.cli.outputs import require_files, require_picture
+from hybridflow.cli.targets import Modules, load_function, load_targets
 from hybridflow.core.errors import TargetError, message
 
 
 def compare(arguments: argparse.Namespace, console: Console) -> bool:
     """Print the comparison and write it if asked; return whether everything is the same."""
-    require_folder("compare", arguments.out, arguments.json, arguments.plot)
+    require_files("compare", arguments.out, arguments.json, arguments.plot)
+    require_picture("compare", arguments.plot)
     sizes = arguments.sizes
     modules: Modules = {}
     target, functions = load_targets(arguments.target, arguments.shapes, modules, sized=sizes is not None)
-    peers = {name: load_function(text, modules) for name, text in map(_peer, arguments.peers or ())}
+    peers = {name: load_function(text, modules) for name, text in _peers(arguments.peers or ()).items()}
     with users_errors(), progress_bar(console) as progress:
         found: Shown = comparing.compare(
             functions if len(functions) > 1 else functions[0], *target.args, repeats=arguments.repeats,
@@ -37,6 +40,17 @@ def compare(arguments: argparse.Namespace, console: Console) -> bool:
             write(path)
             console.print(f"{what}: {path}", markup=False, highlight=False)
     return found.same
+
+
+def _peers(texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, target in map(_peer, texts):
+        if name in found:
+            raise TargetError(
+                message(f"--peers: {name!r} is named twice", hint=f"Tell them apart, for example {name}.compile=...")
+            )
+        found[name] = target
+    return found
 
 
 def _peer(text: str) -> tuple[str, str]:

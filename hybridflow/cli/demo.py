@@ -19,7 +19,7 @@ from hybridflow.analysis import report
 from hybridflow.analysis.compare import Comparison, compare
 from hybridflow.analysis.parity import check_parity
 from hybridflow.backend.files import write_text
-from hybridflow.cli.targets import require_folder
+from hybridflow.cli.outputs import require_files
 from hybridflow.core.errors import MissingPackageError, message
 from hybridflow.core.html import table_html
 
@@ -155,7 +155,7 @@ def train(
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Train twice from the same start, compare, and write the report."""
-    require_folder("demo", arguments.out)
+    require_files("demo", arguments.out)
     seed = arguments.seed
     data = load_digits(seed)
     fit = partial(train, data=data, epochs=arguments.epochs, seed=seed, console=console)

@@ -13,7 +13,9 @@ from hybridflow.analysis.compare import count_kernels
 from hybridflow.analysis.cost import CostReport, cost_body
 from hybridflow.analysis.parity import fresh_copy
 from hybridflow.backend.files import write_text
-from hybridflow.cli.targets import Target, load_target, require_folder, users_errors
+from hybridflow.cli.faults import users_errors
+from hybridflow.cli.outputs import require_files, require_folder
+from hybridflow.cli.targets import Target, load_target
 from hybridflow.core.html import page
 from hybridflow.ir.pictures import framed
 from hybridflow.tracing.explain import Explanation
@@ -30,8 +32,8 @@ STAGES = {
 def inspect(arguments: argparse.Namespace, console: Console) -> bool:
     """Print a function's graphs, the cost and memory of a call, and why it was traced; or one text alone."""
     page_path: Path | None = arguments.out
-    require_folder("inspect", page_path)
-    target = load_target(arguments.target, arguments.shapes)
+    (require_files if _is_page(page_path) else require_folder)("inspect", page_path)
+    target = load_target(arguments.target, arguments.shapes, values=False)
     compiled = fresh_copy(target.function)
     with users_errors():
         lowered = compiled.lower(*target.args, **target.kwargs)
@@ -60,9 +62,13 @@ def _print(lowered: Lowered, cost: CostReport, explained: Explanation, console: 
     console.print("Texts for XLA: --as stablehlo, --as hlo; pages: --out", highlight=False)
 
 
+def _is_page(path: Path | None) -> bool:
+    return path is not None and path.suffix in (".html", ".htm")
+
+
 def _write(path: Path, target: Target, lowered: Lowered, cost: CostReport, explained: Explanation) -> Path:
     """Write one page, or a folder of pages that an index links, and return what to open."""
-    if path.suffix in (".html", ".htm"):
+    if _is_page(path):
         write_text(path, page(f"{target.name}: inspected", _body(target, lowered, cost, explained)))
         return path
     path.mkdir(exist_ok=True)

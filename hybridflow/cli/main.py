@@ -1,23 +1,26 @@
 """Parsing the command line and turning every outcome into an exit code.
 
-0: done, and the results are the same. 1: eager and compiled results differ. 2: the command line, the target file or
-the user's function is at fault. 130: interrupted.
+0: done, and the results are the same. 1: eager and compiled results differ. 2: the command line, the target file, the
+user's function or the machine is at fault. 3: hybridflow is, as its traceback says. 130: interrupted. 141: nobody
+reads what is printed any more.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from hybridflow.cli import checkup, commands, comparing, demo, inspection, storing
-from hybridflow.cli.targets import UserError
+from hybridflow.cli.faults import UserError, machine_errors
 from hybridflow.core.errors import HybridflowError
 
-SAME, DIFFERENT, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+SAME, DIFFERENT, BAD_INPUT, OUR_FAULT, INTERRUPTED, NO_READER = 0, 1, 2, 3, 130, 141
 Command = Callable[[argparse.Namespace, Console], bool]
 
 _TARGET_HELP = (
@@ -46,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     added = command("demo", demo.run, "train a classifier of handwritten digits eagerly and compiled, and compare")
     added.add_argument("--out", type=Path, default=Path("report.html"), help="the report to write (%(default)s)")
     added.add_argument("--epochs", type=_positive, default=demo.EPOCHS, help="passes over the data (%(default)s)")
-    added.add_argument("--seed", type=int, default=0, help="seed of the split, the weights and the order (%(default)s)")
+    added.add_argument("--seed", type=_seed, default=0, help="of the split, the weights and the order (%(default)s)")
 
     for name, run, text in (
         ("compare", comparing.compare, "run a function eagerly and compiled, judge the results and time both"),
@@ -84,9 +87,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return _whole(text, 1)
+
+
+def _seed(text: str) -> int:
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{number} is less than {least}")
     return number
 
 
@@ -98,13 +112,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     errors = Console(stderr=True)
+
+    def say(what: str) -> None:
+        errors.print(f"hybridflow {arguments.command}: {what}", style="red", markup=False, highlight=False)
+
     try:
-        return SAME if arguments.run(arguments, Console()) else DIFFERENT
+        with machine_errors(arguments.command):
+            return SAME if arguments.run(arguments, Console()) else DIFFERENT
     except UserError as error:
         sys.stderr.write(error.text)
     except HybridflowError as error:
-        errors.print(f"hybridflow {arguments.command}: {error}", style="red", markup=False, highlight=False)
+        say(str(error))
     except KeyboardInterrupt:
-        errors.print(f"hybridflow {arguments.command}: interrupted; no report was written", style="red")
+        say("interrupted; no report was written")
         return INTERRUPTED
+    except (BrokenPipeError, SystemExit):  # what rich makes of a broken pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor is anything printed at the end
+        return NO_READER
+    except Exception:
+        say("this is a fault of hybridflow's own; please report it, with the text below")
+        traceback.print_exc()
+        return OUR_FAULT
     return BAD_INPUT

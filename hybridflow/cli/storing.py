@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from hybridflow.cli.targets import UserError
+from hybridflow.cli.faults import UserError
 from hybridflow.xla.store.directory import Directory, Unsafe, Use
 from hybridflow.xla.store.place import place
 

@@ -5,37 +5,26 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
-import os
 import re
 import sys
-import traceback
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from hybridflow.analysis.compare.sizes import random_tensor, split
+from hybridflow.cli.faults import users_errors
 from hybridflow.core.dtypes import SHORT_NAMES, as_dtype
-from hybridflow.core.errors import ArgumentError, DTypeError, HybridflowError, TargetError, message
+from hybridflow.core.errors import DTypeError, TargetError, message
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _SPEC = re.compile(r"([a-z]+[0-9]*)\[((?:(?:\d+|n)(?:,(?:\d+|n))*)?)\]")
 
 
 Modules = dict[Path, Any]
-
-
-class UserError(Exception):
-    """An error raised by the user's own code; its text is the traceback of the user's files alone."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
 
 
 class Target(NamedTuple):
@@ -48,12 +37,13 @@ class Target(NamedTuple):
     inputs: Callable[[int], Any] | None = None
 
 
-def load_target(text: str, shapes: Sequence[str] | None = None) -> Target:
+def load_target(text: str, shapes: Sequence[str] | None = None, *, values: bool = True) -> Target:
     """Import the file of ``FILE.py:FUNCTION`` and find the function and its arguments.
 
     Args:
         text: the target.
         shapes: specs of random arguments, such as ``f32[4,3]``.
+        values: whether arguments of `shapes` are needed; they are specs otherwise, which take no memory.
 
     Raises:
         TargetError: no such file or function, or no arguments for it.
@@ -62,7 +52,8 @@ def load_target(text: str, shapes: Sequence[str] | None = None) -> Target:
     file, name = _parts(text)
     module = _import(_existing(file))
     function = _find(module, file, name)
-    args, kwargs = _arguments(module, name, function, shapes)
+    args, kwargs = _arguments(module, name, function, shapes, values=values)
+    _require_call(function, args, kwargs, "cannot be called with the arguments that it is given")
     return Target(name, function, args, kwargs)
 
 
@@ -121,12 +112,29 @@ def _import_once(file: str, modules: Modules) -> Any:
 
 def _users(inputs: Callable[[int], Any]) -> Callable[[int], Any]:
     """Return the user's function that makes arguments, its errors shown as theirs."""
+    _require_call(inputs, (0,), {}, "is called with a size")
 
     def make(size: int) -> Any:
         with users_errors():
             return inputs(size)
 
     return make
+
+
+def _require_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> None:
+    """Raise if a function does not take such arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # it does not tell
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(function, "__name__", "it")
+        raise TargetError(
+            message(f"target: {name} {what}: {error}", got=f"{name}{signature}",
+                    hint="The arguments are those of --shapes, or of FUNCTION_args or example_args in the file.")
+        ) from None  # fmt: skip
 
 
 def _parts(text: str) -> tuple[str, str]:
@@ -138,6 +146,8 @@ def _parts(text: str) -> tuple[str, str]:
 
 def _existing(file: str) -> Path:
     path = Path(file)
+    if path.is_dir():
+        raise TargetError(message(f"target: {file!r} is a folder", hint=_like(path.name, _python_files(path / "_"))))
     if not path.is_file():
         raise TargetError(message(f"target: there is no file {file!r}", hint=_like(path.name, _python_files(path))))
     return path
@@ -158,7 +168,7 @@ def _is_a_target(name: str) -> bool:
 
 
 def _python_files(path: Path) -> list[str]:
-    return sorted(other.name for other in path.parent.glob("*.py")) if path.parent.is_dir() else []
+    return sorted(one.name for one in path.parent.glob("*.py") if one.is_file()) if path.parent.is_dir() else []
 
 
 def _like(name: str, known: Sequence[str]) -> str:
@@ -184,11 +194,13 @@ def _import(path: Path) -> Any:
 
 
 def _arguments(
-    module: Any, name: str, function: Callable[..., Any], shapes: Sequence[str] | None, *, sized: bool = False
+    module: Any, name: str, function: Callable[..., Any], shapes: Sequence[str] | None, *, sized: bool = False,
+    values: bool = True,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if shapes is not None:
         rng = np.random.default_rng(0)
-        return tuple([_random(text, rng, sized=sized) for text in shapes]), {}
+        specs = [_spec(text, sized=sized) for text in shapes]
+        return tuple([one if None in one.shape or not values else _random(one, rng) for one in specs]), {}
     for candidate in (f"{name}_args", "example_args"):
         if hasattr(module, candidate):
             value = getattr(module, candidate)
@@ -210,8 +222,12 @@ def _arguments(
     return (), {}
 
 
-def _random(text: str, rng: np.random.Generator, *, sized: bool) -> Tensor | TensorSpec:
-    """Return a random tensor of a spec; in a sweep, one that has a size left open is returned as it is."""
+def _random(spec: TensorSpec, rng: np.random.Generator) -> Tensor:
+    return random_tensor(cast("tuple[int, ...]", spec.shape), spec.dtype, rng)
+
+
+def _spec(text: str, *, sized: bool) -> TensorSpec:
+    """Return the spec that a text is; in a sweep a size may be left open, by ``n``."""
     found = _SPEC.fullmatch(text)
     if found is None:
         raise TargetError(message(f"--shapes: {text!r} is not a dtype and a shape", hint="Example: f32[4,3] or i32[]"))
@@ -220,54 +236,6 @@ def _random(text: str, rng: np.random.Generator, *, sized: bool) -> Tensor | Ten
     except DTypeError as error:
         raise TargetError(message(f"--shapes: {text!r}: {error}")) from None
     sizes = [None if size == "n" else int(size) for size in found[2].split(",") if size]
-    if None not in sizes:
-        return random_tensor([size for size in sizes if size is not None], dtype, rng)
-    if not sized:
+    if None in sizes and not sized:
         raise TargetError(message(f"--shapes: {text!r} has a size n, which only --sizes gives a value"))
     return TensorSpec(sizes, dtype)
-
-
-def require_folder(command: str, *paths: Path | None) -> None:
-    """Raise if a file is to be written to a folder that is not there, before anything is run for it."""
-    for path in paths:
-        if path is not None and not path.resolve().parent.is_dir():
-            raise ArgumentError(message(f"{command}: there is no folder {str(path.resolve().parent)!r} to write to"))
-
-
-# -- the user's errors --------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def users_errors() -> Generator[None]:
-    """Turn what the user's code raises into a `UserError` that shows the user's files and lines only.
-
-    An error with no line of the user's in it is not theirs, and passes.
-    """
-    try:
-        yield
-    except Exception as error:
-        text = users_traceback(error)
-        if text is None:
-            raise
-        raise UserError(text) from error
-
-
-def users_traceback(error: BaseException) -> str | None:
-    """Return an error's traceback without the frames of hybridflow and its libraries, None if nothing is left."""
-    found = traceback.TracebackException.from_exception(error)
-    chain: list[traceback.TracebackException] = [found]
-    for one in chain:
-        chain.extend(other for other in (one.__cause__, one.__context__) if other is not None)
-        one.stack = traceback.StackSummary.from_list([frame for frame in one.stack if _is_users(frame.filename)])
-    if not any(one.stack for one in chain) and not isinstance(error, SyntaxError):
-        return None
-    if isinstance(error, HybridflowError):
-        # How hybridflow came to its message is its own affair.
-        found.__cause__ = found.__context__ = None
-    return "".join(found.format())
-
-
-def _is_users(filename: str) -> bool:
-    return not filename.startswith((_PACKAGE, "<frozen")) and f"{os.sep}site-packages{os.sep}" not in filename and (
-        not filename.startswith((os.path.dirname(os.__file__) + os.sep, sys.prefix + os.sep + "bin"))
-    )

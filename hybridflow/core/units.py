@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -12,3 +14,18 @@ def format_bytes(count: float) -> str:
         count /= 1024
         unit += 1
     return f"{count:.0f} {_BYTES[unit]}" if unit == 0 else f"{count:.1f} {_BYTES[unit]}"
+
+
+BYTE_UNITS = "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
+"""The units that `parse_bytes` knows, as messages name them."""
+_SIZES = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+
+
+def parse_bytes(text: str) -> int | None:
+    """Return the number of bytes that a text such as ``256MiB`` or ``1.5 GB`` says, None if it says none."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text, re.ASCII)
+    unit = None if match is None else _SIZES.get(match[2].lower())
+    return None if match is None or unit is None else int(float(match[1]) * unit)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MemoryBudgetError, message
 from hybridflow.core.node import format_where
+from hybridflow.core.units import BYTE_UNITS, parse_bytes
 from hybridflow.ir.graph import Graph
 from hybridflow.passes.recompute import Plan, Recomputed, plans
 from hybridflow.passes.registry import run_passes
 from hybridflow.xla.executable import Executable, compile_graph
 
-_UNITS = {
-    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
 _NEAR = 3
 """How many plans before the last are tried where that does not fit."""
 _SHOWN = 12
@@ -33,11 +29,9 @@ def budget_bytes(budget: Any) -> int | None:
     """
     if budget is None:
         return None
-    found: float | None = None
+    found: int | None = None
     if isinstance(budget, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", budget)
-        unit = None if match is None else _UNITS.get(match[2].lower())
-        found = None if match is None or unit is None else float(match[1]) * unit
+        found = parse_bytes(budget)
     elif isinstance(budget, int) and not isinstance(budget, bool):
         found = budget
     else:
@@ -46,11 +40,10 @@ def budget_bytes(budget: Any) -> int | None:
                     hint="Give bytes, or a string such as '256MiB'.")
         )  # fmt: skip
     if found is None or found < 1:
-        units = ", ".join(["B", "kB", "MB", "GB", "KiB", "MiB", "GiB"])
         raise ArgumentError(
-            message(f"compile: memory_budget={budget!r} is no size", hint=f"Give a number and a unit: {units}.")
+            message(f"compile: memory_budget={budget!r} is no size", hint=f"Give a number and a unit: {BYTE_UNITS}.")
         )
-    return int(found)
+    return found
 
 
 def bytes_text(count: int) -> str:

@@ -83,8 +83,9 @@ class cache:  # noqa: N801
 
     By default it is ``hybridflow`` in the user's directory for caches (``$XDG_CACHE_HOME`` or ``~/.cache``;
     ``~/Library/Caches`` on macOS), or what the environment variable ``HYBRIDFLOW_CACHE_DIR`` says: a directory, or
-    ``off``. It may have 2 GiB, or as many bytes as ``HYBRIDFLOW_CACHE_BYTES`` says; what was used longest ago makes
-    room. What is loaded is code that runs, so only a directory that nobody else can write to is used.
+    ``off``. It may have 2 GiB, or as many bytes as ``HYBRIDFLOW_CACHE_BYTES`` says (``500MB``, for example); what was
+    used longest ago makes room. What is loaded is code that runs, so only a directory that nobody else can write to is
+    used.
 
     Used as `run_eagerly` is.
 

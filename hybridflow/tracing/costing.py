@@ -14,7 +14,6 @@ from hybridflow.core.node import Node
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
-from hybridflow.ir.costs import concrete
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.dynamic import ANY, Pattern, sizes_of, with_patterns
 from hybridflow.tracing.signature import TENSOR, Signature
@@ -61,10 +60,6 @@ class Costing:
         """Return the costing of a call, whose sizes count only if they are not left open."""
         device = current().device
         count = trace.plan.count
-
-        def compiled(sizes: dict[str, int]) -> Executable:
-            return trace.executable([concrete(spec, sizes) for spec in trace.graph.input_specs], device)
-
         variables = trace.variables(signature)
         return cls(
             name=name,
@@ -78,7 +73,7 @@ class Costing:
             donated=tuple([(count + index, position) for index, position in enumerate(trace.donated)]),
             undecided=trace.budget is not None and trace.only is None,
             gradient_of=trace.gradient_of,
-            compile=compiled,
+            compile=lambda sizes: trace.executable_for(sizes, device),
         )
 
 

@@ -155,7 +155,8 @@ def _executables_item(group: Sequence[_Numbered], shown: int | None) -> Item:
         runs = ", ".join(map(str, made.runs))
         items.append(Item("programs", f"{len(made.runs)}, cut at the calls of outlined parts; run {runs} times"))
     items.append(_fused_item(number, made, shown))
-    return Item(f"{_title([number for number, _ in group])}{place and f' for {place}'}{device}", _cost_of(several), tuple(items))
+    title = _title([number for number, _ in group])
+    return Item(f"{title}{place and f' for {place}'}{device}", _cost_of(several), tuple(items))
 
 
 def _title(numbers: Sequence[int]) -> str:

@@ -40,7 +40,7 @@ from hybridflow.tracing.arguments import (
 from hybridflow.tracing.cache import CacheInfo, TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
 from hybridflow.tracing.costing import Costing, Specs, report
-from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_open
+from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_open, sizes_of
 from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
 from hybridflow.tracing.signature import (
@@ -384,9 +384,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         example = (*first, *inputs.examples())
         signature = self._signature(example, {}, inputs)
         trace, found = self._find(signature, example)
-        self._shapes.add(self._signature(example, {}), {
-            i: leaf.key[1] for i, leaf in enumerate(found.leaves) if is_open(leaf)
-        })  # fmt: skip
+        self._serve(self._signature(example, {}), found)
         return ConcreteFunction(self._name, inputs, run, trace.graph)
 
     # -- methods ----------------------------------------------------------------------------------------------
@@ -495,18 +493,32 @@ class CompiledFunction(Entry, Generic[P, R]):
         return Explanation(self._name, self._records, advice_on(self._records, self._traces, self._hits))
 
     def graph(self, *args: P.args, **kwargs: P.kwargs) -> Graph:
-        """Return the graph, after the passes, that a call with these arguments runs (tracing it if needed)."""
-        trace, signature = self._trace_for(args, kwargs)
+        """Return the graph, after the passes, that a call with these arguments runs (tracing it if needed).
+
+        Args:
+            *args, **kwargs: as for a call; a `TensorSpec` may stand for any tensor, None for a size left open.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> f = hf.compile(lambda x: x * 2)
+            >>> str(f.graph(hf.TensorSpec([None, 3])).output_specs[0])
+            'f32[x_0,3]'
+        """
+        trace, signature, _ = self._trace_of(Specs(args, kwargs))
         return trace.graph_for(signature)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
-        """Return the texts of what a call with these arguments runs, from the IR to XLA's optimised HLO."""
-        from hybridflow.tracing.lowered import Lowered
-        from hybridflow.tracing.replay import inputs_of
+        """Return the texts of what a call with these arguments runs, from the IR to XLA's optimised HLO.
 
-        trace, signature = self._trace_for(args, kwargs)
-        arrays = inputs_of(trace, signature)
-        return Lowered(trace.raw_graph, trace.graph, trace.executable(arrays, current().device))
+        Args:
+            *args, **kwargs: as for a call; a `TensorSpec` may stand for any tensor, None for a size left open. What is
+                left open has no texts of XLA's, which compiles for sizes.
+        """
+        from hybridflow.tracing.lowered import Lowered
+
+        trace, signature, opened = self._trace_of(Specs(args, kwargs))
+        made = None if opened else trace.executable_for(sizes_of(signature, trace.places), current().device)
+        return Lowered(trace.raw_graph, trace.graph, made)
 
     def cost(self, *args: Any, **kwargs: Any) -> Any:
         """Return what a call with these arguments costs; nothing runs.
@@ -519,10 +531,8 @@ class CompiledFunction(Entry, Generic[P, R]):
         Returns:
             The `hf.CostReport`; see `hf.cost`.
         """
-        given = Specs(args, kwargs)
-        wanted = given.pattern(self._signature(given.args, given.kwargs))
-        trace, signature = self._find(wanted, given.args, to_run=False)
-        return report(Costing.of(self._name, trace, signature, opened=given.opened))
+        trace, signature, opened = self._trace_of(Specs(args, kwargs))
+        return report(Costing.of(self._name, trace, signature, opened=opened))
 
     def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:
         """Return what `hf.debugging.locate` runs: the call's graph as it was traced, and its inputs."""
@@ -548,6 +558,19 @@ class CompiledFunction(Entry, Generic[P, R]):
 
     def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]:
         return self._find(self._signature(args, kwargs), args)
+
+    def _trace_of(self, given: Specs) -> tuple[Trace, Signature, bool]:
+        """Return the trace of arguments that may be specs, the signature, and whether they leave a size open."""
+        plain = self._signature(given.args, given.kwargs)
+        trace, signature = self._find(given.pattern(plain), given.args, to_run=False)
+        if given.opened:
+            self._serve(plain, signature)
+        return trace, signature, given.opened
+
+    def _serve(self, example: Signature, found: Signature) -> None:
+        """Let calls whose sizes were left open in a trace find it."""
+        opened = {index: leaf.key[1] for index, leaf in enumerate(found.leaves) if is_open(leaf)}
+        self._shapes.add(example, opened)
 
     def __copy__(self) -> CompiledFunction[P, R]:
         return self

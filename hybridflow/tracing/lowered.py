@@ -17,12 +17,26 @@ class Lowered:
     Attributes:
         traced: the graph as it was traced.
         graph: the graph after the passes.
-        executable: what XLA made of it.
+        made: what XLA made of it; None if a size is open.
     """
 
     traced: Graph
     graph: Graph
-    executable: Executable
+    made: Executable | None
+
+    @property
+    def executable(self) -> Executable:
+        """What XLA made of it.
+
+        Raises:
+            ArgumentError: a size is open.
+        """
+        if self.made is None:
+            raise ArgumentError(
+                message(f"lower: XLA compiles {self.graph.name} for sizes, and one of them is open",
+                        hint="Give a TensorSpec without None, or ask for as_text('graph') or as_text('optimized').")
+            )  # fmt: skip
+        return self.made
 
     def passes(self) -> PassHistory:
         """Run the passes again and return what each of them changed.
@@ -43,7 +57,7 @@ class Lowered:
                 XLA) or ``hlo`` (as XLA optimised it).
 
         Raises:
-            ArgumentError: another stage.
+            ArgumentError: another stage, or one of XLA's if a size is open.
         """
         texts = {
             "graph": lambda: str(self.traced),

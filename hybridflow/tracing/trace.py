@@ -32,6 +32,7 @@ from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import WRITES, GradientCell, Variable, current_values
 from hybridflow.ir.builder import Check, GraphBuilder
+from hybridflow.ir.costs import concrete
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import CONSTANT, Graph
@@ -292,6 +293,10 @@ class Trace:
                         del self.executables[next(iter(self.executables))]
                     found = self.executables[key] = self._compile(sizes, device)
         return found
+
+    def executable_for(self, sizes: dict[str, int], device: Any) -> Executable:
+        """Return the executable for the sizes of the symbols, compiling it if there is none yet."""
+        return self.executable([concrete(spec, sizes) for spec in self.graph.input_specs], device)
 
     def compiled(self, sizes: dict[str, int], device: Any) -> tuple[Executable, Graph]:
         """Compile the trace, for given sizes of its symbols, and return the graph that fits a budget too."""

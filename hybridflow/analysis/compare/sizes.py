@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -12,8 +15,9 @@ from hybridflow.analysis.parity import Call
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import DType, is_integer
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
-from hybridflow.core.spec import TensorSpec
+from hybridflow.core.spec import TensorSpec, format_spec
 from hybridflow.core.tensor import Tensor, asarray
+from hybridflow.core.units import format_bytes
 
 
 def random_tensor(shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Tensor:
@@ -23,10 +27,30 @@ def random_tensor(shape: Sequence[int], dtype: DType, rng: np.random.Generator) 
         shape: its sizes.
         dtype: its dtype.
         rng: where the numbers come from.
+
+    Raises:
+        ArgumentError: it takes more memory than the machine has.
     """
+    needed, there = math.prod(shape) * dtype.itemsize, _memory()
+    if needed > there:
+        raise ArgumentError(
+            message(
+                f"a random {format_spec(tuple(shape), dtype)} takes {format_bytes(needed)}, and this machine has "
+                f"{format_bytes(there)} of memory",
+                hint="Take smaller sizes.",
+            )
+        )
     if dtype == np.bool_:
         return asarray(rng.integers(0, 2, shape).astype(bool))
     return asarray((rng.integers(0, 10, shape) if is_integer(dtype) else rng.standard_normal(shape)).astype(dtype))
+
+
+def _memory() -> int:
+    """Return how many bytes of memory the machine has, or a number that nothing exceeds where it does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return sys.maxsize
 
 
 def checked(sizes: Sequence[int]) -> list[int]:

@@ -85,7 +85,7 @@ def find(function: FunctionType) -> Found:
     place = f"its source, {code.co_filename}:{code.co_firstlineno},"
     if not candidates:
         raise NotConvertible(
-            f"{place} has no such function: the file was changed since it was loaded, or the function was made otherwise"
+            f"{place} has no such function: it was changed since it was loaded, or the function was not made of it"
         )
     if len(candidates) > 1:
         places = set(code.co_positions())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ import numpy as np
 
 from hybridflow.backend.jax_shim import load_executable, save_executable, x64_enabled
 from hybridflow.backend.lean import without_descriptions
-from hybridflow.core.errors import CacheWarning, message
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.store.ahead import Head, Loaded, remember, taken, with_head, without_head
 from hybridflow.xla.store.directory import WHOLE, Directory, Unsafe
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint, text_fingerprint
-from hybridflow.xla.store.place import place
+from hybridflow.xla.store.place import place, warn_once
 from hybridflow.xla.store.surroundings import default_device, device_text, installation, settings_text
 
 _WORTH_KEEPING = 0.05
@@ -92,7 +90,7 @@ class Entry:
             self.directory.remove(name)
             if not _loads_at_all(self.device):
                 _REFUSED.add(_device_key(self.device))
-                _warn(
+                warn_once(
                     f"{self.directory.path}: this jaxlib cannot load on this machine what it compiled here ({error})",
                     "The store is not used. Turn it off with hf.config.cache(False).",
                 )
@@ -186,7 +184,6 @@ def entry_for(
 
 _REFUSED: set[str] = set()
 """The devices whose jaxlib turned out not to load what it saved."""
-_WARNED: set[str] = set()
 
 
 def _device_key(device: Any) -> str:
@@ -209,17 +206,10 @@ def _tried(path: Path, use: Callable[[], Any]) -> Any:
     try:
         return use()
     except Unsafe as error:
-        _warn(f"{path}: the store of executables is not used", str(error))
+        warn_once(f"{path}: the store of executables is not used", str(error))
     except OSError as error:
-        _warn(  # without the names of files, which are others every time
+        warn_once(  # without the names of files, which are others every time
             f"{path}: nothing is stored: {error.strerror or error}",
             "Free space or choose another directory, by HYBRIDFLOW_CACHE_DIR or hf.config.cache(PATH).",
         )
     return None
-
-
-def _warn(what: str, hint: str) -> None:
-    text = message(what, hint=hint)
-    if text not in _WARNED:
-        _WARNED.add(text)
-        warnings.warn(CacheWarning(text), stacklevel=2)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import CacheWarning, message
 from hybridflow.core.settings import SETTINGS
+from hybridflow.core.units import BYTE_UNITS, format_bytes, parse_bytes
 from hybridflow.xla.store.directory import supported
 from hybridflow.xla.store.surroundings import source_hash
 
@@ -36,7 +38,7 @@ def place() -> Place:
     if not supported():
         return Place(None, 0, "this system does not tell who may write to a directory")
     if source_hash() is None:
-        return Place(None, 0, "files of hybridflow or jaxlib are newer, by their times, than this process, which may have loaded others")
+        return Place(None, 0, "by their files' times, hybridflow or jaxlib was changed after this process loaded it")
     if chosen is not True:
         return Place(chosen, _most())
     named = os.environ.get(DIRECTORY)
@@ -68,6 +70,22 @@ def _most() -> int:
     named = os.environ.get(BYTES, "")
     if not named:
         return DEFAULT_BYTES
-    if not named.isascii() or not named.isdigit():
-        raise ArgumentError(message(f"{BYTES}={named} is no number of bytes", hint="Write digits only, or unset it."))
-    return int(named)
+    found = parse_bytes(named)
+    if found is None:
+        warn_once(
+            f"{BYTES}={named} is no number of bytes: the store of executables may have {format_bytes(DEFAULT_BYTES)}",
+            f"Write digits, with a unit if you like ({BYTE_UNITS}), or unset it.",
+        )
+        return DEFAULT_BYTES
+    return found
+
+
+_WARNED: set[str] = set()
+
+
+def warn_once(what: str, hint: str) -> None:
+    """Warn of something about the store, the first time in this process."""
+    text = message(what, hint=hint)
+    if text not in _WARNED:
+        _WARNED.add(text)
+        warnings.warn(CacheWarning(text), stacklevel=2)

@@ -1,0 +1,95 @@
+"""Whose fault an error of a command is: the user's code's, the machine's, or hybridflow's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from hybridflow.core.errors import ArgumentError, HybridflowError, message
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class UserError(Exception):
+    """An error raised by the user's own code; its text is the traceback of the user's files alone."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+@contextmanager
+def machine_errors(command: str) -> Generator[None]:
+    """Turn what a machine cannot do into an error that says so: too much memory, a file that cannot be written.
+
+    Raises:
+        ArgumentError: in the place of such an error.
+    """
+    try:
+        yield
+    except (HybridflowError, BrokenPipeError):
+        raise
+    except MemoryError as error:
+        raise _too_large(command, error) from error
+    except OSError as error:
+        name = "" if error.filename is None else f" {error.filename!r}"
+        raise ArgumentError(message(f"{command}: the system says of{name or ' a file'}: {error.strerror}")) from error
+    except RuntimeError as error:
+        if _NO_MEMORY in str(error):
+            raise _too_large(command, error) from error
+        if _NO_DEVICE in str(error):
+            raise ArgumentError(
+                message(f"{command}: jax finds no device", got=str(error), hint="Unset JAX_PLATFORMS.")
+            ) from error
+        raise
+
+
+_NO_MEMORY, _NO_DEVICE = "RESOURCE_EXHAUSTED", "Unable to initialize backend"
+"""How XLA and jax begin what they say of it."""
+
+
+def _too_large(command: str, error: BaseException) -> ArgumentError:
+    return ArgumentError(
+        message(f"{command}: there is not enough memory", got=str(error), hint="Take smaller sizes.")
+    )
+
+
+@contextmanager
+def users_errors() -> Generator[None]:
+    """Turn what the user's code raises into a `UserError` that shows the user's files and lines only.
+
+    So is it ended by `sys.exit`. An error with no line of the user's in it is not theirs, and passes.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        text = users_traceback(error)
+        if text is None:
+            raise
+        raise UserError(text) from error
+
+
+def users_traceback(error: BaseException) -> str | None:
+    """Return an error's traceback without the frames of hybridflow and its libraries, None if nothing is left."""
+    found = traceback.TracebackException.from_exception(error)
+    chain: list[traceback.TracebackException] = [found]
+    for one in chain:
+        chain.extend(other for other in (one.__cause__, one.__context__) if other is not None)
+        one.stack = traceback.StackSummary.from_list([frame for frame in one.stack if _is_users(frame.filename)])
+    if not any(one.stack for one in chain) and not isinstance(error, SyntaxError):
+        return None
+    if isinstance(error, HybridflowError):
+        # How hybridflow came to its message is its own affair.
+        found.__cause__ = found.__context__ = None
+    return "".join(found.format())
+
+
+def _is_users(filename: str) -> bool:
+    return not filename.startswith((_PACKAGE, "<frozen")) and f"{os.sep}site-packages{os.sep}" not in filename and (
+        not filename.startswith((os.path.dirname(os.__file__) + os.sep, sys.prefix + os.sep + "bin"))
+    )

@@ -1,0 +1,76 @@
+"""The files that a command is told to write: whether that can be done is known before anything is run for them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hybridflow.analysis.report import empty_figure
+from hybridflow.core.errors import ArgumentError, message
+
+
+def require_files(command: str, *paths: Path | None) -> None:
+    """Raise if a path is none that a file can be written to.
+
+    Raises:
+        ArgumentError: its folder is not there or closed to this user, or it is a folder itself.
+    """
+    for path in paths:
+        if path is None:
+            continue
+        if path.is_dir():
+            raise ArgumentError(
+                message(f"{command}: {str(path)!r} is a folder", hint="Name a file in it, or another file.")
+            )
+        _require_folder(command, path)
+
+
+def require_folder(command: str, path: Path | None) -> None:
+    """Raise if a path is none that a folder can be made at, or is there already.
+
+    Raises:
+        ArgumentError: its folder is not there or closed to this user, or it is a file itself.
+    """
+    if path is None:
+        return
+    if path.exists() and not path.is_dir():
+        raise ArgumentError(
+            message(f"{command}: {str(path)!r} is a file, not a folder to write", hint="Name a page, NAME.html.")
+        )
+    _require_folder(command, path)
+
+
+def _require_folder(command: str, path: Path) -> None:
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise ArgumentError(message(f"{command}: there is no folder {str(folder)!r} to write to"))
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise ArgumentError(message(f"{command}: {str(path)!r} cannot be written by this user"))
+
+
+def require_ending(command: str, path: Path | None, *endings: str) -> None:
+    """Raise if a file's name ends in what says nothing of how to write it.
+
+    Raises:
+        ArgumentError: listing the endings.
+    """
+    if path is not None and path.suffix not in endings:
+        raise ArgumentError(
+            message(f"{command}: {str(path)!r} does not say what to write", hint=f"End it in {' or '.join(endings)}.")
+        )
+
+
+def require_picture(command: str, path: Path | None) -> None:
+    """Raise if a plot cannot be written in the format that its file's name ends in.
+
+    Raises:
+        ArgumentError: listing the formats.
+        MissingPackageError: matplotlib is not installed.
+    """
+    if path is None or not path.suffix:
+        return
+    known = sorted(empty_figure(1, 1).canvas.get_supported_filetypes())
+    if path.suffix[1:].lower() not in known:
+        raise ArgumentError(
+            message(f"{command}: {str(path)!r} names no format of plots", hint=f"End it in one of {', '.join(known)}.")
+        )
