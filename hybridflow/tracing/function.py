@@ -30,6 +30,7 @@ from hybridflow.ir.graph import Graph
 from hybridflow.tracing.arguments import (
     Quick,
     apply_arguments,
+    has_class_method,
     has_var_keyword,
     is_plain,
     named_arguments,
@@ -168,7 +169,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         cast(Any, self).__call__ = general if short is None else short(general)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None = None) -> Any:
-        if args and isinstance(args[0], type) and self._is_class_method(args[0]):
+        if args and isinstance(args[0], type) and not self._bound and has_class_method(args[0], self):
             return self.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
         context = context_now()
         if SETTINGS.eager or (context is not None and context.tracer is not None):
@@ -412,16 +413,6 @@ class CompiledFunction(Entry, Generic[P, R]):
             found = self._adopt(key, instance)
         return CompiledMethod(self if found is None else found[1], instance)
 
-    def _is_class_method(self, owner: type) -> bool:
-        """Whether a class has this function as a class method, and so would call `__get__` before Python 3.13.
-
-        Since then `classmethod` passes the class as the first argument instead, whatever it wraps.
-        """
-        if self._bound:
-            return False
-        found = (value for base in owner.__mro__ for value in vars(base).values() if isinstance(value, classmethod))
-        return any(cast(Any, value).__func__ is self for value in found)
-
     def _adopt(self, key: int, instance: object) -> tuple[Any, CompiledFunction[Any, Any]] | None:
         """Give an instance a cache of its own, or return None: then it is an argument like others.
 
@@ -568,11 +559,6 @@ class CompiledMethod(BoundCall):
     """A compiled method of one living instance: calls go to the instance's own cache."""
 
     __slots__ = ()
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        """What `inspect.signature` says: the function's, without the instance."""
-        return without_first(inspect.signature(self.__func__))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method."""
