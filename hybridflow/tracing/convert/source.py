@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
 @contextmanager
 def without_syntax_warnings() -> Generator[None]:
-    """Parse or compile what Python has compiled before: it has warned of it then, and errors must not come of it now."""
+    """Parse or compile what Python has compiled before: it has warned of it then, and no error must come of it now."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         warnings.filterwarnings("ignore", "invalid escape sequence", DeprecationWarning)  # of Python 3.11
