@@ -1,8 +1,9 @@
-"""Fixed seeds, how many examples hypothesis takes, and the `gpu` mark."""
+"""Fixed seeds, how many examples hypothesis takes, the `gpu` mark, and running only some cases of each test."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 os.environ["HYBRIDFLOW_CACHE_DIR"] = "off"  # tests of the store have directories of their own
@@ -20,8 +21,23 @@ settings.register_profile("thorough", max_examples=3000, deadline=None)
 settings.load_profile("ci")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs an accelerator where there is none."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what tests a second version in a part of the time."""
+    parser.addoption("--every", type=int, default=1, help="run every N-th case of each test; the first one always")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases that are not asked for, and skip what needs an accelerator where there is none."""
+    seen: Counter[str] = Counter()
+    chosen: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        (left_out if seen[test] % config.getoption("every") else chosen).append(item)
+        seen[test] += 1
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = chosen
     if jax.default_backend() != "cpu":
         return
     skip = pytest.mark.skip(reason="jax has no accelerator here")

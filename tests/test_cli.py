@@ -20,7 +20,8 @@ import pytest
 from rich.console import Console
 
 import hybridflow as hf
-from hybridflow.cli import checkup, main
+from hybridflow.backend import options
+from hybridflow.cli import checkup, crashes, main
 from hybridflow.cli.comparing import progress_bar
 from hybridflow.cli.targets import load_target
 
@@ -249,13 +250,39 @@ def test_profile(model: Path, tmp_path: Path, ending: str, text: str, capsys: py
     assert text in out.read_text()
 
 
-def test_doctor(capsys: pytest.CaptureFixture[str]):
+def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     used = "xla_allow_excess_precision", "HYBRIDFLOW_CACHE_DIR=off"
     for text in ("jaxlib", "cpu:0", "cores", *used, "gives the eager result", "jax is 0.10 or newer"):
         assert text in out
     assert "FAILED" not in out
+
+
+def test_doctor_tries_what_jaxlib_dies_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("COLUMNS", "300")
+    dies = crashes.Crash("a test", "import os; os.abort()", "raise ValueError('so')", "not at all")
+    lives = crashes.Crash("another", "import os; os.abort()", "", "by doing nothing")
+    monkeypatch.setattr(crashes, "KNOWN", (dies, lives))
+    monkeypatch.setattr(crashes, "_ends", crashes._ends.__wrapped__)
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("FAILED") == 1
+    assert "hybridflow survives a test" in out
+    assert "ValueError: so" in out
+    assert "plain jax: the process dies of signal 6; hybridflow avoids it: by doing nothing" in out
+
+
+def test_doctor_names_a_jaxlib_that_is_newer_than_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(options, "jaxlib_version", lambda: (99, 0))
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "XLA's options were measured for jaxlib 0.10.2 and 0.12.0" in out
+    assert "gets those that results need, each tried first, and none for speed" in out
 
 
 @pytest.mark.parametrize(

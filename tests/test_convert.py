@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import linecache
+import os
 import sys
 import traceback
 import types
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from processes import run_python
 
 import hybridflow as hf
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TracedValueError
@@ -651,3 +653,21 @@ def test_eager_calls_tell_nothing(log):
     with hf.config.run_eagerly():
         f(1.0)
     assert told == []
+
+
+def test_python_alone_warns_of_syntax(tmp_path):
+    """Code that Python warned of when it compiled it can be converted where warnings have become errors."""
+    code = """
+import hybridflow as hf
+@hf.compile
+def f(x, pattern="\\d"):
+    try:
+        y = x * 2 if x > 0 else -x
+    finally:
+        return y * (2 if len(pattern) is 2 else 3)
+"""
+    (tmp_path / "warned.py").write_text(code)
+    where = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    run = "import warned\nimport hybridflow as hf\nprint([warned.f(hf.asarray(x)).item() for x in (3.0, -3.0)])"
+    for given in ("ignore", "error"):
+        assert run_python(run, PYTHONWARNINGS=given, PYTHONDONTWRITEBYTECODE="", **where) == "[12.0, 6.0]\n"

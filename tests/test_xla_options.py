@@ -305,6 +305,17 @@ def test_a_jaxlib_newer_than_the_table_is_asked(monkeypatch):
         assert compiler_options() == {"xla_allow_excess_precision": False}  # it was said once
 
 
+def test_a_jaxlib_newer_than_the_table_gets_nothing_for_speed_alone(monkeypatch):
+    names = {row.name for row in OPTIONS if not row.for_speed}
+    slow = {row.name for row in EAGER_OPTIONS + PRODUCT_OPTIONS + CALL_OPTIONS if row.for_speed} - names
+    newest = options.MEASURED[-1]
+    for version, measured in ((newest, True), ((newest[0], newest[1] + 1, 0), False)):
+        monkeypatch.setattr(options, "jaxlib_version", lambda version=version: version)
+        used = {*compiler_options(eager=True, large_products=True, backend="cpu"), *call_options("cpu")}
+        assert names <= used | {"xla_cpu_use_fusion_emitters"}
+        assert bool(used & slow) == measured
+
+
 def test_the_options_are_those_of_every_executable(monkeypatch):
     seen = []
     jit = jax.jit

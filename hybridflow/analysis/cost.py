@@ -22,7 +22,8 @@ from hybridflow.core.html import page, paragraphs_html, rich_table_html, table_h
 from hybridflow.core.node import where_file_line
 from hybridflow.ir.costs import Cost, NodeCost, Sizes, node_costs, total
 from hybridflow.tracing.costing import Costing
-from hybridflow.tracing.function import CompiledFunction, CompiledMethod
+from hybridflow.tracing.function import CompiledFunction
+from hybridflow.tracing.method import CompiledMethod
 
 _SHOWN = 12
 """How many lines and operations a table shows."""

@@ -22,7 +22,8 @@ from hybridflow.core.tensor import Tensor, as_tensor, host_array
 from hybridflow.core.variable import GradientCell, Variable
 from hybridflow.ir.graph import Graph, clone_node, input_node
 from hybridflow.tracing.config import run_eagerly
-from hybridflow.tracing.function import CompiledFunction, CompiledMethod
+from hybridflow.tracing.function import CompiledFunction
+from hybridflow.tracing.method import CompiledMethod
 from hybridflow.tracing.trace import Trace
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]

@@ -8,7 +8,7 @@ import platform
 import re
 from collections.abc import Callable, Iterator
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,14 +22,16 @@ from hybridflow.backend.jax_shim import x64_enabled
 from hybridflow.backend.options import (
     CALL_OPTIONS,
     EAGER_OPTIONS,
+    MEASURED,
     OPTIONS,
     PRODUCT_OPTIONS,
-    TESTED,
     XlaOption,
     call_options,
     compiler_options,
-    jaxlib_version,
+    is_measured,
 )
+from hybridflow.cli.check import Check
+from hybridflow.cli.crashes import crashes
 from hybridflow.cli.storing import store_table
 from hybridflow.xla.store.directory import Directory, Unsafe
 from hybridflow.xla.store.place import place
@@ -43,20 +45,6 @@ EXTRAS = {
 """What is optional, and what for."""
 SETTINGS = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DISABLE_JIT", "JAX_DEBUG_NANS", "HYBRIDFLOW_CACHE_DIR")
 """Environment variables that change what compiled functions do."""
-
-
-class Check(NamedTuple):
-    """What was tried.
-
-    Attributes:
-        what: it.
-        fault: what is wrong and what to do; empty if nothing is.
-        remark: what is worth knowing though nothing is wrong.
-    """
-
-    what: str
-    fault: str = ""
-    remark: str = ""
 
 
 def doctor(arguments: argparse.Namespace, console: Console) -> bool:
@@ -78,7 +66,8 @@ def doctor(arguments: argparse.Namespace, console: Console) -> bool:
 def checks() -> Iterator[Check]:
     """Yield what was tried, one by one."""
     yield from _required()
-    yield _tested()
+    yield _measured()
+    yield from crashes()
     for name in ("JAX_DISABLE_JIT", "jax_disable_jit"), ("JAX_DEBUG_NANS", "jax_debug_nans"):
         fault = f"it is on, which changes what compiled functions do: unset {name[0]}"
         yield Check(f"{name[0]} is off", fault if getattr(jax.config, name[1]) else "")
@@ -106,11 +95,12 @@ def _required() -> Iterator[Check]:
         yield Check(f"{name} is {least} or newer", fault, found)
 
 
-def _tested() -> Check:
-    newest = ".".join(map(str, TESTED))
-    if jaxlib_version()[:2] <= TESTED:
-        return Check(f"jaxlib is one that was tested (up to {newest})", remark=_version("jaxlib"))
-    return Check("jaxlib is newer than what was tested", remark=f"each XLA option is tried first (tested: {newest})")
+def _measured() -> Check:
+    """Return whether XLA's options were chosen for this jaxlib."""
+    versions = " and ".join(".".join(map(str, one)) for one in MEASURED)
+    found = _version("jaxlib")
+    remark = found if is_measured() else f"{found} gets those that results need, each tried first, and none for speed"
+    return Check(f"XLA's options were measured for jaxlib {versions}", remark=remark)
 
 
 def _tried(what: str, run: Callable[[], str]) -> Check:

@@ -34,6 +34,15 @@ def without_first(signature: inspect.Signature) -> inspect.Signature:
     return signature
 
 
+def has_class_method(owner: type, function: Callable[..., Any]) -> bool:
+    """Whether a function is a class method of a class.
+
+    Since Python 3.13 `classmethod` passes the class to what it wraps as the first argument and asks no `__get__`.
+    """
+    found = (value for base in owner.__mro__ for value in vars(base).values() if isinstance(value, classmethod))
+    return any(cast(Any, value).__func__ is function for value in found)
+
+
 def has_var_keyword(signature: inspect.Signature) -> bool:
     """Whether the function takes any keyword."""
     return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values())

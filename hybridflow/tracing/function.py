@@ -30,6 +30,7 @@ from hybridflow.ir.graph import Graph
 from hybridflow.tracing.arguments import (
     Quick,
     apply_arguments,
+    has_class_method,
     has_var_keyword,
     is_plain,
     named_arguments,
@@ -43,9 +44,9 @@ from hybridflow.tracing.costing import Costing, Specs, report
 from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_open, sizes_of
 from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
+from hybridflow.tracing.method import CompiledMethod
 from hybridflow.tracing.signature import (
     LEAF,
-    BoundCall,
     Signature,
     differences,
     flatten_arguments,
@@ -53,7 +54,6 @@ from hybridflow.tracing.signature import (
     named_leaves,
     with_numbers,
 )
-from hybridflow.tracing.tracebacks import trimmed
 
 if TYPE_CHECKING:
     from hybridflow.tracing.explain import Change, Explanation, TraceRecord
@@ -168,7 +168,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         cast(Any, self).__call__ = general if short is None else short(general)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None = None) -> Any:
-        if args and isinstance(args[0], type) and self._is_class_method(args[0]):
+        if args and isinstance(args[0], type) and not self._bound and has_class_method(args[0], self):
             return self.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
         context = context_now()
         if SETTINGS.eager or (context is not None and context.tracer is not None):
@@ -410,16 +410,6 @@ class CompiledFunction(Entry, Generic[P, R]):
             found = self._adopt(key, instance)
         return CompiledMethod(self if found is None else found[1], instance)
 
-    def _is_class_method(self, owner: type) -> bool:
-        """Whether a class has this function as a class method, and so would call `__get__` before Python 3.13.
-
-        Since then `classmethod` passes the class as the first argument instead, whatever it wraps.
-        """
-        if self._bound:
-            return False
-        found = (value for base in owner.__mro__ for value in vars(base).values() if isinstance(value, classmethod))
-        return any(cast(Any, value).__func__ is self for value in found)
-
     def _adopt(self, key: int, instance: object) -> tuple[Any, CompiledFunction[Any, Any]] | None:
         """Give an instance a cache of its own, or return None: then it is an argument like others.
 
@@ -585,50 +575,6 @@ class CompiledFunction(Entry, Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<CompiledFunction {self._name}, {self._trace_count} traces>"
-
-
-class CompiledMethod(BoundCall):
-    """A compiled method of one living instance: calls go to the instance's own cache."""
-
-    __slots__ = ()
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        """What `inspect.signature` says: the function's, without the instance."""
-        return without_first(inspect.signature(self.__func__))
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method."""
-        try:
-            return self.__func__(self.__self__, *args, **kwargs)
-        except Exception as error:
-            raise trimmed(error)  # noqa: B904 (it is the same error)
-
-    def graph(self, *args: Any, **kwargs: Any) -> Graph:
-        """See `CompiledFunction.graph`."""
-        return self.__func__.graph(self.__self__, *args, **kwargs)
-
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """See `CompiledFunction.lower`."""
-        return self.__func__.lower(self.__self__, *args, **kwargs)
-
-    def cost(self, *args: Any, **kwargs: Any) -> Any:
-        """See `CompiledFunction.cost`."""
-        return self.__func__.cost(self.__self__, *args, **kwargs)
-
-    def replay(self, *args: Any, **kwargs: Any) -> Replay:
-        """See `CompiledFunction.replay`."""
-        return self.__func__.replay(self.__self__, *args, **kwargs)
-
-    def concrete(self, *specs: Any) -> ConcreteFunction:
-        """See `CompiledFunction.concrete`."""
-        return self.__func__._concrete((self.__self__,), specs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__func__, name)
-
-    def __repr__(self) -> str:
-        return f"<CompiledMethod {self.__func__!r} of {type(self.__self__).__name__}>"
 
 
 def _cache_key(signature: Signature) -> Any:

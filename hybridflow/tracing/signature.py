@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
 import math
 import types
 import weakref
@@ -90,6 +91,11 @@ class BoundCall:
     def __init__(self, function: Any, instance: object) -> None:
         self.__func__ = function
         self.__self__ = instance
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What `inspect.signature` says: the function's, without the instance."""
+        return inspect.signature(types.MethodType(self.__func__, self.__self__))
 
 
 _PLAIN = frozenset({bool, int, str, bytes, type(None), type(...)})

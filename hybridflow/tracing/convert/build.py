@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from hybridflow.core.functions import is_kept
 from hybridflow.tracing.convert.callee import is_users
 from hybridflow.tracing.convert.runtime import Runtime
-from hybridflow.tracing.convert.source import NotConvertible, copied, find
+from hybridflow.tracing.convert.source import NotConvertible, copied, find, without_syntax_warnings
 from hybridflow.tracing.convert.syntax import RUNTIME, at, function
 from hybridflow.tracing.convert.transform import transform
 
@@ -82,7 +82,8 @@ def _compiled(original: FunctionType) -> CodeType:
     outer = function(tree, ".outer", [RUNTIME, *free], body)
     module = ast.Module([outer], [])
     ast.fix_missing_locations(module)
-    made = compile(module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True)
+    with without_syntax_warnings():
+        made = compile(module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True)
     found = _inside(_inside(made, ".outer"), name)
     if not set(found.co_freevars) <= {RUNTIME, *code.co_freevars}:
         raise NotConvertible(f"its source, {code.co_filename}:{code.co_firstlineno}, was changed since it was loaded")

@@ -6,7 +6,9 @@ import ast
 import inspect
 import linecache
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -24,13 +26,24 @@ class Found(NamedTuple):
     private: str | None
 
 
+@contextmanager
+def without_syntax_warnings() -> Generator[None]:
+    """Parse or compile what Python has compiled before: it has warned of it then, and no error must come of it now."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        warnings.filterwarnings("ignore", "invalid escape sequence", DeprecationWarning)  # of Python 3.11
+        yield
+
+
 class _File:
     """One parsed file: its functions by first line and name."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
         self.functions: dict[tuple[int, str], list[Found]] = {}
-        for found in _functions(ast.parse("".join(lines)), None):
+        with without_syntax_warnings():
+            tree = ast.parse("".join(lines))
+        for found in _functions(tree, None):
             self.functions.setdefault(_key(found.node), []).append(found)
 
 

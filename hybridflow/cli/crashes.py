@@ -1,0 +1,99 @@
+"""What is known to end a process inside of jaxlib, tried in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+from hybridflow.cli.check import Check
+
+
+class Crash(NamedTuple):
+    """A program that some jaxlib dies of.
+
+    Attributes:
+        what: what it does.
+        plain: it in plain jax.
+        ours: the same in hybridflow.
+        avoided: how hybridflow avoids it.
+    """
+
+    what: str
+    plain: str
+    ours: str
+    avoided: str
+
+
+KNOWN = (
+    Crash(
+        what="a sum over an axis of a product of f32[3,1,2,2,8,8,8]",
+        plain="""
+import jax, numpy as np
+x = np.ones((3, 1, 2, 2, 8, 8, 8), np.float32)
+jax.jit(lambda a, b: (a * b).sum(axis=3))(x, x).block_until_ready()
+""",
+        ours="""
+import hybridflow as hf
+x = hf.ones((3, 1, 2, 2, 8, 8, 8))
+hf.compile(lambda a, b: hf.sum(a * b, axis=3))(x, x).numpy()
+""",
+        avoided="its options of XLA leave sums to no library",
+    ),
+    Crash(
+        what="reading a profile where warnings are errors",
+        plain="""
+import pathlib, tempfile, jax
+with tempfile.TemporaryDirectory() as folder:
+    with jax.profiler.trace(folder):
+        pass
+    for path in pathlib.Path(folder).rglob("*.xplane.pb"):
+        for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+            dict(plane.stats)
+""",
+        ours="""
+import hybridflow as hf
+with hf.profile():
+    hf.compile(lambda x: x + 1)(1.0)
+""",
+        avoided="it reads profiles without that warning",
+    ),
+)
+"""Measured: jaxlib 0.10.2 dies of the first one, 0.12.0 with Python 3.13 of the second one."""
+
+
+def crashes() -> Iterator[Check]:
+    """Yield of each program whether plain jax survives it here, and a fault if hybridflow does not."""
+    for crash, (plain, ours) in zip(KNOWN, _ends(), strict=True):
+        remark = f"plain jax: {plain}; hybridflow avoids it: {crash.avoided}" if plain else "plain jax survives it too"
+        yield Check(f"hybridflow survives {crash.what}", ours, remark)
+
+
+@cache
+def _ends() -> list[tuple[str, str]]:
+    """Return how each program ended, in plain jax and in hybridflow; empty if well."""
+    environment = {
+        **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HYBRIDFLOW_CACHE_DIR": "off",
+        "JAX_PLATFORMS": "cpu",
+    }  # fmt: skip
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", code], env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for crash in KNOWN for code in (crash.plain, crash.ours)
+    ]  # fmt: skip
+    ends = iter([_end(process) for process in running])
+    return list(zip(ends, ends, strict=True))
+
+
+def _end(process: subprocess.Popen[str]) -> str:
+    said = process.communicate()[1].strip().splitlines()
+    if process.returncode == 0:
+        return ""
+    if process.returncode < 0:
+        return f"the process dies of signal {-process.returncode}"
+    return said[-1] if said else f"exit status {process.returncode}"
