@@ -41,7 +41,7 @@ def test_rounding_decides_alike_with_the_kernels_of(kind: str) -> None:
         for name in test_blocks.DECOMPOSITIONS:
             test_blocks.test_what_a_matrix_does_not_determine_is_the_same(name)
         for name in test_linalg.VERDICTS:
-            test_linalg.test_rounding_decides_alike_in_both_modes(name)
+            test_linalg.check_verdicts(name, 8)
         """,
         OPENBLAS_CORETYPE=kind,
         HYBRIDFLOW_CACHE_DIR="off",

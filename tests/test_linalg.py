@@ -319,9 +319,14 @@ def singular_matrices(count: int, size: int, *, hermitian: bool) -> Any:
 
 @pytest.mark.parametrize("name", VERDICTS)
 def test_rounding_decides_alike_in_both_modes(name: str) -> None:
+    check_verdicts(name, 3, 8, 20)
+
+
+def check_verdicts(name: str, *sizes: int) -> None:
+    """Compare what becomes of singular matrices of some sizes, eager and compiled."""
     run = VERDICTS[name]
     compiled = hf.compile(run)
-    for size in (3, 8, 20):
+    for size in sizes:
         x = hf.asarray(singular_matrices(60, size, hermitian=name == "cholesky"))
         for one, two in zip(parts_of(run(x)), parts_of(compiled(x)), strict=True):
             largest = np.nanmax(np.abs(np.where(np.isfinite(two), two, 0)), initial=1.0)
