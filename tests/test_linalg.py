@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridflow as hf
+from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.errors import ArgumentError, GradientError, ShapeError
 from hybridflow.ops.contraction import contraction_path
 
@@ -289,3 +290,76 @@ def test_long_products_are_contracted_in_a_cheap_order():
     y = hf.einsum("ab,bc,c->a", wide, tall, vector)
     assert hf.einsum.op.flops(y.spec, wide.spec, tall.spec, vector.spec, subscripts="ab,bc,c->a") == 2 * 128 * 2
     np.testing.assert_array_equal(y.numpy(), np.full(64, 128.0))
+
+
+# -- what rounding decides ----------------------------------------------------------------------------------------
+
+VERDICTS: dict[str, Callable[[Any], Any]] = {
+    "solve": lambda x: hf.linalg.solve(x, hf.ones((*x.shape[:-1], 1))),
+    "inv": hf.linalg.inv,
+    "det": hf.linalg.det,
+    "slogdet": hf.linalg.slogdet,
+    "cholesky": hf.linalg.cholesky,
+    "pinv": hf.linalg.pinv,
+    "matrix_rank": hf.linalg.matrix_rank,
+    "eigvals": hf.linalg.eigvals,
+}
+
+
+def singular_matrices(count: int, size: int, *, hermitian: bool) -> Any:
+    """Draw matrices of small integers that lack one rank: after rounding a pivot is zero, or not."""
+    rng = np.random.default_rng(size)
+    if hermitian:
+        root = rng.integers(-2, 3, (count, size, size - 1)).astype(np.float32)
+        return root @ root.swapaxes(-1, -2)
+    found = rng.integers(-4, 5, (count, size, size)).astype(np.float32)
+    found[:, -1] = found[:, 0] + found[:, 1]
+    return found
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_rounding_decides_alike_in_both_modes(name: str) -> None:
+    check_verdicts(name, 3, 8, 20)
+
+
+def check_verdicts(name: str, *sizes: int) -> None:
+    """Compare what becomes of singular matrices of some sizes, eager and compiled."""
+    run = VERDICTS[name]
+    compiled = hf.compile(run)
+    for size in sizes:
+        x = hf.asarray(singular_matrices(60, size, hermitian=name == "cholesky"))
+        for one, two in zip(parts_of(run(x)), parts_of(compiled(x)), strict=True):
+            largest = np.nanmax(np.abs(np.where(np.isfinite(two), two, 0)), initial=1.0)
+            np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3 * (largest if name == "eigvals" else 1e-2))
+
+
+def parts_of(result: Any) -> list[Any]:
+    """Return the arrays of a result."""
+    return [one.numpy() for one in (result if isinstance(result, tuple) else [result])]
+
+
+@pytest.mark.parametrize("size", [70, 150])
+def test_threads_do_not_change_what_is_positive_definite(size: int) -> None:
+    """Eager mode factors in one thread, XLA in all of them."""
+    x = singular_matrices(12, size, hermitian=True) / 4
+    for step in (0.0, 1e-6, 1e-5):
+        shifted = x + np.eye(size, dtype=np.float32) * np.float32(step * size)
+        for one in (shifted, shifted.astype(np.float64), shifted.astype(np.complex64)):
+            found, expected = hf.linalg.cholesky(one), hf.compile(hf.linalg.cholesky)(one)
+            np.testing.assert_array_equal(np.isnan(found.numpy()), np.isnan(expected.numpy()))
+
+
+def test_the_gradient_of_a_cholesky_factor_is_hermitian() -> None:
+    rng = np.random.default_rng(2)
+    for dtype in (np.float64, np.complex128):
+        root = rng.standard_normal((7, 7)) + (1j * rng.standard_normal((7, 7)) if dtype == np.complex128 else 0)
+        x, weights = root @ root.conj().T + 7 * np.eye(7), np.tril(rng.standard_normal((7, 7)))
+
+        def loss(F: Any, x: Any, weights: Any = weights) -> Any:
+            return F.sum(F.real(F.linalg.cholesky(x) * (1 + 0j)) * weights)
+
+        found = hf.grad(lambda x: loss(hf, x))(hf.asarray(x, dtype=dtype)).numpy()
+        with enable_x64():
+            expected = np.asarray(jax.grad(lambda x: loss(jnp, x))(jnp.asarray(x, dtype)))
+        np.testing.assert_allclose(found, found.conj().T, atol=1e-12)
+        np.testing.assert_allclose(found, expected.conj(), atol=1e-12)  # as torch has it

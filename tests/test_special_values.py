@@ -112,3 +112,27 @@ def test_a_huge_broadcast_of_nothing():
     assert y.shape == (0, 2**40)
     assert hf.sum(y).item() == 0.0
     assert hf.compile(lambda x: hf.broadcast_to(x, (0, 2**31 - 1)) + 1.0)(x).shape == (0, 2**31 - 1)
+
+
+@pytest.mark.parametrize("function", [hf.maximum, hf.minimum])
+@pytest.mark.parametrize("number", [0.0, -0.0, 2.0, -2.0, np.nan])
+def test_zeros_keep_their_sign_beside_a_number(function: Any, number: float) -> None:
+    x = np.array([0.0, -0.0, 3.0, -3.0, np.nan, np.inf, -np.inf], np.float32)
+    eager = function(x, np.float32(number)).numpy()
+    compiled = hf.compile(lambda x: function(x, np.float32(number)))(x).numpy()
+    np.testing.assert_array_equal(eager, compiled)
+    found, expected = (np.signbit(np.where(np.isnan(y), 0, y)) for y in (eager, compiled))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("k", [-9, -1, 0, 2, 9])
+def test_triangles_have_the_elements_of_numpy(dtype: str, k: int) -> None:
+    x = np.random.default_rng(1).integers(-3, 4, (2, 3, 4)).astype(dtype)
+    if x.dtype.kind in "fc":
+        x[0, 1, :3] = np.nan, np.inf, -0.0
+    for one in (x, x.swapaxes(-1, -2), x[..., ::-1], x[:, :0]):
+        for ours, theirs in ((hf.tril, np.tril), (hf.triu, np.triu)):
+            found = ours(one, k=k).numpy()
+            assert found.dtype == one.dtype
+            assert found.tobytes() == theirs(one, k).tobytes()

@@ -144,6 +144,10 @@ def _ordered(ufunc: Any, sign: float) -> Any:
         y = ufunc(a, b)
         if y.dtype.kind != "f" or np.count_nonzero(y) == y.size:
             return y
+        if b.size == 1:
+            zero = sign * b.reshape(())
+            if zero or not np.signbit(zero):  # no two zeros met, or one of them is always the one to take
+                return y if zero else sign * (sign * y + zero)
         zeros = (a == 0) & (b == 0)
         return np.where(zeros, sign * (sign * a + sign * b), y) if zeros.any() else y
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Unpack
 
 import numpy as np
@@ -37,12 +38,27 @@ def _triangle_infer(name: str) -> Any:
     return infer
 
 
-def _triangle_kernel(name: str, keep: Any) -> Any:
+_MASKED = 1 << 18
+"""Up to how many elements a matrix has a mask that is kept."""
+
+
+@lru_cache(16)
+def _mask(upper: bool, rows: int, columns: int, k: int, width: int) -> Any:
+    """Return all bits, in words of so many bytes, of the elements of a triangle, and none of the others."""
+    inside = ~np.tri(rows, columns, k - 1, dtype=bool) if upper else np.tri(rows, columns, k, dtype=bool)
+    return np.where(inside, ~np.zeros((), f"u{width}"), np.zeros((), f"u{width}"))
+
+
+def _triangle_kernel(name: str, *, upper: bool) -> Any:
     infer = _triangle_infer(name)
 
     def kernel(x: Any, *, k: int) -> Any:
         infer(x, k=k)
-        return keep(x, k)
+        rows, columns = x.shape[-2:]
+        if x.itemsize > 8 or rows * columns > _MASKED:
+            return np.triu(x, k) if upper else np.tril(x, k)
+        mask = _mask(upper, rows, columns, k, x.itemsize)
+        return np.bitwise_and(x.view(mask.dtype), mask).view(x.dtype)
 
     return kernel
 
@@ -71,7 +87,7 @@ def _triangle_onnx(upper: int) -> Any:
 
 
 @op(
-    kernel=_triangle_kernel("tril", np.tril),
+    kernel=_triangle_kernel("tril", upper=False),
     lower=_triangle_lower(False),
     infer=_triangle_infer("tril"),
     vjp=lambda F, g, y, x, *, k: (F.tril(g, k=k),),
@@ -107,7 +123,7 @@ def tril(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
 
 
 @op(
-    kernel=_triangle_kernel("triu", np.triu),
+    kernel=_triangle_kernel("triu", upper=True),
     lower=_triangle_lower(True),
     infer=_triangle_infer("triu"),
     vjp=lambda F, g, y, x, *, k: (F.triu(g, k=k),),

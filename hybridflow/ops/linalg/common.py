@@ -153,17 +153,21 @@ def system_infer(name: str, a: TensorSpec, b: TensorSpec) -> TensorSpec:
     return make_spec((*batch, *(b.shape if vector else b.shape[-2:])), a.dtype)
 
 
-def system_gradients(F: Any, g: Any, y: Any, a: Any, b: Any, back: Any) -> tuple[Any, Any]:
+def system_gradients(F: Any, g: Any, y: Any, a: Any, b: Any, back: Any, *, transpose: bool = False) -> tuple[Any, Any]:
     """Return the gradients of a system's operands: ``back`` solves the transposed systems.
 
-    With ``x = a^-1 b`` they are ``gb = a^-T g`` and ``ga = -gb x^T`` (M. B. Giles 2008, section 2.3.1).
+    With ``x = a^-1 b`` they are ``gb = a^-T g`` and ``ga = -gb x^T`` (M. B. Giles 2008, section 2.3.1); the latter
+    transposed if the system has the transposed matrix.
     """
     vector = len(b.shape) == 1
     gb = F.reshape(back(with_axes(F, g, 1)), shape=g.shape) if vector else back(g)
 
     def of_matrix() -> Any:
         left, right = (with_axes(F, gb, 1), with_axes(F, y, 1)) if vector else (gb, y)
-        return unbroadcast(F, -F.matmul(left, transposed(F, right)), a)
+        left, right = (right, left) if transpose else (left, right)
+        width, other = left.shape[-1], transposed(F, right)
+        one = isinstance(width, int) and width == 1  # then nothing is summed
+        return unbroadcast(F, -left * other if one else F.matmul(-left, other), a)
 
     return of_matrix, unbroadcast(F, gb, b)
 
@@ -222,6 +226,21 @@ def turned(xp: Any, vectors: Any) -> Any:
     return vectors * phases(xp, vectors)[..., None, :]
 
 
+def solved(xp: Any, a: Any, b: Any, lu: Callable[..., Any], triangular: Callable[..., Any]) -> Any:
+    """Solve systems for matrices ``(..., n, k)``; NaN where a pivot is exactly zero."""
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*batch, *b.shape[-2:])
+    if not np.prod(shape):
+        return xp.zeros(shape, b.dtype)
+    both, _, order = lu(a)
+    singular = xp.any(xp.diagonal(both, axis1=-2, axis2=-1) == 0, axis=-1)[..., None, None]
+    both = xp.broadcast_to(both, (*batch, *a.shape[-2:]))
+    order = xp.broadcast_to(order, (*batch, a.shape[-1]))
+    right = xp.take_along_axis(xp.broadcast_to(b, shape), order[..., None], axis=-2)
+    half = triangular(both, right, lower=True, unit_diagonal=True)
+    return xp.where(singular, nan_of(b.dtype), triangular(both, half, lower=False, unit_diagonal=False))
+
+
 def hermitian_part(x: Any) -> Any:
     """Return ``(x + x^H) / 2`` of a NumPy or jax array."""
     other = x.swapaxes(-1, -2)
@@ -231,23 +250,17 @@ def hermitian_part(x: Any) -> Any:
 # -- lowerings ----------------------------------------------------------------------------------------------------
 
 
-def _lower_singular(lu: Any) -> Any:
-    """Return which factored matrices have a pivot that is exactly zero."""
-    return jnp.any(jnp.diagonal(lu, axis1=-2, axis2=-1) == 0, axis=-1)
+def lower_triangular(a: Any, b: Any, *, lower: bool, transpose: bool = False, unit_diagonal: bool) -> Any:
+    """Solve triangular systems for matrices ``(..., n, k)``, transposed as `lapack.solve_triangular` does."""
+    found = lax.linalg.triangular_solve(
+        a, b.swapaxes(-1, -2), left_side=False, lower=lower, transpose_a=not transpose, unit_diagonal=unit_diagonal
+    )
+    return found.swapaxes(-1, -2)
 
 
 def lower_solve(a: Any, b: Any) -> Any:
     """Solve for matrices ``(..., n, k)``; NaN for singular ones."""
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    shape = (*batch, *b.shape[-2:])
-    if not np.prod(shape):
-        return jnp.zeros(shape, b.dtype)
-    lu, _, order = lax.linalg.lu(a)
-    lu, order = (broadcast_lowered(x, (*batch, *x.shape[a.ndim - 2 :])) for x in (lu, order))
-    right = jnp.take_along_axis(broadcast_lowered(b, shape), order[..., None], axis=-2)
-    half = lax.linalg.triangular_solve(lu, right, left_side=True, lower=True, unit_diagonal=True)
-    found = lax.linalg.triangular_solve(lu, half, left_side=True, lower=False)
-    return jnp.where(_lower_singular(lu)[..., None, None], nan_of(b.dtype), found)
+    return solved(jnp, a, b, lax.linalg.lu, lower_triangular)
 
 
 # -- kernels ------------------------------------------------------------------------------------------------------
@@ -256,22 +269,6 @@ def lower_solve(a: Any, b: Any) -> Any:
 def nan_of(dtype: Any) -> Any:
     """Return NaN in a dtype; both parts of a complex one."""
     return dtype.type(complex(np.nan, np.nan)) if dtype.kind == "c" else dtype.type(np.nan)
-
-
-def each_matrix(solve: Callable[..., Any], result: Any, *stacks: Any) -> Any:
-    """Fill a stack of results matrix by matrix, with NaN where the solver finds none.
-
-    Args:
-        solve: takes one matrix of every stack.
-        result: ``(..., m, n)``, filled here and returned.
-        *stacks: of the batch shape of `result`.
-    """
-    for index in np.ndindex(result.shape[:-2]):
-        try:
-            result[index] = solve(*[stack[index] for stack in stacks])
-        except np.linalg.LinAlgError:
-            result[index] = nan_of(result.dtype)
-    return result
 
 
 # -- samples ------------------------------------------------------------------------------------------------------

@@ -575,11 +575,11 @@ def qr(x: TensorLike, /, *, mode: str = "reduced") -> QRResult:
 # -- pseudo-inverses ----------------------------------------------------------------------------------------------
 
 
-def _pinv_with(xp: Any, x: Any, rtol: Any) -> Any:
+def _pinv_with(xp: Any, x: Any, rtol: Any, svd: Any) -> Any:
     if not x.size:
         batch = np.broadcast_shapes(x.shape[:-2], rtol.shape)
         return xp.zeros((*batch, x.shape[-1], x.shape[-2]), x.dtype)
-    u, s, vh = xp.linalg.svd(x, full_matrices=False)
+    u, s, vh = svd(x, full_matrices=False)
     large = (s > rtol[..., None] * s[..., :1]) | xp.isnan(s)
     one = np.ones((), s.dtype)
     inverse = xp.where(large, one / xp.where(large, s, one), np.zeros((), s.dtype))
@@ -588,13 +588,13 @@ def _pinv_with(xp: Any, x: Any, rtol: Any) -> Any:
 
 def _pinv_kernel(x: Any, rtol: Any) -> Any:
     finite = np.isfinite(x).all((-1, -2))[..., None, None]
-    found = _pinv_with(np, np.where(finite, x, x.dtype.type(0)), rtol)
+    found = _pinv_with(np, np.where(finite, x, x.dtype.type(0)), rtol, lapack.svd)
     return found if finite.all() else np.where(finite, found, x.dtype.type(np.nan))
 
 
 def _pinv_lower(x: Any, rtol: Any) -> Any:
     finite = jnp.isfinite(x).all((-1, -2))[..., None, None]
-    found = _pinv_with(jnp, x, rtol)
+    found = _pinv_with(jnp, x, rtol, jnp.linalg.svd)
     return jnp.where(finite, found, x.dtype.type(np.nan))
 
 
@@ -628,7 +628,7 @@ def _pinv_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_pinv_kernel,
+    kernel=lapack.flushed(_pinv_kernel),
     lower=_pinv_lower,
     infer=_pinv_infer,
     vjp=_pinv_vjp,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -12,10 +13,10 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
+from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import (
     conjugated,
     cubes,
-    each_matrix,
     factorable,
     gaussian,
     is_square,
@@ -23,6 +24,7 @@ from hybridflow.ops.linalg.common import (
     nan_of,
     real_dtype,
     require_square,
+    solved,
     square_infer,
     system_gradients,
     system_infer,
@@ -38,14 +40,11 @@ from hybridflow.ops.onnx import DECOMPOSITION
 def _solve_kernel(a: Any, b: Any) -> Any:
     if not is_square(a):
         raise ValueError
-    try:
-        return np.linalg.solve(a, b)
-    except np.linalg.LinAlgError:
-        right = b[:, None] if b.ndim == 1 else b
-        batch = np.broadcast_shapes(a.shape[:-2], right.shape[:-2])
-        stacks = [np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, right)]
-        found = each_matrix(np.linalg.solve, np.empty((*batch, *right.shape[-2:]), a.dtype), *stacks)
-        return found[..., 0] if b.ndim == 1 else found
+    right = b[:, None] if b.ndim == 1 else b
+    if right.shape[-2] != a.shape[-1]:
+        raise ValueError
+    found = solved(np, a, right, lapack.lu, partial(lapack.solve_triangular, transpose=False))
+    return found[..., 0] if b.ndim == 1 else found
 
 
 def _solve_lower(a: Any, b: Any) -> Any:
@@ -73,7 +72,7 @@ def _solve_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_solve_kernel,
+    kernel=lapack.flushed(_solve_kernel),
     lower=_solve_lower,
     infer=lambda a, b: system_infer("solve", a, b),
     vjp=_solve_vjp,
@@ -115,12 +114,7 @@ def solve(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 
 def _inv_kernel(x: Any) -> Any:
-    if not is_square(x):
-        raise ValueError
-    try:
-        return np.linalg.inv(x)
-    except np.linalg.LinAlgError:
-        return each_matrix(np.linalg.inv, np.empty_like(x), x)
+    return _solve_kernel(x, np.eye(x.shape[-1], dtype=x.dtype))
 
 
 def _inv_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
@@ -138,7 +132,7 @@ def _inv_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_inv_kernel,
+    kernel=lapack.flushed(_inv_kernel),
     lower=lambda x: lower_solve(x, jnp.eye(x.shape[-1], dtype=x.dtype)),
     infer=square_infer("inv"),
     vjp=_inv_vjp,
@@ -253,15 +247,24 @@ def adjugate(x: TensorLike, /) -> Tensor:
     return bind(adjugate.op, factorable("adjugate", x))
 
 
-def _lower_times_parity(x: Any, pivots: Any) -> Any:
+def _times_parity(xp: Any, x: Any, swaps: Any) -> Any:
     """Negate where the number of row exchanges is odd; zeros stay positive."""
-    swaps = jnp.sum(pivots != np.arange(pivots.shape[-1], dtype=pivots.dtype), axis=-1, dtype=np.int32)
-    return jnp.where(x == 0, np.zeros((), x.dtype), x * (1 - 2 * (swaps % 2)).astype(x.dtype))
+    count = xp.sum(swaps != np.arange(swaps.shape[-1], dtype=swaps.dtype), axis=-1, dtype=np.int32)
+    return xp.where(x == 0, np.zeros((), x.dtype), x * (1 - 2 * (count % 2)).astype(x.dtype))
 
 
-def _det_lower(x: Any) -> Any:
-    lu, pivots, _ = lax.linalg.lu(x)
-    return _lower_times_parity(jnp.prod(jnp.diagonal(lu, axis1=-2, axis2=-1), axis=-1), pivots)
+def _det_with(xp: Any, x: Any, lu: Any) -> Any:
+    both, swaps, _ = lu(x)
+    diagonal = xp.diagonal(both, axis1=-2, axis2=-1)
+    # A product of the others that overflows would make NaN of a zero.
+    safe = xp.where(xp.any(diagonal == 0, axis=-1, keepdims=True), xp.sign(diagonal), diagonal)
+    return _times_parity(xp, xp.prod(safe, axis=-1), swaps)
+
+
+def _det_kernel(x: Any) -> Any:
+    if not is_square(x):
+        raise ValueError
+    return _det_with(np, x, lapack.lu)
 
 
 def _det_infer(x: TensorSpec) -> TensorSpec:
@@ -280,8 +283,8 @@ def _det_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=lambda x: np.linalg.det(x) + x.dtype.type(0),  # makes 0.0 of -0.0
-    lower=_det_lower,
+    kernel=lapack.flushed(_det_kernel),
+    lower=lambda x: _det_with(jnp, x, lax.linalg.lu),
     infer=_det_infer,
     vjp=lambda F, g, y, x: (with_axes(F, g, 2) * transposed(F, F.adjugate(x)),),
     saves=Saves(x=(0,)),
@@ -331,22 +334,22 @@ class SlogdetResult(NamedTuple):
     logabsdet: Tensor
 
 
-def _slogdet_kernel(x: Any) -> Any:
-    sign, logabsdet = np.linalg.slogdet(x)
-    return np.where(np.isnan(logabsdet), nan_of(x.dtype), sign + x.dtype.type(0)), np.asarray(logabsdet)
-
-
-def _slogdet_lower(x: Any) -> Any:
-    lu, pivots, _ = lax.linalg.lu(x)
-    diagonal = jnp.diagonal(lu, axis1=-2, axis2=-1)
-    size = jnp.abs(diagonal)
+def _slogdet_with(xp: Any, x: Any, lu: Any) -> Any:
+    both, swaps, _ = lu(x)
+    diagonal = xp.diagonal(both, axis1=-2, axis2=-1)
+    size = xp.abs(diagonal)
     if x.dtype.kind == "c":
         zero = size == 0
-        units = jnp.where(zero, np.zeros((), x.dtype), diagonal / jnp.where(zero, np.ones((), size.dtype), size))
+        units = xp.where(zero, np.zeros((), x.dtype), diagonal / xp.where(zero, np.ones((), size.dtype), size))
     else:
-        units = jnp.sign(diagonal)
-    sign = _lower_times_parity(jnp.prod(units, axis=-1), pivots)
-    return sign, jnp.sum(jnp.log(size), axis=-1)
+        units = xp.sign(diagonal)
+    return _times_parity(xp, xp.prod(units, axis=-1), swaps), xp.sum(xp.log(size), axis=-1)
+
+
+def _slogdet_kernel(x: Any) -> Any:
+    if not is_square(x):
+        raise ValueError
+    return _slogdet_with(np, x, lapack.lu)
 
 
 def _slogdet_infer(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
@@ -368,8 +371,8 @@ def _slogdet_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
 
 
 @op(
-    kernel=_slogdet_kernel,
-    lower=_slogdet_lower,
+    kernel=lapack.flushed(_slogdet_kernel),
+    lower=lambda x: _slogdet_with(jnp, x, lax.linalg.lu),
     infer=_slogdet_infer,
     vjp=_slogdet_vjp,
     saves=Saves(x=(0,), y=True),

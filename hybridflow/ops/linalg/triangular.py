@@ -21,12 +21,12 @@ from hybridflow.ops.linalg.common import (
     adjoint,
     conjugated,
     cubes,
-    each_matrix,
     factorable,
     gaussian,
     hermitian_part,
     is_square,
     lower_batch,
+    lower_triangular,
     nan_of,
     positive_definite,
     square_infer,
@@ -54,9 +54,7 @@ def _triangular_lower(a: Any, b: Any, *, lower: bool, transpose: bool, unit_diag
     left, right = lower_batch(a, lax.expand_dims(b, (1,)) if vector else b)
     if not right.size:
         return jnp.zeros(right.shape[:-1] if vector else right.shape, b.dtype)
-    x = lax.linalg.triangular_solve(
-        left, right, left_side=True, lower=lower, transpose_a=transpose, unit_diagonal=unit_diagonal
-    )
+    x = lower_triangular(left, right, lower=lower, transpose=transpose, unit_diagonal=unit_diagonal)
     return lax.squeeze(x, (x.ndim - 1,)) if vector else x
 
 
@@ -66,11 +64,10 @@ def _triangular_vjp(
     def back(g: Any) -> Any:
         return F.solve_triangular(a, g, lower=lower, transpose=not transpose, unit_diagonal=unit_diagonal)
 
-    of_matrix, of_right = system_gradients(F, g, y, a, b, back)
+    of_matrix, of_right = system_gradients(F, g, y, a, b, back, transpose=transpose)
 
     def of_triangle() -> Any:
         found = of_matrix()
-        found = transposed(F, found) if transpose else found
         offset = 1 if unit_diagonal else 0
         return F.tril(found, k=-offset) if lower else F.triu(found, k=offset)
 
@@ -151,15 +148,13 @@ def solve_triangular(
 def _cholesky_kernel(x: Any, *, upper: bool) -> Any:
     if not is_square(x):
         raise ValueError
-    whole = hermitian_part(x)
-    try:
-        found = np.linalg.cholesky(whole, upper=upper)
-    except np.linalg.LinAlgError:
-        found = each_matrix(lambda one: np.linalg.cholesky(one, upper=upper), np.empty_like(whole), whole)
+    if not x.size:
+        return x
+    found = lapack.cholesky(hermitian_part(x), alone=True)
     failed = np.isnan(np.diagonal(found, axis1=-2, axis2=-1)).any(-1)
     if failed.any():
-        found[failed] = (np.triu if upper else np.tril)(np.full(x.shape[-2:], nan_of(x.dtype)))
-    return found
+        found[failed] = np.tril(np.full(x.shape[-2:], nan_of(x.dtype)))
+    return conjugated(np, found.swapaxes(-1, -2)) if upper else found
 
 
 def _cholesky_lower(x: Any, *, upper: bool) -> Any:
@@ -167,7 +162,7 @@ def _cholesky_lower(x: Any, *, upper: bool) -> Any:
         return x
     factor = lax.linalg.cholesky(hermitian_part(x), symmetrize_input=False)
     failed = jnp.isnan(jnp.diagonal(factor, axis1=-2, axis2=-1)).any(-1)[..., None, None]
-    factor = jnp.where(failed, np.tril(np.full(x.shape[-2:], nan_of(x.dtype))), factor)
+    factor = jnp.where(failed & jnp.tri(x.shape[-1], dtype=bool), nan_of(x.dtype), factor)
     return jnp.conj(factor.swapaxes(-1, -2)) if upper else factor
 
 
@@ -178,10 +173,12 @@ def _cholesky_vjp(F: Any, g: Any, y: Any, x: Any, *, upper: bool) -> Any:
         return F.solve_triangular(one, b, lower=True, transpose=True, unit_diagonal=False)
 
     inner = F.matmul(transposed(F, factor), g)
-    half = (F.tril(inner, k=0) + F.tril(inner, k=-1)) * 0.5
-    middle = (half + adjoint(F, half)) * 0.5
+    middle = (F.tril(inner, k=0) + adjoint(F, F.tril(inner, k=-1))) * 0.5
+    if x.dtype.kind == "c":
+        middle = (middle + adjoint(F, middle)) * 0.5
     left = solve(factor, middle)
-    return (transposed(F, solve(conjugated(F, factor), transposed(F, left))),)
+    # What this solves is the transpose of a Hermitian matrix, which is its conjugate.
+    return (conjugated(F, solve(conjugated(F, factor), transposed(F, left))),)
 
 
 def _cholesky_samples(rng: np.random.Generator) -> Any:
@@ -197,7 +194,7 @@ def _cholesky_samples(rng: np.random.Generator) -> Any:
 
 
 @op(
-    kernel=_cholesky_kernel,
+    kernel=lapack.flushed(_cholesky_kernel),
     lower=_cholesky_lower,
     infer=square_infer("cholesky"),
     vjp=_cholesky_vjp,
