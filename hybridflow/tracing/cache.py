@@ -60,6 +60,11 @@ class TraceCache:
             self._drop_oldest()
         self._traces[key] = (trace, *self._traces.get(key, ()))
 
+    def discard(self, key: object, trace: Trace) -> None:
+        """Let go of a trace that no call will find again."""
+        self._traces[key] = tuple([one for one in self._traces[key] if one is not trace])
+        self.compiles_dropped += trace.record.compiles
+
     def was_dropped(self, key: object) -> bool:
         """Whether a trace of this key has been dropped."""
         return hash(key) in self._dropped

@@ -19,7 +19,7 @@ import jax
 
 from hybridflow.core.context import context_now, current
 from hybridflow.core.device import device_label
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, TraceError, message
 from hybridflow.core.forked import require_xla
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import format_where, user_place, where_file_line
@@ -256,7 +256,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         from hybridflow.tracing.sole import short_way
 
         self._last = trace
-        short = self._plain and SETTINGS.plain and self._traces.of_one_key
+        short = self._plain and SETTINGS.plain and self._traces.of_one_key and not trace.once
         self._enter_by(short_way(trace, signature, bound=self._bound) if short else None)
 
     def _known(self, signature: Signature) -> tuple[Trace, Signature] | None:
@@ -272,37 +272,47 @@ class CompiledFunction(Entry, Generic[P, R]):
     def _fitting(self, signature: Signature) -> Trace | None:
         """Return the trace of a signature that also fits what is outside of the arguments."""
         for trace in self._traces.find(_cache_key(signature)):
-            if (not trace.guarded or trace.fits(signature)) and trace.holds():
+            if not trace.once and (not trace.guarded or trace.fits(signature)) and trace.holds():
                 return trace
         return None
 
     def _add(self, generic: Signature, args: tuple[Any, ...], to_run: bool) -> tuple[Trace, Signature]:
-        from hybridflow.tracing.trace import require_no_variables
+        from hybridflow.tracing.trace import require_kept
 
         self._misses += 1
         needed = self._needed.get(generic.key, frozenset[int]())
         while True:
             signature = with_numbers(generic, needed) if needed else generic
             try:
-                trace = kept = self._trace(signature, args)
-                if trace.created:
-                    kept = self._trace(signature, args)  # Python state must guard them, so now they are there
-                    require_no_variables(kept, self._name)
+                trace = self._trace(signature, args)
                 break
             except NeedsNumber as need:
                 left = [i for i in range(len(floats_of(generic))) if i not in needed]
                 needed |= {left[i] for i in need.arguments}
         if needed:
             self._needed[generic.key] = needed
-        self._traces.add(_cache_key(signature), kept)
+        try:
+            require_kept(trace, self._name)
+        except TraceError:
+            trace.settle(called=False)
+            raise
         self._trace_count += 1
-        self._records.append(kept.record)
-        if to_run:
-            self._shorten(kept, signature)
+        self._records.append(trace.record)
+        if trace.settle(called=to_run):
+            self._keep(_cache_key(signature), trace)
+            if to_run:
+                self._shorten(trace, signature)
         if self._misses == _MANY and self._hits < _MANY:
-            self._warn(kept.record)
-        # A draw for an initial value belongs to this call alone, in its place among the others.
-        return trace if trace.created_by_state else kept, signature
+            self._warn(trace.record)
+        return trace, signature
+
+    def _keep(self, key: Any, trace: Trace) -> None:
+        """Keep a trace for later calls, or for what `explain` says of the next one if it was right for one call."""
+        for other in self._traces.find(key):
+            if other.once:
+                trace.take_executables(other)
+                self._traces.discard(key, other)
+        self._traces.add(key, trace)
 
     def _warn(self, record: TraceRecord) -> None:
         """Say once that the function is traced anew at nearly every call, and why."""
@@ -383,7 +393,7 @@ class CompiledFunction(Entry, Generic[P, R]):
 
         example = (*first, *inputs.examples())
         signature = self._signature(example, {}, inputs)
-        trace, found = self._find(signature, example)
+        trace, found = self._find(signature, example, to_run=False)
         self._shapes.add(self._signature(example, {}), {
             i: leaf.key[1] for i, leaf in enumerate(found.leaves) if is_open(leaf)
         })  # fmt: skip
@@ -547,7 +557,7 @@ class CompiledFunction(Entry, Generic[P, R]):
             raise ArgumentError(message(f"converted_code: {self._name} is traced as it is, for {why}")) from None
 
     def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]:
-        return self._find(self._signature(args, kwargs), args)
+        return self._find(self._signature(args, kwargs), args, to_run=False)
 
     def __copy__(self) -> CompiledFunction[P, R]:
         return self

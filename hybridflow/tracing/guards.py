@@ -313,6 +313,18 @@ class Guards:
             found[position] = now[place.tensor]
         return [], tuple(found)
 
+    def untouched(self) -> bool:
+        """Whether everything still is what was read: asked when a trace ends, which may have changed it itself."""
+        values: list[Any] = []
+        for place in self.places:
+            value = self._value(place, values)
+            values.append(value)
+            if not place.guarded:
+                continue
+            if key_of(value) != place.key or (place.tensor and id(value) != place.tensor):
+                return False
+        return True
+
     def _value(self, place: Place, values: list[Any]) -> Any:
         if place.parent is None:
             return place.holder()

@@ -28,6 +28,7 @@ from hybridflow.tracing.guards import (
     Guards,
     Place,
 )
+from hybridflow.tracing.journal import new_journal
 
 _LEAVES = (
     str, bytes, int, float, complex, Enum, np.dtype, np.generic, types.BuiltinFunctionType, Tensor, Variable, jax.Array,
@@ -55,7 +56,7 @@ class Observations:
         self._tensors: dict[int, list[Place]] = {}
         self._changed: set[int] = set()
         self._used: set[int] = set()
-        self._undo: list[Callable[[], Any]] = []
+        self.journal = new_journal()
 
     # -- what is outside ----------------------------------------------------------------------------------------
 
@@ -180,7 +181,7 @@ class Observations:
         self._refuse(place.path + how, values, nested=nested)
         self._changed.add(id(obj))
         self._note(place.path + how)
-        self.on_restart(_restorer(obj))
+        self.journal.content(obj)
 
     def _refuse(self, what: str, values: Iterable[Any], *, nested: bool) -> None:
         if nested:
@@ -205,21 +206,13 @@ class Observations:
     def _note(self, what: str) -> None:
         self.effects.append(f"{what} at {format_where(user_place(4))}")
 
-    def on_restart(self, undo: Callable[[], Any]) -> None:
-        """Remember how to take a write back, should the function be traced again."""
-        self._undo.append(undo)
-
-    def restart(self) -> None:
-        """Take all writes back."""
-        while self._undo:
-            self._undo.pop()()
-
     # -- what only a trace sees -----------------------------------------------------------------------------------
 
     def warn_of_baked(self, function: Any, args: Sequence[Any]) -> None:
         """Warn where a value is read that is another one at every call."""
         what = _changing(function, args, self)
         if what is not None:
+            self.journal.random(getattr(function, "__self__", None))
             where = user_place(4)
             file, line = where_file_line(where) or (__file__, 0)
             if (file, line) in _WARNED:
@@ -289,20 +282,6 @@ def _holds_traced(value: Any) -> bool:
     if isinstance(value, CONTAINERS):
         return any(map(_holds_traced, cast("list[Any]", value)))
     return _is_traced(value)
-
-
-def _restorer(container: Any) -> Callable[[], Any]:
-    """Return a function that gives a container back what is in it now."""
-    if isinstance(container, np.ndarray):
-        kept = container.copy()
-        return lambda: container.__setitem__(..., kept)
-    before = container.copy()
-
-    def restore() -> None:
-        container.clear()
-        (container.update if isinstance(container, dict | set) else container.extend)(before)
-
-    return restore
 
 
 def _changing(function: Any, args: Sequence[Any], found: Observations) -> str | None:

@@ -121,7 +121,7 @@ def _writes_attr(obj: Any, name: Any, value: Any) -> None:
         return
     before = getattr(obj, name, MISSING)
     found.write(place, ATTRIBUTE, name, before, value, nested=nested)
-    found.on_restart(lambda: delattr(obj, name) if before is MISSING else setattr(obj, name, before))
+    found.journal.attribute(obj, name)
 
 
 def write_attr(obj: Any, name: str, value: Any, *, augmented: bool = False) -> None:
@@ -158,9 +158,7 @@ def write_global(namespace: dict[str, Any], name: str, value: Any, *, augmented:
     if found is not None:
         before = namespace.get(name, MISSING)
         found.write(found.root(namespace, "globals"), GLOBAL, name, before, value, nested=nested)
-        found.on_restart(
-            lambda: namespace.pop(name, None) if before is MISSING else namespace.__setitem__(name, before)
-        )
+        found.journal.item_of(namespace, name)
     return value
 
 
@@ -175,8 +173,7 @@ def write_free(cell: CellType, name: str, value: Any, *, augmented: bool = False
     if found is not None:
         before = CELL.get(cell, name)
         found.write(found.root(cell, name), CELL, name, before, value, nested=nested)
-        if before is not MISSING:
-            found.on_restart(lambda: setattr(cell, "cell_contents", before))
+        found.journal.cell(cell)
     return value
 
 
@@ -227,4 +224,7 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         _writes_attr(*args, None)
     else:
         found.warn_of_baked(function, args)
+        for argument in args:  # a function that is not converted may change what it is given
+            if found.is_outside(argument) and not isinstance(argument, np.ndarray):
+                found.journal.content(argument)
 

@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from sys import getrefcount
 from typing import Any, cast
@@ -43,6 +43,7 @@ from hybridflow.tracing.calls import check_unchanged, output_tensor
 from hybridflow.tracing.dynamic import sizes_of, symbol_places, symbolic_specs
 from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.tracing.explain import TraceRecord
+from hybridflow.tracing.journal import Journal
 from hybridflow.tracing.leaves import TracedLeaves, freed_edge
 from hybridflow.tracing.numbers import Numbers
 from hybridflow.tracing.observations import Observations
@@ -66,6 +67,7 @@ from hybridflow.tracing.signature import (
 )
 from hybridflow.xla.executable import Executable, compile_graph, is_wide
 from hybridflow.xla.store.ahead import begin
+from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 
 next_use: Callable[[], int] = itertools.count(1).__next__
 
@@ -144,7 +146,10 @@ class Trace:
         self.budget = budget
         self.gradient_of = builder.gradient_of
         self.created = tuple(builder.created)
-        self.created_by_state = builder.created_by_state
+        record.created = tuple([f"Variable {name!r} at {format_where(place)}" for name, place in self.created])
+        self.journal: Journal | None = builder.observations.journal
+        # What a trace changes of that which it reads is changed by each call, so it is right for its own call alone.
+        self.once = record.once = self.guards is not None and not self.guards.untouched()
         self._taken: dict[tuple[int, ...], int] = {}
         self.symbolic = bool(places)
         self.symbols = symbol_positions(graph)
@@ -164,6 +169,21 @@ class Trace:
         record.captured = len(self.captures)
         record.variables = shown_names(self.states, named, builder.observations.variable_paths())
         record.assigned = tuple([record.variables[index] for index in self.assigned])
+
+    def settle(self, *, called: bool) -> bool:
+        """End the time in which what the trace changed of Python's state can be put back.
+
+        Args:
+            called: whether the trace is a call's. If it is not, nothing is to be seen of it.
+
+        Returns:
+            Whether it may serve calls: one whose changes were put back may not, since they are a call's to make.
+        """
+        journal, self.journal = self.journal, None
+        if called or not journal:
+            return True
+        journal.undo()
+        return False
 
     # -- guards -----------------------------------------------------------------------------------------------
 
@@ -302,6 +322,15 @@ class Trace:
             graph, self.budget, donate=self.donated, sizes=sizes, device=device
         )
         return made, graph
+
+    def take_executables(self, other: Trace) -> None:
+        """Run what was compiled for another trace, if that has the same graph."""
+        alike = self.donated == other.donated and self.wide == other.wide and self.budget == other.budget is None
+        if alike and other.executables and not self.calls_host:
+            with suppress(NotPlain):
+                if fingerprint(self.graph, {}) == fingerprint(other.graph, {}):
+                    self.executables.update(other.executables)
+                    self.only = other.only
 
     def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
         made, graph = self.compiled(sizes, device)
@@ -622,9 +651,11 @@ def make_trace(
             leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)
     except NeedsNumber:
-        observations.restart()
+        observations.journal.undo()  # it starts again
         raise
     except Exception as error:
+        if isinstance(error, TraceError):
+            observations.journal.undo()  # eagerly there is no such error: it is as if the call had not been made
         _annotate(error, builder, name)
         raise
     finally:
@@ -661,14 +692,14 @@ def _traced_value(
     return stand_ins[leaf.key[1]] if leaf.kind == VARIABLE else leaf.value
 
 
-def require_no_variables(trace: Trace, name: str) -> None:
-    """Raise if a trace created Variables again: its code would create them at every call.
+def require_kept(trace: Trace, name: str) -> None:
+    """Raise if a trace created Variables and changed nothing that it asked: every call would create them again.
 
     Raises:
         TraceError: naming the Variables and their lines.
     """
-    if trace.created:
-        made = ", ".join([f"Variable {variable!r} at {format_where(place)}" for variable, place in trace.created])
+    if trace.created and not trace.once:
+        made = ", ".join(trace.record.created)
         raise TraceError(
             message(
                 f"the compiled function {name!r} creates Variables again at every call: {made}",
