@@ -489,6 +489,10 @@ class CompiledFunction(Entry, Generic[P, R]):
             self._traces.executables,
         )
 
+    def holds(self, trace: Trace) -> bool:
+        """Whether a trace is kept for later calls."""
+        return not trace.once and any(one is trace for one in self._traces)
+
     def clear_cache(self) -> None:
         """Drop every trace and executable; counts and explanations stay."""
         with self._lock:
