@@ -76,6 +76,19 @@ class Journal:
         for key in reversed(self._spots):
             self._spots[key].put(self._before[key])
 
+    def postpone(self) -> None:
+        """Undo everything, and remember it for `redo`."""
+        self._marked = {key: spot.save() for key, spot in self._spots.items()}
+        self.undo()
+
+    def redo(self) -> bool:
+        """Do what was postponed; return whether that is still possible: nothing was changed since."""
+        if not all(_same(spot.save(), self._before[key]) for key, spot in self._spots.items()):
+            return False
+        for key, spot in self._spots.items():
+            spot.put(self._marked[key])
+        return True
+
     # -- what can be changed ------------------------------------------------------------------------------------
 
     def attribute(self, obj: Any, name: str) -> None:
@@ -163,6 +176,19 @@ def _refill(container: Any, before: Any) -> None:
         if isinstance(container, kind):
             kind.clear(cast(Any, container))
             kind.extend(cast(Any, container), before)
+
+
+def _same(now: Any, before: Any) -> bool:
+    """Whether what a spot holds is the same as before; of a container, the same objects in the same order."""
+    if now is before:
+        return True
+    if type(now) is not type(before):
+        return False
+    if isinstance(now, np.ndarray):
+        return bool(np.array_equal(now, before))
+    if isinstance(now, dict):
+        return [*map(id, now), *map(id, now.values())] == [*map(id, before), *map(id, before.values())]
+    return isinstance(now, list | set | deque | bytearray | tuple) and [*map(id, now)] == [*map(id, before)]
 
 
 _KEEPER: ContextVar[Journal | None] = ContextVar("keeper of Python state", default=None)

@@ -148,6 +148,7 @@ class Trace:
         self.created = tuple(builder.created)
         record.created = tuple([f"Variable {name!r} at {format_where(place)}" for name, place in self.created])
         self.journal: Journal | None = builder.observations.journal
+        self.postponed: Journal | None = None
         # What a trace changes of that which it reads is changed by each call, so it is right for its own call alone.
         self.once = record.once = self.guards is not None and not self.guards.untouched()
         self._taken: dict[tuple[int, ...], int] = {}
@@ -177,13 +178,23 @@ class Trace:
             called: whether the trace is a call's. If it is not, nothing is to be seen of it.
 
         Returns:
-            Whether it may serve calls: one whose changes were put back may not, since they are a call's to make.
+            Whether it may serve calls. One that changed what it read, or created Variables, may not if that was put
+            back; another one's changes are made by the first call that it serves.
         """
         journal, self.journal = self.journal, None
         if called or not journal:
             return True
-        journal.undo()
-        return False
+        if self.once or self.created:
+            journal.undo()
+            return False
+        journal.postpone()
+        self.postponed = journal
+        return True
+
+    def begin(self) -> bool:
+        """Make the changes that were put back when the trace was made; return whether that is still possible."""
+        journal, self.postponed = self.postponed, None
+        return journal is None or journal.redo()
 
     # -- guards -----------------------------------------------------------------------------------------------
 
