@@ -136,7 +136,7 @@ class GraphBuilder:
         return make_tensor(None, (node, 0))
 
     def float_argument(self) -> TracedFloat:
-        """Add an argument that is a Python float and return what stands for it."""
+        """Add a Python float that each call has its own value of, and return what stands for it."""
         self.floats += 1
         return TracedFloat(self, self.floats - 1, frozenset([self.floats - 1]))
 

@@ -43,6 +43,7 @@ from hybridflow.tracing.costing import Costing, Specs, report
 from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_open
 from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
+from hybridflow.tracing.outside_floats import SeenFloats
 from hybridflow.tracing.signature import (
     LEAF,
     BoundCall,
@@ -127,6 +128,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         }  # fmt: skip
         self._budget = None if memory_budget is None else _budget_of(memory_budget)
         self._shapes = SeenShapes(dynamic)
+        self._floats = SeenFloats()
         self._inputs = InputSignature.of(input_signature, self._parameters, self._name)
         self._max_traces = max_traces
         self._lock = threading.RLock()
@@ -270,17 +272,19 @@ class CompiledFunction(Entry, Generic[P, R]):
         """Return the most specific trace that a call fits, and the signature by which it was found."""
         for candidate in (signature, *self._shapes.candidates(signature)):
             needed = self._needed.get(candidate.key) if self._needed else None
-            found = candidate if needed is None else with_numbers(candidate, needed)
-            trace = self._fitting(found)
-            if trace is not None:
-                return trace, found
+            found = self._fitting(candidate if needed is None else with_numbers(candidate, needed))
+            if found is not None:
+                return found
         return None
 
-    def _fitting(self, signature: Signature) -> Trace | None:
-        """Return the trace of a signature that also fits what is outside of the arguments."""
+    def _fitting(self, signature: Signature) -> tuple[Trace, Signature] | None:
+        """Return the trace of a signature that also fits what is outside of the arguments, and what it takes there."""
         for trace in self._traces.find(_cache_key(signature)):
-            if not trace.once and (not trace.guarded or trace.fits(signature)) and trace.holds():
-                return trace
+            if trace.once or (trace.guarded and not trace.fits(signature)):
+                continue
+            held = trace.holding()
+            if held is not None:
+                return trace, signature._replace(outside=held) if held else signature
         return None
 
     def _add(self, generic: Signature, args: tuple[Any, ...], to_run: bool) -> tuple[Trace, Signature]:
@@ -295,7 +299,8 @@ class CompiledFunction(Entry, Generic[P, R]):
                 break
             except NeedsNumber as need:
                 left = [i for i in range(len(floats_of(generic))) if i not in needed]
-                needed |= {left[i] for i in need.arguments}
+                needed |= {left[i] for i in need.arguments if i < len(left)}  # the others are outside
+        signature = signature._replace(outside=trace.first_floats)
         if needed:
             self._needed[generic.key] = needed
         try:
@@ -352,7 +357,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         )
         return make_trace(
             self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
-            self._roots(args), self._budget,
+            self._roots(args), self._floats, self._budget,
         )  # fmt: skip
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
@@ -505,6 +510,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         with self._lock:
             self._traces.clear()
             self._shapes.clear()
+            self._floats.clear()
             self._last = None
             self._enter_by(None)
 

@@ -48,6 +48,7 @@ from hybridflow.tracing.leaves import TracedLeaves, freed_edge
 from hybridflow.tracing.numbers import Numbers
 from hybridflow.tracing.observations import Observations
 from hybridflow.tracing.order import has_order, in_order_of, skeleton
+from hybridflow.tracing.outside_floats import OutsideFloats, SeenFloats
 from hybridflow.tracing.raw import move_to_xla, raw_value
 from hybridflow.tracing.reached import shown_names
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
@@ -61,8 +62,8 @@ from hybridflow.tracing.signature import (
     Leaf,
     Signature,
     argument_variables,
-    floats_of,
     forget_values,
+    numbers_of,
     unflatten_arguments,
 )
 from hybridflow.xla.executable import Executable, compile_graph, is_wide
@@ -147,6 +148,8 @@ class Trace:
         self.gradient_of = builder.gradient_of
         self.created = tuple(builder.created)
         record.created = tuple([f"Variable {name!r} at {format_where(place)}" for name, place in self.created])
+        self.first_floats: tuple[float, ...] = builder.observations.floats.values
+        self.takes_floats = bool(self.first_floats)
         self.journal: Journal | None = builder.observations.journal
         self.postponed: Journal | None = None
         # What a trace changes of that which it reads is changed by each call, so it is right for its own call alone.
@@ -198,15 +201,21 @@ class Trace:
 
     # -- guards -----------------------------------------------------------------------------------------------
 
-    def holds(self) -> bool:
-        """Whether what the trace read outside its arguments is still so; captured tensors are brought up to date."""
-        if self.guards is None or self.guards.hold():
-            return True
-        changes, captures = self.guards.changes(self.captures)
-        if changes:
-            return False
-        self.captures = captures
-        return True
+    def holding(self) -> tuple[float, ...] | None:
+        """Return the floats outside of the arguments that are inputs, None if what the trace read there has changed.
+
+        Captured tensors are brought up to date.
+        """
+        if self.guards is None:
+            return ()
+        held = self.guards.hold()
+        if not held:
+            changes, captures = self.guards.changes(self.captures)
+            if changes:
+                return None
+            self.captures = captures
+            return self.guards.floats()
+        return () if held is True else held
 
     def guard_changes(self) -> list[tuple[str, str, str]]:
         """Return ``(place, before, after)`` for what the trace read and is not so any more."""
@@ -302,7 +311,7 @@ class Trace:
         """Return the raw inputs that the arguments of a call are: tensors, then Python numbers."""
         arrays = [raw_value(leaf.value) for leaf in signature.leaves if leaf.kind == TENSOR]
         if self.numbers is not None:
-            arrays += self.numbers(floats_of(signature))
+            arrays += self.numbers(numbers_of(signature))
         return arrays
 
     def executable(self, values: Sequence[Any], device: Any) -> Executable:
@@ -516,7 +525,7 @@ class Trace:
                 return self.call(arrays, variables, context.device)
 
     def _number_tensors(self, signature: Signature) -> list[Tensor]:
-        numbers = cast(Numbers, self.numbers)(floats_of(signature))
+        numbers = cast(Numbers, self.numbers)(numbers_of(signature))
         specs = self.graph.input_specs[self.arguments :]
         return [
             make_tensor(run_quietly(np.asarray, value, spec.dtype))
@@ -617,6 +626,7 @@ def make_trace(
     name: str,
     context: Context,
     roots: Sequence[tuple[Any, str]],
+    seen: SeenFloats,
     budget: int | None = None,
 ) -> Trace:
     """Run the user's function once with traced tensors.
@@ -631,6 +641,7 @@ def make_trace(
         name: the graph's name.
         context: the context of the call (its device).
         roots: objects that the call brings along beside its arguments, and what to call them.
+        seen: what earlier traces know of floats outside the arguments.
         budget: the bytes that the temporaries of its executables may take.
 
     Raises:
@@ -652,7 +663,8 @@ def make_trace(
     ]
     arguments = unflatten_arguments(signature, values, static)
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
-    observations = builder.observations = _observe(label, roots, named, arguments)
+    floats = OutsideFloats(seen, lambda: (builder.float_argument(), builder.floats - 1))
+    observations = builder.observations = _observe(Observations(label, floats), roots, named, arguments)
     try:
         with context_of(builder, (), context.device, context.grad, context.autocast):
             result = call(arguments)
@@ -661,8 +673,9 @@ def make_trace(
             outputs = [output_tensor(label, leaf) for leaf in returned]
             leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)
-    except NeedsNumber:
+    except NeedsNumber as need:
         observations.journal.undo()  # it starts again
+        floats.keep_by_value(need.arguments)
         raise
     except Exception as error:
         if isinstance(error, TraceError):
@@ -680,10 +693,9 @@ def make_trace(
 
 
 def _observe(
-    label: str, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf], arguments: dict[str, Any]
+    found: Observations, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf], arguments: dict[str, Any]
 ) -> Observations:
-    """Return what is known of a trace's surroundings before it begins."""
-    found = Observations(label)
+    """Return observations that know of a trace's surroundings before it begins."""
     objects = [(leaf.value, leaf.path) for leaf in named if leaf.kind == STATIC]
     for value, path in (*roots, *objects):
         found.object(value, path)
