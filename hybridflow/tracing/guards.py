@@ -163,6 +163,7 @@ class Place:
         where: the user's line that read it.
         guarded: whether the trace depends on it.
         written: whether the trace has written it.
+        alias: another place, where the trace read the same container.
         inputs: the floats in it that are inputs of the trace: by key or position in it, None for the value itself, the
             number of the input.
         pinned: whether a tensor's value was read, so that another tensor of its shape will not do.
@@ -170,8 +171,8 @@ class Place:
     """
 
     __slots__ = (
-        "access", "guarded", "holder", "inputs", "key", "kind", "name", "parent", "pinned", "plain", "seen", "tensor",
-        "text", "where", "written",
+        "access", "alias", "guarded", "holder", "inputs", "key", "kind", "name", "parent", "pinned", "plain", "seen",
+        "tensor", "text", "where", "written",
     )  # fmt: skip
 
     def __init__(
@@ -188,6 +189,7 @@ class Place:
         self.where = where
         self.guarded = guarded
         self.written = False
+        self.alias: Place | None = None
         self.inputs: dict[Any, int] = {}
         self.pinned = False
         self.tensor = id(value) if type(value) is Tensor else 0
@@ -306,7 +308,6 @@ class Guards:
         captured = {id(tensor): number for number, tensor in enumerate(captures)}
         self._captured = {place: captured[place.tensor] for place in self.places if place.tensor in captured}
         self._seen: list[Any] = [_without_inputs(place, place.seen) for place in self.places]
-        self.takes_floats = any(place.inputs for place in self.places)
         self._implied = _implied(self.places, kept)
         self.hold: Callable[[], bool | tuple[float, ...]] = self._generate()
         """Whether everything is as it was, quickly decided: False may also mean that equal values were made anew.
@@ -339,7 +340,9 @@ class Guards:
             values.append(value)
             if not place.guarded:
                 continue
-            if not place.still(value):
+            if place.alias in self._positions and value is not values[self._positions[place.alias]]:
+                changed.append((place.path, f"the same as {place.alias.path}", "another one"))
+            elif not place.still(value):
                 changed.append((place.path, place.text, describe(value)))
             elif place.tensor and now.setdefault(place.tensor, value) is not value:
                 changed.append((place.path, "the same tensor as elsewhere", "another one"))
@@ -406,6 +409,8 @@ class Guards:
                 space[f"o{number}"] = items = whole[place]
                 same = f"len(v{number}) == {len(items)} and all(map(is_, v{number}, o{number}))"
                 lines.append(f"        if type(v{number}) is not S[{number}][0] or not ({same}): return False")
+            elif place.alias in self._positions:
+                lines.append(f"        if v{number} is not v{self._positions[place.alias]}: return False")
             elif place.inputs:
                 lines += [f"        {line}" for line in _take_inputs(place, number, space, inputs)]
             elif place.guarded:
@@ -528,7 +533,7 @@ def _differs(place: Place, number: int, space: dict[str, Any]) -> str:
     if issubclass(kind, CHANGING) and place.seen is None:
         space[f"k{number}"] = place.key
         return f"key_of({v}) != k{number}"
-    return f"{v} is not {seen}()"
+    return f"{v} is not {seen}() or {v} is None"  # what is gone is None to a weak reference
 
 
 __all__ = [

@@ -147,9 +147,14 @@ class Observations:
 
     def _register(self, value: Any, place: Place) -> None:
         """Make what is inside a value known as being outside of the trace."""
-        if _is_leaf(value) or id(value) in self._outside or id(value) in self._inputs:
+        if _is_leaf(value) or id(value) in self._inputs:
             return
-        self._outside[id(value)] = (value, place)
+        known = self._outside.setdefault(id(value), (value, place))[1]
+        if known is not place:
+            # A container counts by what is in it, and what is in this one is known by the other place.
+            if isinstance(value, CONTAINERS) and known.parent is not None:
+                place.alias = known
+            return
         if isinstance(value, CONTAINERS):
             for key, item in _items(value):
                 self._register_item(place, key, item)

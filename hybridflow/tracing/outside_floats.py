@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
 from hybridflow.core.traced_float import NeedsNumber, TracedFloat
-from hybridflow.tracing.guards import ITEM, Place
+from hybridflow.tracing.guards import CONTAINERS, ITEM, Place
 from hybridflow.tracing.signature import static_key
 
 Way = tuple[Any, ...]
@@ -81,6 +81,8 @@ class OutsideFloats:
         self._of_place: dict[Place, int] = {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # by the container's id, and by the copy's: the copy, the place
         self._as_they_are: set[Place] = set()
+        self._shown: dict[int, Any] = {}  # containers that the code may hold themselves
+        self._around: set[int] = set()
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -102,18 +104,53 @@ class OutsideFloats:
         return self._inputs[position].traced
 
     def read_container(self, place: Place, container: Any, inner: Callable[[Any, Any], Place | None]) -> Any:
-        """Return what the code is to see of a list, tuple or dict: itself if no float in it is an input.
+        """Return what the code is to see of a value: itself, or of a list, tuple or dict a copy with inputs in it.
 
         Args:
             place: where it was read.
             container: the list, tuple or dict.
             inner: returns the place of a container in a container, if that is known.
+
+        Raises:
+            NeedsNumber: a container that was read through a copy is now to be seen itself, as part of another.
         """
+        made = self._copy(place, container, inner)
+        self._show(made)
+        return made
+
+    def _show(self, container: Any) -> None:
+        """Take note that the code has a container itself, and what is in it: that is not read through a copy."""
+        pending = [container]
+        while pending:
+            one = pending.pop()
+            if id(one) in self._shown or not isinstance(one, CONTAINERS):
+                continue
+            self._shown[id(one)] = one
+            copy = self._copies.get(id(one), (None, None))[0]
+            if copy is not None and copy is not one:
+                self.require_numbers(self._held_in(copy))
+            pending += cast("dict[Any, Any]", one).values() if isinstance(one, dict) else one
+
+    def _copy(self, place: Place, container: Any, inner: Callable[[Any, Any], Place | None]) -> Any:
+        """Return a copy of a container in which what stands for inputs is in their places; itself without any."""
+        if id(container) in self._around:
+            return container
+        self._around.add(id(container))
+        try:
+            return self._copied(place, container, inner)
+        finally:
+            self._around.discard(id(container))
+
+    def _copied(self, place: Place, container: Any, inner: Callable[[Any, Any], Place | None]) -> Any:
         found = self._copies.get(id(container))
         if found is not None:
+            if found[1] is not place:
+                place.alias = found[1]
             return found[0]
         kind = type(container)
-        if kind not in (list, tuple, dict) or len(container) > _LONG or place in self._as_they_are:
+        if kind not in (list, tuple, dict) or len(container) > _LONG:
+            return container
+        if place in self._as_they_are or id(container) in self._shown:
             return container
         items = container.items() if kind is dict else enumerate(container)
         replaced: dict[Any, Any] = {}
@@ -124,7 +161,7 @@ class OutsideFloats:
                     replaced[key] = self._inputs[place.inputs[key]].traced
             elif type(item) in (list, tuple, dict):
                 below = inner(container, key)
-                now = item if below is None else self.read_container(below, item, inner)
+                now = item if below is None else self._copy(below, item, inner)
                 if now is not item:
                     replaced[key] = now
         if not replaced:
@@ -150,8 +187,8 @@ class OutsideFloats:
             NeedsNumber: it was read as an input before.
         """
         self._as_they_are.add(place)
-        copy = self._copies.get(id(container), (None, None))[0]
-        self.require_numbers([*self._held_in(copy), *place.inputs.values()])
+        self.require_numbers(place.inputs.values())
+        self._show(container)
 
     def write(self, place: Place | None, container: Any = None) -> None:
         """Take note that the trace itself writes to a place or container: what is there counts by value.
@@ -163,11 +200,6 @@ class OutsideFloats:
             place.written = True
             self.look(place, container)
 
-    def is_copy(self, container: Any) -> bool:
-        """Whether a container is a copy that `read_container` made."""
-        found = self._copies.get(id(container))
-        return found is not None and found[0] is container
-
     def require_plain(self, value: Any) -> None:
         """Have a value stored outside, or handed to what looks at types, hold numbers.
 
@@ -176,19 +208,21 @@ class OutsideFloats:
         """
         self.require_numbers(self._held_in(value))
 
-    def _held_in(self, value: Any, depth: int = 0) -> list[int]:
+    def _held_in(self, value: Any) -> list[int]:
         """Return the positions of the inputs that a value holds or is made of."""
-        if type(value) is TracedFloat:
-            return [one for one in value.arguments if one in self._inputs]
-        if type(value) is dict:
-            inside: Iterable[Any] = cast("dict[Any, Any]", value).values()
-        elif type(value) in (list, tuple):
-            inside = cast("list[Any]", value)
-        elif depth == 0 and type(getattr(value, "__dict__", None)) is dict and not isinstance(value, type):
-            inside = vars(value).values()
-        else:
-            return []
-        return [position for one in inside for position in self._held_in(one, depth + 1)]
+        found: list[int] = []
+        seen: set[int] = set()
+        pending = [value]
+        if type(getattr(value, "__dict__", None)) is dict and not isinstance(value, type):
+            pending += vars(value).values()
+        while pending:
+            one = pending.pop()
+            if type(one) is TracedFloat:
+                found += [position for position in one.arguments if position in self._inputs]
+            elif type(one) in (list, tuple, dict) and id(one) not in seen:
+                seen.add(id(one))
+                pending += one.values() if type(one) is dict else one
+        return found
 
     def require_numbers(self, positions: Iterable[int]) -> None:
         """Have the numbers of inputs be part of the trace.
