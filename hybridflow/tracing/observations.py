@@ -149,12 +149,13 @@ class Observations:
         """Make what is inside a value known as being outside of the trace."""
         if _is_leaf(value) or id(value) in self._inputs:
             return
-        known = self._outside.setdefault(id(value), (value, place))[1]
-        if known is not place:
+        known = self._outside.get(id(value))
+        if known is not None:
             # A container counts by what is in it, and what is in this one is known by the other place.
-            if isinstance(value, CONTAINERS) and known.parent is not None:
-                place.alias = known
+            if known[1] is not place and known[1].parent is not None and isinstance(value, CONTAINERS):
+                place.alias = known[1]
             return
+        self._outside[id(value)] = (value, place)
         if isinstance(value, CONTAINERS):
             for key, item in _items(value):
                 self._register_item(place, key, item)

@@ -150,9 +150,10 @@ def measure(
             _described(subject, timings[2 * number], timings[2 * number + 1], restore)
             for number, subject in enumerate(subjects)
         ]
-    progress("judging", 0.85)
-    judged = [_judged(subject, comparison, effort) for subject, comparison in zip(subjects, found, strict=True)]
-    agreements, parities = _against_first(subjects, beside, effort)
+        restore()
+        progress("judging", 0.85)
+        judged = [_judged(subject, comparison, effort) for subject, comparison in zip(subjects, found, strict=True)]
+        agreements, parities = _against_first(subjects, beside, effort)
     of_peers = tuple([
         Peer(runner.name, timing, first, parities[runner.name])
         for runner, timing, first in zip(beside, timings[2 * len(subjects) :], firsts, strict=True)
