@@ -234,7 +234,7 @@ def test_a_container_in_two_places_that_part():
     expected = [280.5, 145.75, 163.4, 331.9, 731.9]
     changes = [
         lambda: None,
-        lambda: vars(o).update(dict.fromkeys("ab", [0.75, [0.125]])),
+        lambda: (o.a.__setitem__(0, 0.75), o.a[1].__setitem__(0, 0.125)),
         lambda: setattr(o, "a", [0.9, [0.3]]),
         lambda: setattr(o, "b", [0.1, [0.3]]),
         lambda: setattr(o, "b", [0.1, [0.7]]),

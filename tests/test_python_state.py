@@ -151,10 +151,7 @@ def run(make, *, compiled, calls=4):
     hf.random.seed(3)
     o, f = make()
     function = hf.compile(f) if compiled else f
-    found = []
-    for _ in range(calls):
-        found.append((function(x()).numpy(), state_of(o)))
-    return found
+    return [(function(x()).numpy(), state_of(o)) for _ in range(calls)]
 
 
 @pytest.mark.parametrize("make", MAKERS)
