@@ -315,6 +315,20 @@ def test_a_float_that_the_function_writes_is_written_by_every_call(write, tmp_pa
     assert o.lr == 0.125
 
 
+def test_locate_and_compare_take_floats():
+    o = Holder(lr=0.5)
+    f = hf.compile(lambda x, s: x * o.lr + s)
+    for rate in (0.5, 0.25, 0.125):
+        o.lr = rate
+        f(hf.asarray(1.0), 2.0)
+    assert f.trace_count == 2
+    assert not hf.debugging.locate(f, hf.asarray(1.0), 2.0)
+    assert hf.debugging.locate(f, hf.asarray(3e38), 3.3e38).op == "add"
+    assert hf.compare(f, hf.asarray(1.0), 0.1, repeats=1).same
+    assert f.cost(hf.asarray(1.0), 2.0).flops == 2
+    assert "f32[]" in f.lower(hf.asarray(1.0), 2.0).as_text("graph")
+
+
 def test_clear_cache_forgets_the_floats_too():
     o = Holder(lr=0.5)
     f = hf.compile(lambda x: x * o.lr)
