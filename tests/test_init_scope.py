@@ -40,8 +40,9 @@ def test_a_guarded_variable_is_created_once_with_the_eager_numbers():
         results.append([getattr(layer, name)(x).numpy() for _ in range(3)] + [layer.weight.numpy()])
         assert layer.weight.name == "weight"
     np.testing.assert_allclose(results[1], results[0], rtol=1e-6)
-    assert layer.compiled.trace_count == 1
-    assert len(layer.compiled.explain()) == 1
+    assert layer.compiled.trace_count == 2  # the first, which creates the weight, is right for its own call alone
+    assert "created: Variable 'weight' at" in str(layer.compiled.explain()[0])
+    assert "self.weight: None -> Variable f32[2]" in layer.compiled.explain()[1].reason
 
 
 def test_on_any_trace_and_from_the_values_of_the_call():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any, Literal
@@ -12,21 +11,21 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from hybridflow.analysis.rehearsal import Call, Rehearsal, rehearsed
 from hybridflow.analysis.same import Judgement, judge
 from hybridflow.autodiff.tape import GradientTape
-from hybridflow.core.device import device_of, place
 from hybridflow.core.dtypes import is_differentiable, kind_of
-from hybridflow.core.errors import ParityError, message
+from hybridflow.core.errors import ArgumentError, ParityError, message
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.tensor import Tensor, as_tensor, host_array
-from hybridflow.core.variable import GradientCell, Variable
+from hybridflow.core.variable import Variable
 from hybridflow.ir.graph import Graph, clone_node, input_node
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.method import CompiledMethod
+from hybridflow.tracing.signature import Signature
 from hybridflow.tracing.trace import Trace
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
 Array = np.ndarray[Any, Any]
 STRUCTURE = "structure"
 """How the text of results of different structures begins."""
@@ -70,27 +69,6 @@ def fresh_copy(function: Any) -> CompiledFunction[Any, Any]:
     return like._like(python)
 
 
-@contextmanager
-def kept(variables: Sequence[Variable]) -> Generator[Callable[[], None]]:
-    """Set Variables back to their values at the end of a ``with`` block; yields a function that does it at once."""
-    saved: list[tuple[Variable, Array, Any]] = []
-    gradients = [(cell, cell.present) for cell in variables if isinstance(cell, GradientCell)]
-    for variable in variables:
-        value = variable.current()
-        saved.append((variable, np.array(value), None if type(value) is np.ndarray else device_of(value)))
-
-    def restore() -> None:
-        for variable, array, device in saved:
-            variable._value = np.array(array) if device is None else place(array, device)
-        for cell, present in gradients:
-            cell.present = present
-
-    try:
-        yield restore
-    finally:
-        restore()
-
-
 def check_parity(
     compiled: CompiledFunction[Any, Any],
     calls: Sequence[Call],
@@ -101,7 +79,7 @@ def check_parity(
 ) -> Parity:
     """Make the same calls eagerly and compiled, from one state; judge the last result and the Variables.
 
-    Variables are left as they were.
+    Variables are left as they were, and so is what the function changes of Python's state.
 
     Args:
         compiled: the function.
@@ -109,15 +87,23 @@ def check_parity(
         name: what is compared, for tables.
         tolerance: ``(relative, absolute)`` to judge floats by, instead of the float64 run.
         part: whether to judge the result, the Variables that the calls assigned, or both.
+
+    Raises:
+        ArgumentError: several calls of a function that changes Python state which it reads: each computes something
+            else, or a function that creates Variables at every call.
     """
-    trace, signature = compiled._trace_for(*calls[0])
-    variables = trace.variables(signature)
-    assigned = [variables[index] for index in trace.assigned]
-    inputs = _inputs(compiled, trace, variables, calls)
-    with kept(variables) as restore:
+    with rehearsed(compiled, calls[0]) as found:
+        trace, assigned = found.trace, found.assigned
+        if trace.once and len(calls) > 1:
+            raise ArgumentError(
+                message(f"{compiled._name}: calls in a row cannot be compared, for each computes something else",
+                        got="; ".join(trace.record.effects), hint="Compare one call.")
+            )  # fmt: skip
+        signatures = [found.signature, *[compiled._trace_for(*call)[1] for call in calls[1:]]]
+        inputs = _inputs(found, signatures)
         with run_eagerly():
             eager, eager_tree = _run(compiled, calls, assigned)
-        restore()
+        found.restore()
         results, tree = _run(compiled, calls, assigned)
     if tree != eager_tree:
         return Parity(name, (_other_structure(f"{eager_tree} eager, {tree} compiled"),))
@@ -125,8 +111,8 @@ def check_parity(
     graph = chained(trace, len(calls))
     chosen = {"all": slice(None), "result": slice(trace.plan.count), "Variables": slice(trace.plan.count, None)}[part]
     graph.outputs = graph.outputs[chosen]
-    found = judge(graph, inputs, eager[chosen], results[chosen], names=names[chosen], tolerance=tolerance)
-    return Parity(name, tuple(found))
+    judged = judge(graph, inputs, eager[chosen], results[chosen], names=names[chosen], tolerance=tolerance)
+    return Parity(name, tuple(judged))
 
 
 def check_against(
@@ -138,7 +124,7 @@ def check_against(
 ) -> dict[str, Parity]:
     """Judge other results of the same computation against a function's eager ones, by its own float64 run.
 
-    Variables are left as they were.
+    Variables are left as they were, and so is what the function changes of Python's state.
 
     Args:
         compiled: the function.
@@ -148,11 +134,10 @@ def check_against(
             another width of its kind is brought to the dtype of the function's if it fits.
         tolerance: as in `check_parity`.
     """
-    trace, signature = compiled._trace_for(*call)
-    variables = trace.variables(signature)
-    inputs = _inputs(compiled, trace, variables, [call])
-    with kept(variables), run_eagerly():
-        eager, tree = _run(compiled, [call], [])
+    with rehearsed(compiled, call) as rehearsal:
+        trace, inputs = rehearsal.trace, _inputs(rehearsal, [rehearsal.signature])
+        with run_eagerly():
+            eager, tree = _run(compiled, [call], [])
     graph = chained(trace, 1)
     graph.outputs = graph.outputs[: trace.plan.count]
     found: dict[str, Parity] = {}
@@ -168,15 +153,11 @@ def check_against(
     return found
 
 
-def _inputs(
-    compiled: CompiledFunction[Any, Any], trace: Trace, variables: Sequence[Variable], calls: Sequence[Call]
-) -> list[Array]:
-    """Return the values of the inputs of `chained`."""
-    inputs: list[Array] = []
-    for args, kwargs in calls:
-        inputs += [np.asarray(value) for value in trace.arrays(compiled._trace_for(args, kwargs)[1])]
-    inputs += [host_array(tensor) for tensor in trace.captures]
-    return inputs + [np.array(variable.current()) for variable in variables]
+def _inputs(found: Rehearsal, signatures: Sequence[Signature]) -> list[Array]:
+    """Return the values of the inputs of `chained`, for calls in a row."""
+    inputs = [np.asarray(value) for signature in signatures for value in found.trace.arrays(signature)]
+    inputs += [host_array(tensor) for tensor in found.trace.captures]
+    return inputs + [np.array(variable.current()) for variable in found.variables]
 
 
 def _other_structure(text: str) -> Judgement:
@@ -223,8 +204,8 @@ def check_gradients_parity(
 
     parity = check(with_gradients(compiled.python_function))
     if any(one.text.startswith(STRUCTURE) for one in parity.judgements):
-        trace, signature = compiled._trace_for(*call)
-        parity = check(with_gradients(compiled.python_function, trace.variables(signature)))
+        with rehearsed(compiled, call) as found:
+            parity = check(with_gradients(compiled.python_function, found.variables))
     named = [replace(one, name=one.name.removeprefix("result['").removesuffix("']")) for one in parity.judgements]
     return Parity(parity.name, tuple(named))
 
@@ -305,7 +286,7 @@ def _trained(variables: Sequence[Variable]) -> list[Variable]:
 def assert_same(function: Any, /, *args: Any, gradients: bool = False, **kwargs: Any) -> None:
     """Raise unless a function gives the same result eager and compiled.
 
-    Variables it assigns are compared too, and left as they were.
+    Variables it assigns are compared too, and left as they were, and so is what it changes of Python's state.
 
     Args:
         function: a function, compiled or not.

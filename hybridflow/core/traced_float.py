@@ -77,6 +77,11 @@ class TracedFloat:
         """The operation that makes the number, or its position among the float arguments."""
         return self._step
 
+    @property
+    def arguments(self) -> frozenset[int]:
+        """The positions of the floats that the number comes from."""
+        return self._arguments
+
     def tensor(self, dtype: DType = float32) -> Any:
         """Return the number as a tensor of a dtype."""
         if kind_of(dtype) not in ("float", "complex"):

@@ -95,8 +95,7 @@ class GraphBuilder:
     for a branch or a loop body, captures the traced tensors of the builders around it in the same way. While
     `place` is set, new nodes belong to that place of the user's code (a gradient's to its forward node's).
 
-    Variables that the traced code creates (`created`: name and place) are real at once; `created_by_state` says that
-    an initial value was computed from a Variable that the trace assigns, such as the state of random numbers.
+    Variables that the traced code creates (`created`: name and place) are real at once.
 
     Args:
         name: the graph's name.
@@ -121,7 +120,6 @@ class GraphBuilder:
         self.checks: list[Check] = []
         self.gradient_of: dict[Node, Node] = {}  # a node of a gradient, and the node that it is the gradient of
         self.created: list[tuple[str, Where | None]] = []
-        self.created_by_state = False
         self.argument_values: list[Any] = []
         self.freed: set[Node] = set()
         self.asks_leaves = False
@@ -138,7 +136,7 @@ class GraphBuilder:
         return make_tensor(None, (node, 0))
 
     def float_argument(self) -> TracedFloat:
-        """Add an argument that is a Python float and return what stands for it."""
+        """Add a Python float that each call has its own value of, and return what stands for it."""
         self.floats += 1
         return TracedFloat(self, self.floats - 1, frozenset([self.floats - 1]))
 
@@ -321,7 +319,6 @@ class GraphBuilder:
         for state in self.variables.values():
             if state.original[0] in needed:
                 given[state.original[0]] = state.variable.current()
-                self.created_by_state |= bool(state.assignments)
         for node in needed:
             if type(given.get(node)) is TracedFloat:
                 given[node].needed()

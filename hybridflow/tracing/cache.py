@@ -60,6 +60,12 @@ class TraceCache:
             self._drop_oldest()
         self._traces[key] = (trace, *self._traces.get(key, ()))
 
+    def discard(self, trace: Trace) -> None:
+        """Let go of a trace that no call will find again."""
+        for key, traces in self._traces.items():
+            self._traces[key] = tuple([one for one in traces if one is not trace])
+        self.compiles_dropped += trace.record.compiles
+
     def was_dropped(self, key: object) -> bool:
         """Whether a trace of this key has been dropped."""
         return hash(key) in self._dropped

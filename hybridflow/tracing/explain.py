@@ -63,6 +63,8 @@ class TraceRecord:
         memory: what a memory budget made of the last executable, None without one.
         dropped: whether an equal trace had been dropped from the cache.
         others: how many traces the cache held then.
+        once: whether it changed what it read, so that it served its own call alone.
+        created: the Variables that it created, each with its line.
     """
 
     number: int
@@ -86,6 +88,8 @@ class TraceRecord:
     autocast: str = "off"
     dropped: bool = False
     others: int = 0
+    once: bool = False
+    created: tuple[str, ...] = ()
     memory: MemoryRecord | None = None
     executables: list[ExecutableRecord] = field(default_factory=list[ExecutableRecord])
     outlined: tuple[Outlined, ...] = ()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hybridflow.passes.left import Outlined, Rolled
     from hybridflow.tracing.explain import TraceRecord
 
+_ONCE = "changed when it was traced, and only then"
 SHOWN = 10
 """How many of a kind the text and the tree show; the page shows all."""
 _MANY_ALIKE = 4
@@ -89,8 +90,11 @@ def _surroundings(record: TraceRecord, shown: int | None) -> Iterator[Item]:
         yield Item("captured tensors", str(record.captured))
     if record.guards:
         yield Item("relies on", items=_some([Item("", guard) for guard in record.guards], shown, ".guards"))
+    for one in record.created:
+        yield Item("created", one)
+    label = "changed, and read too: the trace served this call alone" if record.once else _ONCE
     for effect in record.effects:
-        yield Item("changed when it was traced, and only then", effect)
+        yield Item(label, effect)
 
 
 def _graph_items(record: TraceRecord, shown: int | None) -> Iterator[Item]:

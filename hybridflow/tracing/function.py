@@ -19,7 +19,7 @@ import jax
 
 from hybridflow.core.context import context_now, current
 from hybridflow.core.device import device_label
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, TraceError, message
 from hybridflow.core.forked import require_xla
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import format_where, user_place, where_file_line
@@ -45,6 +45,7 @@ from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_op
 from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
 from hybridflow.tracing.method import CompiledMethod
+from hybridflow.tracing.outside_floats import SeenFloats
 from hybridflow.tracing.signature import (
     LEAF,
     Signature,
@@ -127,6 +128,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         }  # fmt: skip
         self._budget = None if memory_budget is None else _budget_of(memory_budget)
         self._shapes = SeenShapes(dynamic)
+        self._floats = SeenFloats()
         self._inputs = InputSignature.of(input_signature, self._parameters, self._name)
         self._max_traces = max_traces
         self._lock = threading.RLock()
@@ -239,10 +241,10 @@ class CompiledFunction(Entry, Generic[P, R]):
     ) -> tuple[Trace, Signature]:
         """Return the trace of a call, made if there is none, and the signature by which it was found."""
         found = self._known(signature)
-        if found is None:
+        if found is None or (to_run and found[0].postponed is not None):
             with self._lock:
                 found = self._known(signature)
-                if found is None:
+                if found is None or (to_run and not self._begun(found[0])):
                     return self._add(self._shapes.to_trace(signature), args, to_run)
         self._hits += 1
         if to_run and found[0] is not self._last:
@@ -256,53 +258,73 @@ class CompiledFunction(Entry, Generic[P, R]):
         from hybridflow.tracing.sole import short_way
 
         self._last = trace
-        short = self._plain and SETTINGS.plain and self._traces.of_one_key
+        short = self._plain and SETTINGS.plain and self._traces.of_one_key and not trace.once
         self._enter_by(short_way(trace, signature, bound=self._bound) if short else None)
+
+    def _begun(self, trace: Trace) -> bool:
+        """Whether a trace may serve a call; what was put back when it was made for a look at it happens now."""
+        begun = trace.postponed is None or trace.begin()
+        if not begun:
+            self._traces.discard(trace)
+        return begun
 
     def _known(self, signature: Signature) -> tuple[Trace, Signature] | None:
         """Return the most specific trace that a call fits, and the signature by which it was found."""
         for candidate in (signature, *self._shapes.candidates(signature)):
             needed = self._needed.get(candidate.key) if self._needed else None
-            found = candidate if needed is None else with_numbers(candidate, needed)
-            trace = self._fitting(found)
-            if trace is not None:
-                return trace, found
+            found = self._fitting(candidate if needed is None else with_numbers(candidate, needed))
+            if found is not None:
+                return found
         return None
 
-    def _fitting(self, signature: Signature) -> Trace | None:
-        """Return the trace of a signature that also fits what is outside of the arguments."""
+    def _fitting(self, signature: Signature) -> tuple[Trace, Signature] | None:
+        """Return the trace of a signature that also fits what is outside of the arguments, and what it takes there."""
         for trace in self._traces.find(_cache_key(signature)):
-            if (not trace.guarded or trace.fits(signature)) and trace.holds():
-                return trace
+            if trace.once or (trace.guarded and not trace.fits(signature)):
+                continue
+            held = trace.holding()
+            if held is not None:
+                return trace, signature._replace(outside=held) if held else signature
         return None
 
     def _add(self, generic: Signature, args: tuple[Any, ...], to_run: bool) -> tuple[Trace, Signature]:
-        from hybridflow.tracing.trace import require_no_variables
+        from hybridflow.tracing.trace import require_kept
 
         self._misses += 1
         needed = self._needed.get(generic.key, frozenset[int]())
         while True:
             signature = with_numbers(generic, needed) if needed else generic
             try:
-                trace = kept = self._trace(signature, args)
-                if trace.created:
-                    kept = self._trace(signature, args)  # Python state must guard them, so now they are there
-                    require_no_variables(kept, self._name)
+                trace = self._trace(signature, args)
                 break
             except NeedsNumber as need:
                 left = [i for i in range(len(floats_of(generic))) if i not in needed]
-                needed |= {left[i] for i in need.arguments}
+                needed |= {left[i] for i in need.arguments if i < len(left)}  # the others are outside
+        signature = signature._replace(outside=trace.first_floats)
         if needed:
             self._needed[generic.key] = needed
-        self._traces.add(_cache_key(signature), kept)
+        try:
+            require_kept(trace, self._name)
+        except TraceError:
+            trace.settle(called=False)
+            raise
         self._trace_count += 1
-        self._records.append(kept.record)
-        if to_run:
-            self._shorten(kept, signature)
+        self._records.append(trace.record)
+        if trace.settle(called=to_run):
+            self._keep(_cache_key(signature), trace)
+            if to_run:
+                self._shorten(trace, signature)
         if self._misses == _MANY and self._hits < _MANY:
-            self._warn(kept.record)
-        # A draw for an initial value belongs to this call alone, in its place among the others.
-        return trace if trace.created_by_state else kept, signature
+            self._warn(trace.record)
+        return trace, signature
+
+    def _keep(self, key: Any, trace: Trace) -> None:
+        """Keep a trace for later calls, or for what `explain` says of the next one if it was right for one call."""
+        for other in self._traces.find(key):
+            if other.once:
+                trace.take_executables(other)
+                self._traces.discard(other)
+        self._traces.add(key, trace)
 
     def _warn(self, record: TraceRecord) -> None:
         """Say once that the function is traced anew at nearly every call, and why."""
@@ -335,7 +357,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         )
         return make_trace(
             self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
-            self._roots(args), self._budget,
+            self._roots(args), self._floats, self._budget,
         )  # fmt: skip
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
@@ -383,7 +405,7 @@ class CompiledFunction(Entry, Generic[P, R]):
 
         example = (*first, *inputs.examples())
         signature = self._signature(example, {}, inputs)
-        trace, found = self._find(signature, example)
+        trace, found = self._find(signature, example, to_run=False)
         self._serve(self._signature(example, {}), found)
         return ConcreteFunction(self._name, inputs, run, trace.graph)
 
@@ -467,11 +489,16 @@ class CompiledFunction(Entry, Generic[P, R]):
             self._traces.executables,
         )
 
+    def holds(self, trace: Trace) -> bool:
+        """Whether a trace is kept for later calls."""
+        return not trace.once and any(one is trace for one in self._traces)
+
     def clear_cache(self) -> None:
         """Drop every trace and executable; counts and explanations stay."""
         with self._lock:
             self._traces.clear()
             self._shapes.clear()
+            self._floats.clear()
             self._last = None
             self._enter_by(None)
 
@@ -547,7 +574,7 @@ class CompiledFunction(Entry, Generic[P, R]):
             raise ArgumentError(message(f"converted_code: {self._name} is traced as it is, for {why}")) from None
 
     def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]:
-        return self._find(self._signature(args, kwargs), args)
+        return self._find(self._signature(args, kwargs), args, to_run=False)
 
     def _trace_of(self, given: Specs) -> tuple[Trace, Signature, bool]:
         """Return the trace of arguments that may be specs, the signature, and whether they leave a size open."""

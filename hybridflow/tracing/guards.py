@@ -102,6 +102,17 @@ def key_of(value: Any) -> Any:
     return Identity(value) if _is_fixed(value) else static_key(value)
 
 
+def _masked(key: Any, indices: Sequence[int]) -> Any:
+    """Return the key of a container in which some items may be any float."""
+    if type(key) is not tuple or type(key[-1]) is not tuple:
+        return key
+    items = list(cast("tuple[Any, ...]", key[-1]))
+    for index in indices:
+        if index < len(items) and type(items[index]) is tuple and items[index][0] is float:
+            items[index] = float
+    return (*key[:-1], tuple(items))
+
+
 def _is_fixed(value: Any) -> bool:
     """Whether a value is an array that nobody can write to: which one it is tells what is in it."""
     return type(value) is np.ndarray and not value.flags.writeable and value.base is None
@@ -151,13 +162,17 @@ class Place:
         text: the value, for messages.
         where: the user's line that read it.
         guarded: whether the trace depends on it.
+        written: whether the trace has written it.
+        alias: another place, where the trace read the same container.
+        inputs: the floats in it that are inputs of the trace: by key or position in it, None for the value itself, the
+            number of the input.
         pinned: whether a tensor's value was read, so that another tensor of its shape will not do.
         tensor: the id of the tensor that was read here, 0 if it was something else.
     """
 
     __slots__ = (
-        "access", "guarded", "holder", "key", "kind", "name", "parent", "pinned", "plain", "seen", "tensor", "text",
-        "where",
+        "access", "alias", "guarded", "holder", "inputs", "key", "kind", "name", "parent", "pinned", "plain", "seen",
+        "tensor", "text", "where", "written",
     )  # fmt: skip
 
     def __init__(
@@ -173,6 +188,9 @@ class Place:
         self.text = describe(value)
         self.where = where
         self.guarded = guarded
+        self.written = False
+        self.alias: Place | None = None
+        self.inputs: dict[Any, int] = {}
         self.pinned = False
         self.tensor = id(value) if type(value) is Tensor else 0
         self.holder: Callable[[], Any] = _nothing
@@ -193,7 +211,27 @@ class Place:
 
     def __str__(self) -> str:
         line = format_where(self.where)
-        return f"{self.path} is {self.text}" + (f" (read at {line})" if line else "")
+        text = f"{self.path} is {self.text}"
+        if None in self.inputs:
+            text = f"{self.path} is a float, which is an input since it was seen to change"
+        elif self.inputs:
+            keys = ", ".join(map(repr, self.inputs))
+            text += f", where the floats at {keys} are inputs since they were seen to change"
+        return text + (f" (read at {line})" if line else "")
+
+    def still(self, value: Any) -> bool:
+        """Whether another value is as good for the trace; of another tensor that is for the guards to say."""
+        if not self.inputs:
+            return key_of(value) == self.key
+        if None in self.inputs:
+            return type(value) is float
+        return _masked(key_of(value), self.indices()) == _masked(self.key, self.indices())
+
+    def indices(self) -> list[int]:
+        """Return where in the container the floats are that are inputs."""
+        if not issubclass(self.kind, dict):
+            return list(self.inputs)
+        return [self.key[1].index(static_key(key)) for key in self.inputs]
 
 
 def _nothing() -> None:
@@ -269,10 +307,13 @@ class Guards:
         self._positions = {place: number for number, place in enumerate(self.places)}
         captured = {id(tensor): number for number, tensor in enumerate(captures)}
         self._captured = {place: captured[place.tensor] for place in self.places if place.tensor in captured}
-        self._seen: list[Any] = [place.seen for place in self.places]
+        self._seen: list[Any] = [_without_inputs(place, place.seen) for place in self.places]
         self._implied = _implied(self.places, kept)
-        self.hold: Callable[[], bool] = self._generate()
-        """Whether everything is as it was, quickly decided: False may also mean that equal values were made anew."""
+        self.hold: Callable[[], bool | tuple[float, ...]] = self._generate()
+        """Whether everything is as it was, quickly decided: False may also mean that equal values were made anew.
+
+        Where floats outside are inputs, what they are now is the answer.
+        """
 
     def __len__(self) -> int:
         return sum(place.guarded for place in self.places)
@@ -299,7 +340,9 @@ class Guards:
             values.append(value)
             if not place.guarded:
                 continue
-            if key_of(value) != place.key:
+            if place.alias in self._positions and value is not values[self._positions[place.alias]]:
+                changed.append((place.path, f"the same as {place.alias.path}", "another one"))
+            elif not place.still(value):
                 changed.append((place.path, place.text, describe(value)))
             elif place.tensor and now.setdefault(place.tensor, value) is not value:
                 changed.append((place.path, "the same tensor as elsewhere", "another one"))
@@ -307,11 +350,33 @@ class Guards:
                 changed.append((place.path, f"{place.text}, whose value was read", "another tensor"))
         if changed:
             return changed, captures
-        self._seen[:] = map(seen_of, values)
+        self._seen[:] = [_without_inputs(place, seen_of(one)) for place, one in zip(self.places, values, strict=True)]
         found = list(captures)
         for place, position in self._captured.items():
             found[position] = now[place.tensor]
         return [], tuple(found)
+
+    def floats(self) -> tuple[float, ...]:
+        """Return what the floats that are inputs are now, in their order."""
+        values: list[Any] = []
+        found: dict[int, float] = {}
+        for place in self.places:
+            values.append(value := self._value(place, values))
+            for key, number in place.inputs.items():
+                found[number] = value if key is None else value[key]
+        return tuple([found[number] for number in sorted(found)])
+
+    def untouched(self) -> bool:
+        """Whether everything still is what was read: asked when a trace ends, which may have changed it itself."""
+        values: list[Any] = []
+        for place in self.places:
+            value = self._value(place, values)
+            values.append(value)
+            if not place.guarded:
+                continue
+            if key_of(value) != place.key or (place.tensor and id(value) != place.tensor):
+                return False
+        return True
 
     def _value(self, place: Place, values: list[Any]) -> Any:
         if place.parent is None:
@@ -325,6 +390,7 @@ class Guards:
             "S": self._seen, "MISSING": MISSING, "key_of": key_of, "ids_of_dict": _ids_of_dict, "is_": is_,
         }  # fmt: skip
         whole = _whole(self._implied)
+        inputs: dict[int, str] = {}
         lines = ["def check():", "    try:"]
         for number, place in enumerate(self.places):
             if place.parent is None:
@@ -343,10 +409,15 @@ class Guards:
                 space[f"o{number}"] = items = whole[place]
                 same = f"len(v{number}) == {len(items)} and all(map(is_, v{number}, o{number}))"
                 lines.append(f"        if type(v{number}) is not S[{number}][0] or not ({same}): return False")
+            elif place.alias in self._positions:
+                lines.append(f"        if v{number} is not v{self._positions[place.alias]}: return False")
+            elif place.inputs:
+                lines += [f"        {line}" for line in _take_inputs(place, number, space, inputs)]
             elif place.guarded:
                 lines.append(f"        if {_differs(place, number, space)}: return False")
         lines += ["    except (AttributeError, LookupError, TypeError, ValueError):", "        return False"]
-        lines.append("    return True")
+        values = "".join([f"{inputs[position]}, " for position in sorted(inputs)])
+        lines.append(f"    return ({values})" if values else "    return True")
         exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, made once
         return space["check"]
 
@@ -411,6 +482,37 @@ def _read(place: Place, number: int, parent: int, space: dict[str, Any]) -> str:
     return place.access.code.format(v=f"v{parent}", n=f"n{number}")
 
 
+def _take_inputs(place: Place, number: int, space: dict[str, Any], inputs: dict[int, str]) -> list[str]:
+    """Return Python that takes the floats from a place that are inputs, and compares the rest of it."""
+    v, seen = f"v{number}", f"S[{number}]"
+    if None in place.inputs:
+        inputs[place.inputs[None]] = v
+        return [f"if type({v}) is not float: return False"]
+    ids = f"ids_of_dict({v})" if place.kind is dict else f"[*map(id, {v})]"
+    lines = [f"if type({v}) is not {seen}[0]: return False", f"ids = {ids}"]
+    lines += [f"ids[{index}] = 0" for index in _input_positions(place)]
+    lines.append(f"if ids != {seen}[1]: return False")
+    for count, (key, position) in enumerate(place.inputs.items()):
+        space[f"k{number}_{count}"] = key
+        inputs[position] = item = f"{v}_{count}"
+        lines += [f"{item} = {v}[k{number}_{count}]", f"if type({item}) is not float: return False"]
+    return lines
+
+
+def _input_positions(place: Place) -> list[int]:
+    """Return where the ids of a container's floats that are inputs are among the ids of what is in it."""
+    first = len(place.key[1]) if place.kind is dict else 0
+    return [first + index for index in place.indices()]
+
+
+def _without_inputs(place: Place, seen: Any) -> Any:
+    """Return what the quick comparison knows of a place, but for the floats in it that are inputs."""
+    if isinstance(seen, Seen):
+        for position in _input_positions(place) if place.inputs else ():
+            seen.ids[position] = 0
+    return seen
+
+
 def _differs(place: Place, number: int, space: dict[str, Any]) -> str:
     """Return Python for whether the value in a place's variable is not the one that was seen."""
     v, seen = f"v{number}", f"S[{number}]"
@@ -431,7 +533,7 @@ def _differs(place: Place, number: int, space: dict[str, Any]) -> str:
     if issubclass(kind, CHANGING) and place.seen is None:
         space[f"k{number}"] = place.key
         return f"key_of({v}) != k{number}"
-    return f"{v} is not {seen}()"
+    return f"{v} is not {seen}() or {v} is None"  # what is gone is None to a weak reference
 
 
 __all__ = [

@@ -28,6 +28,8 @@ from hybridflow.tracing.guards import (
     Guards,
     Place,
 )
+from hybridflow.tracing.journal import new_journal
+from hybridflow.tracing.outside_floats import OutsideFloats
 
 _LEAVES = (
     str, bytes, int, float, complex, Enum, np.dtype, np.generic, types.BuiltinFunctionType, Tensor, Variable, jax.Array,
@@ -42,9 +44,10 @@ class Observations:
 
     Args:
         label: the function's name, for messages.
+        floats: those of them that may be inputs.
     """
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, floats: OutsideFloats) -> None:
         self.label = label
         self.effects: list[str] = []
         self._outside: dict[int, tuple[Any, Place]] = {}
@@ -55,7 +58,8 @@ class Observations:
         self._tensors: dict[int, list[Place]] = {}
         self._changed: set[int] = set()
         self._used: set[int] = set()
-        self._undo: list[Callable[[], Any]] = []
+        self.journal = new_journal()
+        self.floats = floats
 
     # -- what is outside ----------------------------------------------------------------------------------------
 
@@ -96,20 +100,42 @@ class Observations:
 
     # -- reads ------------------------------------------------------------------------------------------------
 
-    def read(self, parent: Place, access: Access, name: Any, value: Any) -> None:
-        """Take note of a value that the trace read."""
+    def read(self, parent: Place, access: Access, name: Any, value: Any) -> Any:
+        """Take note of a value that the trace read, and return what it is to see of it."""
+        place = self._read(parent, access, name, value)
+        if place is None:
+            return value
+        if type(value) is float:
+            return self.floats.read(place, value)
+        found = self.floats.read_container(place, value, self._inside)
+        if found is not value and id(found) not in self._outside:
+            self._outside[id(found)] = (found, place)
+        return found
+
+    def look(self, parent: Place, access: Access, name: Any, value: Any) -> None:
+        """Take note of a value that the trace gets by a way on which nothing can stand for it."""
+        place = self._read(parent, access, name, value)
+        if place is not None:
+            self.floats.look(place, value)
+
+    def _inside(self, container: Any, key: Any) -> Place | None:
+        """Return the place of a container in a container."""
+        return self.place_of(container[key])
+
+    def _read(self, parent: Place, access: Access, name: Any, value: Any) -> Place | None:
         if _is_traced(value) or (isinstance(value, types.ModuleType) and not _is_users(value)):
-            return
+            return None
         try:
             key = (id(parent), access, name)
             place = self._places.get(key)
         except TypeError:  # a key of a container that cannot be hashed: an index array of NumPy, say
-            return
+            return None
         if place is None:
             place = self._add(parent, access, name, value, guarded=True)
         elif not place.guarded:
             place.guarded = True  # it was written before it is read: what it was then counts
         self._register(value, place)
+        return place
 
     def _add(self, parent: Place, access: Access, name: Any, value: Any, *, guarded: bool) -> Place:
         place = Place(parent, access, name, value, user_place(3), guarded=guarded)
@@ -121,7 +147,13 @@ class Observations:
 
     def _register(self, value: Any, place: Place) -> None:
         """Make what is inside a value known as being outside of the trace."""
-        if _is_leaf(value) or id(value) in self._outside or id(value) in self._inputs:
+        if _is_leaf(value) or id(value) in self._inputs:
+            return
+        known = self._outside.get(id(value))
+        if known is not None:
+            # A container counts by what is in it, and what is in this one is known by the other place.
+            if known[1] is not place and known[1].parent is not None and isinstance(value, CONTAINERS):
+                place.alias = known[1]
             return
         self._outside[id(value)] = (value, place)
         if isinstance(value, CONTAINERS):
@@ -132,7 +164,7 @@ class Observations:
         if type(item) in PLAIN:
             return
         if isinstance(item, CONTAINERS) or not _is_leaf(item) or isinstance(item, Tensor | Variable):
-            self.read(parent, ITEM, key, item)
+            self._read(parent, ITEM, key, item)
 
     def value_read(self, tensor: Tensor) -> None:
         """Take note that the number in a tensor from outside was read: another tensor will not do."""
@@ -154,8 +186,10 @@ class Observations:
         """
         what = access.path.format(p=parent.path, n=name)
         self._refuse(what, (value,), nested=nested)
-        if (id(parent), access, name) not in self._places and not _is_traced(before):
-            self._add(parent, access, name, before, guarded=False)
+        place = self._places.get((id(parent), access, name))
+        if place is None and not _is_traced(before):
+            place = self._add(parent, access, name, before, guarded=False)
+        self.floats.write(place, before)
         self._note(what)
 
     def change(self, obj: Any, how: str, values: Iterable[Any], *, nested: bool) -> None:
@@ -178,9 +212,10 @@ class Observations:
         if place is None:
             return
         self._refuse(place.path + how, values, nested=nested)
+        self.floats.write(place, obj)
         self._changed.add(id(obj))
         self._note(place.path + how)
-        self.on_restart(_restorer(obj))
+        self.journal.content(obj)
 
     def _refuse(self, what: str, values: Iterable[Any], *, nested: bool) -> None:
         if nested:
@@ -193,6 +228,7 @@ class Observations:
                 )
             )
         for value in values:
+            self.floats.require_plain(value)
             if _holds_traced(value):
                 raise MutationError(
                     message(
@@ -205,21 +241,13 @@ class Observations:
     def _note(self, what: str) -> None:
         self.effects.append(f"{what} at {format_where(user_place(4))}")
 
-    def on_restart(self, undo: Callable[[], Any]) -> None:
-        """Remember how to take a write back, should the function be traced again."""
-        self._undo.append(undo)
-
-    def restart(self) -> None:
-        """Take all writes back."""
-        while self._undo:
-            self._undo.pop()()
-
     # -- what only a trace sees -----------------------------------------------------------------------------------
 
     def warn_of_baked(self, function: Any, args: Sequence[Any]) -> None:
         """Warn where a value is read that is another one at every call."""
         what = _changing(function, args, self)
         if what is not None:
+            self.journal.random(getattr(function, "__self__", None))
             where = user_place(4)
             file, line = where_file_line(where) or (__file__, 0)
             if (file, line) in _WARNED:
@@ -289,20 +317,6 @@ def _holds_traced(value: Any) -> bool:
     if isinstance(value, CONTAINERS):
         return any(map(_holds_traced, cast("list[Any]", value)))
     return _is_traced(value)
-
-
-def _restorer(container: Any) -> Callable[[], Any]:
-    """Return a function that gives a container back what is in it now."""
-    if isinstance(container, np.ndarray):
-        kept = container.copy()
-        return lambda: container.__setitem__(..., kept)
-    before = container.copy()
-
-    def restore() -> None:
-        container.clear()
-        (container.update if isinstance(container, dict | set) else container.extend)(before)
-
-    return restore
 
 
 def _changing(function: Any, args: Sequence[Any], found: Observations) -> str | None:

@@ -6,6 +6,7 @@ becomes guards (`hybridflow.tracing.guards`); a write that a later call would mi
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from types import BuiltinMethodType, CellType, MethodType
 from typing import Any, cast
@@ -44,9 +45,7 @@ def read_free(cell: CellType, name: str, value: Any) -> Any:
         value: what Python found.
     """
     found, _ = _observations()
-    if found is not None:
-        found.read(found.root(cell, name), CELL, name, value)
-    return value
+    return value if found is None else found.read(found.root(cell, name), CELL, name, value)
 
 
 def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
@@ -59,7 +58,7 @@ def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
     """
     found, _ = _observations()
     if found is not None and name in namespace:
-        found.read(found.root(namespace, "globals"), GLOBAL, name, value)
+        return found.read(found.root(namespace, "globals"), GLOBAL, name, value)
     return value
 
 
@@ -73,7 +72,7 @@ def read_attr(obj: Any, name: str) -> Any:
             if type(value) is MethodType and value.__self__ is obj:
                 found.read(place, METHOD, name, value.__func__)
             elif type(value) is not BuiltinMethodType:
-                found.read(place, ATTRIBUTE, name, value)
+                return found.read(place, ATTRIBUTE, name, value)
     return value
 
 
@@ -121,7 +120,7 @@ def _writes_attr(obj: Any, name: Any, value: Any) -> None:
         return
     before = getattr(obj, name, MISSING)
     found.write(place, ATTRIBUTE, name, before, value, nested=nested)
-    found.on_restart(lambda: delattr(obj, name) if before is MISSING else setattr(obj, name, before))
+    found.journal.attribute(obj, name)
 
 
 def write_attr(obj: Any, name: str, value: Any, *, augmented: bool = False) -> None:
@@ -158,9 +157,7 @@ def write_global(namespace: dict[str, Any], name: str, value: Any, *, augmented:
     if found is not None:
         before = namespace.get(name, MISSING)
         found.write(found.root(namespace, "globals"), GLOBAL, name, before, value, nested=nested)
-        found.on_restart(
-            lambda: namespace.pop(name, None) if before is MISSING else namespace.__setitem__(name, before)
-        )
+        found.journal.item_of(namespace, name)
     return value
 
 
@@ -175,8 +172,7 @@ def write_free(cell: CellType, name: str, value: Any, *, augmented: bool = False
     if found is not None:
         before = CELL.get(cell, name)
         found.write(found.root(cell, name), CELL, name, before, value, nested=nested)
-        if before is not MISSING:
-            found.on_restart(lambda: setattr(cell, "cell_contents", before))
+        found.journal.cell(cell)
     return value
 
 
@@ -194,8 +190,22 @@ _CHANGES = frozenset({
     "__isub__", "__ixor__", "__imul__", "__setitem__", "__delitem__",
 })  # fmt: skip
 """Methods of Python's and NumPy's containers that change them."""
+_BY_PROTOCOL = frozenset({"builtins", "operator", "_operator", "functools", "_functools", "itertools"})
+"""Modules whose functions see values through Python's own protocols, which what stands for a number follows."""
 _GIVES = frozenset({"pop", "popitem", "popleft", "setdefault"})
 """Those of them that also say what was inside."""
+
+
+def _hand_out(found: Observations, function: Any, arguments: Iterable[Any]) -> None:
+    """Take note of containers that a function gets which is not converted: it may change them, or look at types."""
+    module = getattr(function, "__module__", None) or "builtins"
+    by_protocol = module in _BY_PROTOCOL or module.startswith("hybridflow.")
+    for argument in arguments:
+        if isinstance(argument, list | tuple | dict | set | deque):
+            if found.is_outside(argument):
+                found.journal.content(argument)
+            if not by_protocol:
+                found.floats.require_plain(argument)
 
 
 def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -220,11 +230,12 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if (function is getattr or function is hasattr) and len(args) >= 2:
         place = found.place_of(args[0])
         if place is not None and type(args[1]) is str:
-            found.read(place, ATTRIBUTE, args[1], getattr(args[0], args[1], MISSING))
+            found.look(place, ATTRIBUTE, args[1], getattr(args[0], args[1], MISSING))
     elif function is setattr and len(args) == 3:
         _writes_attr(*args)
     elif function is delattr and len(args) == 2:
         _writes_attr(*args, None)
     else:
         found.warn_of_baked(function, args)
+        _hand_out(found, function, (*args, *kwargs.values()))
 

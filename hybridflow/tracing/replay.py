@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from hybridflow.backend.host import run_quietly
 from hybridflow.core.node import Node
 from hybridflow.ir.builder import Check
 from hybridflow.ir.graph import Graph
@@ -37,7 +40,10 @@ class Replay:
 
 def inputs_of(trace: Trace, signature: Signature) -> list[Any]:
     """Return the raw value of every input of a trace's graph, for a call."""
-    arrays = trace.arrays(signature)
+    arrays = [
+        run_quietly(np.asarray, value, spec.dtype) if type(value) is float else value
+        for value, spec in zip(trace.arrays(signature), trace.raw_graph.input_specs, strict=False)
+    ]
     arrays += [raw_value(tensor) for tensor in trace.captures]
     arrays += [variable.current() for variable in trace.variables(signature)]
     return arrays

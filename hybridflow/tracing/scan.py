@@ -90,14 +90,14 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
 def _global(found: Observations, namespace: dict[str, Any], name: str) -> Any:
     value = namespace.get(name, MISSING)
     if value is not MISSING:
-        found.read(found.root(namespace, "globals"), GLOBAL, name, value)
+        found.look(found.root(namespace, "globals"), GLOBAL, name, value)
     return value
 
 
 def _cell(found: Observations, cell: CellType, name: str) -> Any:
     value = CELL.get(cell, name)
     if value is not MISSING:
-        found.read(found.root(cell, name), CELL, name, value)
+        found.look(found.root(cell, name), CELL, name, value)
     return value
 
 
@@ -111,7 +111,7 @@ def _attribute(found: Observations, value: Any, name: str) -> Any:
         if type(result) is MethodType and result.__self__ is value:
             found.read(place, METHOD, name, result.__func__)
         else:
-            found.read(place, ATTRIBUTE, name, result)
+            found.look(place, ATTRIBUTE, name, result)
     return result
 
 

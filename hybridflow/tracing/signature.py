@@ -157,12 +157,17 @@ def _key_of_parts(value: Any, by_value: bool) -> Any:
 
 
 class Signature(NamedTuple):
-    """The flattened arguments of one call, the key they make, and the arguments by name."""
+    """The flattened arguments of one call, the key they make, and the arguments by name.
+
+    Attributes:
+        outside: the floats outside the arguments that are inputs of the call's trace, when that is known.
+    """
 
     leaves: list[Leaf]
     tree: Any
     key: Any
     arguments: dict[str, Any]
+    outside: tuple[float, ...] = ()
 
 
 def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Signature:
@@ -273,6 +278,11 @@ def argument_variables(signature: Signature) -> list[Variable]:
 def floats_of(signature: Signature) -> list[float]:
     """Return the floats among the arguments that no key knows."""
     return [leaf.value for leaf in signature.leaves if leaf.kind == FLOAT]
+
+
+def numbers_of(signature: Signature) -> list[float]:
+    """Return the floats of a call that are inputs of its trace: those among the arguments, then those outside."""
+    return [*floats_of(signature), *signature.outside]
 
 
 def with_numbers(signature: Signature, needed: frozenset[int]) -> Signature:

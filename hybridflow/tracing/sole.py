@@ -66,10 +66,12 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
         lines += [line.replace("{on_host}", on_host).replace("{n}", str(number)) for line in _TENSOR]
     lines += [f"if type(a{number}) is not float: {{miss}}" for number in floats]
     if trace.guards is not None:
-        lines.append("if not hold(): {miss}")
+        lines += ["held = hold()"] * trace.takes_floats
+        lines.append(f"if not {'held' if trace.takes_floats else 'hold()'}: {{miss}}")
     values = [f"v{number}" for number in tensors]
     if trace.numbers is not None:
-        lines.append(f"made = numbers([{', '.join(f'a{number}' for number in floats)}])")
+        given = [f"a{number}" for number in floats] + ["*held"] * trace.takes_floats
+        lines.append(f"made = numbers([{', '.join(given)}])")
         values.append("*made")
     alone = executable.alone if trace.single else None
     lines += [
@@ -101,7 +103,7 @@ class _SoleTrace:
         self._variables = variables
         self._kinds = kinds
         self._bound = bound
-        self._hold: Callable[[], bool] = _always if trace.guards is None else trace.guards.hold
+        self._hold: Callable[[], bool | tuple[float, ...]] = _always if trace.guards is None else trace.guards.hold
 
     def call(self, general: Callable[..., Any]) -> Callable[..., Any]:
         """Return the whole call, which leaves to the general one what it is not for."""
@@ -122,17 +124,18 @@ class _SoleTrace:
     def _enter(self, args: tuple[Any, ...]) -> Any:
         """Make a call that has more to it than arrays, or return NotImplemented."""
         trace = self._trace
-        if not self._hold():
+        held = self._hold()
+        if not held:
             return NotImplemented
         for tensor in trace.captures:
             if requires(tensor._edge):
                 return NotImplemented
-        arrays = self._raw_arguments(args[1:] if self._bound else args)
+        arrays = self._raw_arguments(args[1:] if self._bound else args, () if held is True else held)
         if arrays is None:
             return NotImplemented
         return trace.call(arrays, self._variables)
 
-    def _raw_arguments(self, args: tuple[Any, ...]) -> list[Any] | None:
+    def _raw_arguments(self, args: tuple[Any, ...], outside: tuple[float, ...]) -> list[Any] | None:
         """Return the raw inputs that the arguments are: tensors, then the numbers that the floats make.
 
         None if they are not plain tensors of the trace's shapes and dtypes, and floats.
@@ -153,7 +156,7 @@ class _SoleTrace:
                 return None
             arrays.append(raw_value(argument) if type(value) is np.ndarray else value)
         if trace.numbers is not None:
-            arrays += trace.numbers(floats)
+            arrays += trace.numbers([*floats, *outside])
         return arrays
 
 

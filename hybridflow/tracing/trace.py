@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from sys import getrefcount
 from typing import Any, cast
@@ -44,10 +44,12 @@ from hybridflow.tracing.calls import check_unchanged, output_tensor
 from hybridflow.tracing.dynamic import sizes_of, symbol_places, symbolic_specs
 from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.tracing.explain import TraceRecord
+from hybridflow.tracing.journal import Journal
 from hybridflow.tracing.leaves import TracedLeaves, freed_edge
 from hybridflow.tracing.numbers import Numbers
 from hybridflow.tracing.observations import Observations
 from hybridflow.tracing.order import has_order, in_order_of, skeleton
+from hybridflow.tracing.outside_floats import OutsideFloats, SeenFloats
 from hybridflow.tracing.raw import move_to_xla, raw_value
 from hybridflow.tracing.reached import shown_names
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
@@ -61,12 +63,13 @@ from hybridflow.tracing.signature import (
     Leaf,
     Signature,
     argument_variables,
-    floats_of,
     forget_values,
+    numbers_of,
     unflatten_arguments,
 )
 from hybridflow.xla.executable import Executable, compile_graph, is_wide
 from hybridflow.xla.store.ahead import begin
+from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 
 next_use: Callable[[], int] = itertools.count(1).__next__
 
@@ -145,7 +148,13 @@ class Trace:
         self.budget = budget
         self.gradient_of = builder.gradient_of
         self.created = tuple(builder.created)
-        self.created_by_state = builder.created_by_state
+        record.created = tuple([f"Variable {name!r} at {format_where(place)}" for name, place in self.created])
+        self.first_floats: tuple[float, ...] = builder.observations.floats.values
+        self.takes_floats = bool(self.first_floats)
+        self.journal: Journal | None = builder.observations.journal
+        self.postponed: Journal | None = None
+        # What a trace changes of that which it reads is changed by each call, so it is right for its own call alone.
+        self.once = record.once = self.guards is not None and not self.guards.untouched()
         self._taken: dict[tuple[int, ...], int] = {}
         self.symbolic = bool(places)
         self.symbols = symbol_positions(graph)
@@ -166,17 +175,48 @@ class Trace:
         record.variables = shown_names(self.states, named, builder.observations.variable_paths())
         record.assigned = tuple([record.variables[index] for index in self.assigned])
 
+    def settle(self, *, called: bool) -> bool:
+        """End the time in which what the trace changed of Python's state can be put back.
+
+        Args:
+            called: whether the trace is a call's. If it is not, nothing is to be seen of it.
+
+        Returns:
+            Whether it may serve calls. One that changed what it read, or created Variables, may not if that was put
+            back; another one's changes are made by the first call that it serves.
+        """
+        journal, self.journal = self.journal, None
+        if called or not journal:
+            return True
+        if self.once or self.created:
+            journal.undo()
+            return False
+        journal.postpone()
+        self.postponed = journal
+        return True
+
+    def begin(self) -> bool:
+        """Make the changes that were put back when the trace was made; return whether that is still possible."""
+        journal, self.postponed = self.postponed, None
+        return journal is None or journal.redo()
+
     # -- guards -----------------------------------------------------------------------------------------------
 
-    def holds(self) -> bool:
-        """Whether what the trace read outside its arguments is still so; captured tensors are brought up to date."""
-        if self.guards is None or self.guards.hold():
-            return True
-        changes, captures = self.guards.changes(self.captures)
-        if changes:
-            return False
-        self.captures = captures
-        return True
+    def holding(self) -> tuple[float, ...] | None:
+        """Return the floats outside of the arguments that are inputs, None if what the trace read there has changed.
+
+        Captured tensors are brought up to date.
+        """
+        if self.guards is None:
+            return ()
+        held = self.guards.hold()
+        if not held:
+            changes, captures = self.guards.changes(self.captures)
+            if changes:
+                return None
+            self.captures = captures
+            return self.guards.floats()
+        return () if held is True else held
 
     def guard_changes(self) -> list[tuple[str, str, str]]:
         """Return ``(place, before, after)`` for what the trace read and is not so any more."""
@@ -272,7 +312,7 @@ class Trace:
         """Return the raw inputs that the arguments of a call are: tensors, then Python numbers."""
         arrays = [raw_value(leaf.value) for leaf in signature.leaves if leaf.kind == TENSOR]
         if self.numbers is not None:
-            arrays += self.numbers(floats_of(signature))
+            arrays += self.numbers(numbers_of(signature))
         return arrays
 
     def executable(self, values: Sequence[Any], device: Any) -> Executable:
@@ -307,6 +347,15 @@ class Trace:
             graph, self.budget, donate=self.donated, sizes=sizes, device=device
         )
         return made, graph
+
+    def take_executables(self, other: Trace) -> None:
+        """Run what was compiled for another trace, if that has the same graph."""
+        alike = self.donated == other.donated and self.wide == other.wide and self.budget == other.budget is None
+        if alike and other.executables and not self.calls_host:
+            with suppress(NotPlain):
+                if fingerprint(self.graph, {}) == fingerprint(other.graph, {}):
+                    self.executables.update(other.executables)
+                    self.only = other.only
 
     def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
         made, graph = self.compiled(sizes, device)
@@ -481,7 +530,7 @@ class Trace:
                 return self.call(arrays, variables, context.device)
 
     def _number_tensors(self, signature: Signature) -> list[Tensor]:
-        numbers = cast(Numbers, self.numbers)(floats_of(signature))
+        numbers = cast(Numbers, self.numbers)(numbers_of(signature))
         specs = self.graph.input_specs[self.arguments :]
         return [
             make_tensor(run_quietly(np.asarray, value, spec.dtype))
@@ -582,6 +631,7 @@ def make_trace(
     name: str,
     context: Context,
     roots: Sequence[tuple[Any, str]],
+    seen: SeenFloats,
     budget: int | None = None,
 ) -> Trace:
     """Run the user's function once with traced tensors.
@@ -596,6 +646,7 @@ def make_trace(
         name: the graph's name.
         context: the context of the call (its device).
         roots: objects that the call brings along beside its arguments, and what to call them.
+        seen: what earlier traces know of floats outside the arguments.
         budget: the bytes that the temporaries of its executables may take.
 
     Raises:
@@ -617,7 +668,8 @@ def make_trace(
     ]
     arguments = unflatten_arguments(signature, values, static)
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
-    observations = builder.observations = _observe(label, roots, named, arguments)
+    floats = OutsideFloats(seen, lambda: (builder.float_argument(), builder.floats - 1))
+    observations = builder.observations = _observe(Observations(label, floats), roots, named, arguments)
     try:
         with context_of(builder, (), context.device, context.grad, context.autocast):
             result = call(arguments)
@@ -626,10 +678,13 @@ def make_trace(
             outputs = [output_tensor(label, leaf) for leaf in returned]
             leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)
-    except NeedsNumber:
-        observations.restart()
+    except NeedsNumber as need:
+        observations.journal.undo()  # it starts again
+        floats.keep_by_value(need.arguments)
         raise
     except Exception as error:
+        if isinstance(error, TraceError):
+            observations.journal.undo()  # eagerly there is no such error: it is as if the call had not been made
         _annotate(error, builder, name)
         raise
     finally:
@@ -643,10 +698,9 @@ def make_trace(
 
 
 def _observe(
-    label: str, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf], arguments: dict[str, Any]
+    found: Observations, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf], arguments: dict[str, Any]
 ) -> Observations:
-    """Return what is known of a trace's surroundings before it begins."""
-    found = Observations(label)
+    """Return observations that know of a trace's surroundings before it begins."""
     objects = [(leaf.value, leaf.path) for leaf in named if leaf.kind == STATIC]
     for value, path in (*roots, *objects):
         found.object(value, path)
@@ -666,14 +720,14 @@ def _traced_value(
     return stand_ins[leaf.key[1]] if leaf.kind == VARIABLE else leaf.value
 
 
-def require_no_variables(trace: Trace, name: str) -> None:
-    """Raise if a trace created Variables again: its code would create them at every call.
+def require_kept(trace: Trace, name: str) -> None:
+    """Raise if a trace created Variables and changed nothing that it asked: every call would create them again.
 
     Raises:
         TraceError: naming the Variables and their lines.
     """
-    if trace.created:
-        made = ", ".join([f"Variable {variable!r} at {format_where(place)}" for variable, place in trace.created])
+    if trace.created and not trace.once:
+        made = ", ".join(trace.record.created)
         raise TraceError(
             message(
                 f"the compiled function {name!r} creates Variables again at every call: {made}",

@@ -6,7 +6,7 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -31,8 +31,8 @@ from hybridflow.analysis.parity import (
     check_gradients_parity,
     check_parity,
     fresh_copy,
-    kept,
 )
+from hybridflow.analysis.rehearsal import Rehearsal, rehearsed
 from hybridflow.analysis.timing import Timed, Timing, interleave, seconds_of, wait_for
 from hybridflow.core.context import current
 from hybridflow.core.dtypes import is_floating
@@ -42,6 +42,7 @@ from hybridflow.ir.costs import graph_flops, node_costs
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing import config
 from hybridflow.tracing.config import run_eagerly
+from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.trace import Trace
 from hybridflow.xla.scopes import Namer, naming
@@ -67,14 +68,22 @@ class _Subject:
     name: str
     compiled: CompiledFunction[Any, Any]
     call: Call
-    trace: Trace
-    traced: float
-    variables: list[Variable]
-    assigned: list[Variable]
+    rehearsal: Rehearsal
     namer: Namer
+    record: TraceRecord
     first: float = 0.0
     eager_first: float = 0.0
     eager_bytes: int = 0
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the call."""
+        return self.rehearsal.trace
+
+    @property
+    def assigned(self) -> list[Variable]:
+        """The Variables that the call assigns."""
+        return self.rehearsal.assigned
 
     def eagerly(self) -> Any:
         """Make an eager call."""
@@ -83,8 +92,8 @@ class _Subject:
             return self.compiled.python_function(*args, **kwargs)
 
     def results(self) -> list[np.ndarray[Any, Any]]:
-        """Return the arrays of an eager call's result; Variables are left as they were."""
-        with kept(self.variables):
+        """Return the arrays of an eager call's result; nothing else is to be seen of it."""
+        with rehearsed(self.compiled, self.call):
             return [host_array(as_tensor(leaf)) for leaf in jax.tree_util.tree_leaves(self.eagerly())]
 
     def fast(self) -> Any:
@@ -112,10 +121,15 @@ def measure(
     beside = runners(peers, call)
     _start_backend()
     subjects: list[_Subject] = []
-    for function, name in zip(functions, _names(functions), strict=True):
-        progress(f"tracing {name}", 0.0)
-        subjects.append(_subject(function, name, call))
-    with kept(list({id(one): one for subject in subjects for one in subject.variables}.values())) as restore:
+    with ExitStack() as stack:
+        for function, name in zip(functions, _names(functions), strict=True):
+            progress(f"tracing {name}", 0.0)
+            subjects.append(_subject(function, name, call, stack))
+
+        def restore() -> None:
+            for subject in reversed(subjects):
+                subject.rehearsal.restore()
+
         for number, subject in enumerate(subjects):
             progress(f"compiling {subject.name}", 0.2 * number / len(subjects))
             _first_calls(subject, restore)
@@ -136,9 +150,10 @@ def measure(
             _described(subject, timings[2 * number], timings[2 * number + 1], restore)
             for number, subject in enumerate(subjects)
         ]
-    progress("judging", 0.85)
-    judged = [_judged(subject, comparison, effort) for subject, comparison in zip(subjects, found, strict=True)]
-    agreements, parities = _against_first(subjects, beside, effort)
+        restore()
+        progress("judging", 0.85)
+        judged = [_judged(subject, comparison, effort) for subject, comparison in zip(subjects, found, strict=True)]
+        agreements, parities = _against_first(subjects, beside, effort)
     of_peers = tuple([
         Peer(runner.name, timing, first, parities[runner.name])
         for runner, timing, first in zip(beside, timings[2 * len(subjects) :], firsts, strict=True)
@@ -159,15 +174,11 @@ def _names(functions: Sequence[Callable[..., Any]]) -> list[str]:
     return names
 
 
-def _subject(function: Callable[..., Any], name: str, call: Call) -> _Subject:
+def _subject(function: Callable[..., Any], name: str, call: Call, stack: ExitStack) -> _Subject:
     compiled, namer = fresh_copy(function), Namer("_compared")
-    start = time.perf_counter()
     with _compiling(namer):
-        trace, signature = compiled._trace_for(*call)
-    traced = time.perf_counter() - start
-    variables = list(trace.variables(signature))
-    assigned = [variables[index] for index in trace.assigned]
-    return _Subject(name, compiled, call, trace, traced, variables, assigned, namer)
+        rehearsal = stack.enter_context(rehearsed(compiled, call))
+    return _Subject(name, compiled, call, rehearsal, namer, rehearsal.trace.record)
 
 
 @contextmanager
@@ -185,7 +196,9 @@ def _first_calls(subject: _Subject, restore: Callable[[], None]) -> None:
     """Make the first compiled call and the first eager one."""
     restore()
     with _compiling(subject.namer):
-        subject.first = subject.traced + seconds_of(subject.fast, subject.assigned)
+        subject.first = subject.rehearsal.traced + seconds_of(subject.fast, subject.assigned)
+    if not subject.rehearsal.traced:
+        subject.record = subject.compiled.explain()[-1]
     restore()
     start = time.perf_counter()
     wait_for(subject.eagerly())
@@ -214,7 +227,8 @@ def _without_result(runner: Runner) -> Callable[[], None]:
 
 def _described(subject: _Subject, eager: Timing, fast: Timing, restore: Callable[[], None]) -> Comparison:
     """Return a comparison with everything but the judgements."""
-    trace, record = subject.trace, subject.trace.record
+    restore()
+    trace, record = subject.trace, subject.record
     args, kwargs = subject.call
     executable = subject.compiled.lower(*args, **kwargs).executable
     program = program_of(subject.name, executable, subject.namer, current().device)

@@ -9,8 +9,9 @@ from typing import Any
 import jax
 
 from hybridflow.autodiff.namespaces import PUBLIC
-from hybridflow.core.staged_number import StagedNumber
+from hybridflow.core.staged_number import StagedNumber, several_kinds, widest
 from hybridflow.core.tensor import as_tensor
+from hybridflow.core.traced_float import TracedFloat
 from hybridflow.ops import effects
 from hybridflow.ops.host_values import Joined
 from hybridflow.tracing.convert import filtered, protocols
@@ -114,11 +115,22 @@ def contains(item: Any, container: Any) -> Any:
     return item in container
 
 
+def type_of(*args: Any, **more: Any) -> Any:
+    """Return ``type``: of what stands for a Python number, the number's."""
+    if len(args) == 1 and type(args[0]) is TracedFloat:
+        return float
+    if len(args) == 1 and type(args[0]) is StagedNumber:
+        if len(args[0].kinds) > 1:
+            raise several_kinds(args[0], "is asked for its type")
+        return widest(args[0].kinds)
+    return type(*args, **more)
+
+
 ALWAYS: dict[Any, Callable[..., Any]] = {
     any: any_true, all: all_true, min: _extreme("min", lambda a, b: a < b), max: _extreme("max", lambda a, b: a > b),
-    sorted: sorted_items, print: printed,
+    sorted: sorted_items, print: printed, type: type_of,
 }  # fmt: skip
-"""Builtins whose items may be tensors."""
+"""Builtins whose items may be tensors, and the one that sees what stands for a number."""
 ON_TENSORS: dict[Any, Callable[..., Any]] = {
     range: ranged, enumerate: enumerated, zip: zipped, reversed: reversed_rows, bool: _bool,
 }  # fmt: skip

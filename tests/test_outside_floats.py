@@ -1,0 +1,340 @@
+"""Floats that a function reads outside its arguments: inputs from their second value on, as float arguments are."""
+
+import collections
+import json
+import math
+
+import numpy as np
+import pytest
+
+import hybridflow as hf
+
+RATE = 1.0
+VALUES = [0.5, 0.25, -0.0, 0.0, math.nan, 2.0, 1e300, 0.5]
+
+
+class Holder:
+    def __init__(self, **values):
+        vars(self).update(values)
+
+
+def attribute():
+    o = Holder()
+    return lambda x: x * o.lr, lambda v: setattr(o, "lr", v)
+
+
+def deep_attribute():
+    o = Holder(part=Holder())
+    return lambda x: x * o.part.lr + (1 - o.part.lr) * 2, lambda v: setattr(o.part, "lr", v)
+
+
+def global_name():
+    return lambda x: x * RATE, lambda v: globals().__setitem__("RATE", v)
+
+
+def cell():
+    rate = 1.0
+
+    def change(value):
+        nonlocal rate
+        rate = value
+
+    return lambda x: x + rate, change
+
+
+def method():
+    class Model:
+        def step(self, x):
+            return x * self.lr
+
+    model = Model()
+    return model.step, lambda v: setattr(model, "lr", v)
+
+
+def item_of_a_dict():
+    o = Holder(cfg={"lr": 1.0, "betas": (0.9, 0.99), "steps": 3})
+    return lambda x: x * o.cfg["lr"] + o.cfg["betas"][0], lambda v: o.cfg.__setitem__("lr", v)
+
+
+def parameter_groups():
+    o = Holder(groups=[{"lr": 1.0, "sizes": [1, 2]}, {"lr": 5.0}])
+
+    def f(x):
+        for group in o.groups:
+            x = x * group["lr"] + group.get("lr")
+        for name, value in o.groups[0].items():
+            if name == "lr":
+                x = x - value
+        return x
+
+    return f, lambda v: o.groups[0].__setitem__("lr", v)
+
+
+def unpacked_tuple():
+    o = Holder()
+
+    def f(x):
+        a, b = o.betas
+        return x * a + b * (1 - a)
+
+    return f, lambda v: setattr(o, "betas", (v, 0.75))
+
+
+def list_as_a_whole():
+    o = Holder(rates=[1.0, 2.0])
+    return lambda x: x * sum(o.rates) + hf.asarray(o.rates) + len(o.rates), lambda v: o.rates.__setitem__(0, v)
+
+
+def branch():
+    o = Holder()
+    return lambda x: x * o.lr if hf.sum(x) > 0 else x - o.lr, lambda v: setattr(o, "lr", v)
+
+
+def loop():
+    o = Holder()
+
+    def f(x):
+        while hf.sum(hf.abs(x)) > 1.0:
+            x = x * 0.5 - o.lr * 0.0
+        return x + o.lr
+
+    return f, lambda v: setattr(o, "lr", v)
+
+
+def compiled_inside():
+    o = Holder()
+    inner = hf.compile(lambda x, s: x * s + o.lr)
+    return lambda x: inner(x, o.lr) + inner(x, 2.0), lambda v: setattr(o, "lr", v)
+
+
+def type_of_it():
+    o = Holder()
+    return lambda x: x * o.lr * (2.0 if type(o.lr) is float else 3.0), lambda v: setattr(o, "lr", v)
+
+
+def read_through_library():
+    o = Holder(cfg={"lr": 1.0})
+    return lambda x: x * len(json.dumps(o.cfg)), lambda v: o.cfg.__setitem__("lr", v)
+
+
+def needed():
+    o = Holder()
+    return lambda x: x * math.copysign(1.0, o.lr), lambda v: setattr(o, "lr", v)
+
+
+def compared():
+    o = Holder()
+    return lambda x: x * 2 if o.lr > 0.3 else x, lambda v: setattr(o, "lr", v)
+
+
+def formatted():
+    o = Holder()
+    return lambda x: x * len(f"{o.lr}"), lambda v: setattr(o, "lr", v)
+
+
+def by_name():
+    o = Holder()
+    return lambda x: x * getattr(o, "lr") + o.lr, lambda v: setattr(o, "lr", v)  # noqa: B009
+
+
+def unconverted():
+    o = Holder()
+
+    @hf.no_convert
+    def helper(x):
+        return x * o.lr
+
+    return lambda x: o.lr + helper(x), lambda v: setattr(o, "lr", v)
+
+
+def stored_elsewhere():
+    o = Holder(last=0.0)
+
+    def f(x):
+        o.last = o.lr
+        return x * o.lr
+
+    return f, lambda v: setattr(o, "lr", v)
+
+
+def one_dict_in_two_places():
+    shared = {"lr": 1.0}
+    o = Holder(a=shared, b=collections.OrderedDict(x=shared))
+    return lambda x: x * o.a["lr"] + o.b["x"]["lr"] * 10, lambda v: shared.__setitem__("lr", v)
+
+
+INPUTS = [
+    attribute, deep_attribute, global_name, cell, method, item_of_a_dict, parameter_groups, unpacked_tuple,
+    list_as_a_whole, branch, loop, compiled_inside, type_of_it,
+]  # fmt: skip
+BY_VALUE = [
+    read_through_library, needed, compared, formatted, by_name, unconverted, stored_elsewhere, one_dict_in_two_places,
+]  # fmt: skip
+
+
+def results(make, *, eager):
+    f, change = make()
+    compiled = hf.compile(f)
+    found = []
+    for value in VALUES:
+        change(value)
+        with hf.config.run_eagerly(eager):
+            found.append(compiled(hf.asarray([1.0, -2.0])).numpy())
+    return found, compiled
+
+
+@pytest.mark.parametrize("make", [*INPUTS, *BY_VALUE])
+def test_every_value_gives_the_eager_bits(make):
+    expected, _ = results(make, eager=True)
+    got, compiled = results(make, eager=False)
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+        np.testing.assert_array_equal(np.signbit(one), np.signbit(other))
+    by_value = 7  # of eight values one comes twice
+    assert compiled.trace_count == (2 if make in INPUTS else by_value)
+
+
+def test_explain_says_that_the_float_became_an_input():
+    o = Holder(lr=0.5, cfg={"wd": 1.0})
+    f = hf.compile(lambda x: x * o.lr + o.cfg["wd"])
+    for _ in range(4):
+        f(hf.asarray(1.0))
+        o.lr *= 0.5
+        o.cfg["wd"] *= 0.5
+    first, second = f.explain()
+    assert "o.lr is 0.5 (read at" in str(first)
+    assert "o.lr: 0.5 -> 0.25" in second.reason
+    assert "o.lr is a float, which is an input since it was seen to change (read at" in str(second)
+    assert "where the floats at 'wd' are inputs since they were seen to change" in str(second)
+
+
+def test_the_rest_of_a_container_still_counts():
+    o = Holder(cfg={"lr": 0.5, "n": 2, "w": 1.0})
+    f = hf.compile(lambda x: x * o.cfg["lr"] * o.cfg["n"] + len(o.cfg))
+    x = hf.asarray(1.0)
+    for rate in (0.5, 0.25, 0.125):
+        o.cfg["lr"] = rate
+        assert f(x).item() == rate * 2 + 3
+    assert f.trace_count == 2
+    o.cfg["n"] = 3
+    assert f(x).item() == 0.125 * 3 + 3
+    o.cfg["more"] = 1
+    assert f(x).item() == 0.125 * 3 + 4
+    o.cfg["lr"] = 2
+    assert f(x).item() == 10.0
+    assert f(x).dtype == hf.float32
+    o.cfg = {"w": 0.0, "n": 1, "lr": 0.5}
+    assert f(x).item() == 3.5
+
+
+def test_a_container_in_two_places_that_part():
+    o = Holder()
+    o.a = o.b = [0.5, [0.25]]
+    f = hf.compile(lambda x: x * o.a[0] + o.b[0] * 10 + o.a[1][0] * 100 + o.b[1][0] * 1000)
+    expected = [280.5, 145.75, 163.4, 331.9, 731.9]
+    changes = [
+        lambda: None,
+        lambda: (o.a.__setitem__(0, 0.75), o.a[1].__setitem__(0, 0.125)),
+        lambda: setattr(o, "a", [0.9, [0.3]]),
+        lambda: setattr(o, "b", [0.1, [0.3]]),
+        lambda: setattr(o, "b", [0.1, [0.7]]),
+    ]
+    for change, value in zip(changes, expected, strict=True):
+        change()
+        assert f(hf.asarray(1.0)).item() == pytest.approx(value)
+
+
+def test_a_list_that_holds_itself():
+    o = Holder(a=[1.0, [2.0]])
+    o.a[1].append(o.a)
+    f = hf.compile(lambda x: x * o.a[0] + o.a[1][0])
+    assert f(hf.asarray(1.0)).item() == 3.0
+    o.a[0] = 4.0
+    assert f(hf.asarray(1.0)).item() == 6.0
+    o.a[1][0] = 5.0
+    assert f(hf.asarray(1.0)).item() == 9.0
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_tapes_gradients_and_variables(outside):
+    o = Holder(lr=0.5)
+    w = hf.Variable([1.0, 2.0])
+
+    @hf.compile
+    def step(x):
+        with hf.GradientTape() as tape:
+            loss = hf.sum(w * w * x)
+        w.assign_sub(o.lr * tape.gradient(loss, w))
+        return loss * o.lr
+
+    expected = np.array([1.0, 2.0], np.float32)
+    x = hf.asarray([1.0, 2.0])
+    for rate in (0.25, 0.125, 0.0625, -0.5):
+        o.lr = rate
+        if outside:
+            with hf.GradientTape() as tape:
+                tape.watch(x)
+                loss = step(x)
+            np.testing.assert_allclose(tape.gradient(loss, x).numpy(), expected**2 * rate, rtol=1e-6)
+        else:
+            step(x)
+        expected = expected - np.float32(rate) * 2 * expected * x.numpy()
+        np.testing.assert_allclose(w.numpy(), expected, rtol=1e-6)
+    assert step.trace_count == 2
+
+
+def test_errors_of_arithmetic_come_at_the_call():
+    o = Holder(lr=2.0)
+    f = hf.compile(lambda x: x * (1 / o.lr))
+    for rate in (2.0, 4.0, 8.0):
+        o.lr = rate
+        assert f(hf.asarray(1.0)).item() == 1 / rate
+    o.lr = 0.0
+    with pytest.raises(ZeroDivisionError):
+        f(hf.asarray(1.0))
+    o.lr = 16.0
+    assert f(hf.asarray(1.0)).item() == 1 / 16
+    del o.lr
+    with pytest.raises(AttributeError, match="lr"):
+        f(hf.asarray(1.0))
+    assert f.trace_count == 2
+
+
+@pytest.mark.parametrize("write", ["o.lr *= 0.5", "o.lr = o.lr * 0.5", "lr = o.lr; o.lr = lr * 0.5"])
+def test_a_float_that_the_function_writes_is_written_by_every_call(write, tmp_path):
+    path = tmp_path / "schedule.py"
+    path.write_text(f"def make(o):\n    def f(x):\n        {write}\n        return x * o.lr\n    return f\n")
+    space = {}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    o = Holder(lr=1.0)
+    f = hf.compile(space["make"](o))
+    got = [f(hf.asarray(1.0)).item() for _ in range(3)]
+    o.lr = 1.0
+    got += [f(hf.asarray(1.0)).item() for _ in range(3)]
+    assert got == [0.5, 0.25, 0.125] * 2
+    assert o.lr == 0.125
+
+
+def test_locate_and_compare_take_floats():
+    o = Holder(lr=0.5)
+    f = hf.compile(lambda x, s: x * o.lr + s)
+    for rate in (0.5, 0.25, 0.125):
+        o.lr = rate
+        f(hf.asarray(1.0), 2.0)
+    assert f.trace_count == 2
+    assert not hf.debugging.locate(f, hf.asarray(1.0), 2.0)
+    assert hf.debugging.locate(f, hf.asarray(3e38), 3.3e38).op == "add"
+    assert hf.compare(f, hf.asarray(1.0), 0.1, repeats=1).same
+    assert f.cost(hf.asarray(1.0), 2.0).flops == 2
+    assert "f32[]" in f.lower(hf.asarray(1.0), 2.0).as_text("graph")
+
+
+def test_clear_cache_forgets_the_floats_too():
+    o = Holder(lr=0.5)
+    f = hf.compile(lambda x: x * o.lr)
+    for rate in (0.5, 0.25):
+        o.lr = rate
+        f(hf.asarray(1.0))
+    f.clear_cache()
+    f(hf.asarray(1.0))
+    assert "o.lr is 0.25" in str(f.explain()[-1])

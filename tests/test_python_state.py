@@ -1,0 +1,368 @@
+"""What a compiled function changes of Python's state is changed once per call, and by calls alone."""
+
+import copy
+import heapq
+import random
+
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow.core.errors import ArgumentError, TraceError
+
+COUNT = 0
+
+
+class Holder:
+    def __init__(self, **values):
+        vars(self).update(values)
+
+
+def x():
+    return hf.asarray([1.0, 2.0])
+
+
+def first_and_later():
+    """The value of the first call is not that of later ones."""
+    o = Holder(buf=None, lr=1.0)
+
+    def f(x):
+        if o.buf is None:
+            o.buf = hf.Variable(hf.sum(x))
+            return x * 100
+        o.lr *= 0.5
+        o.buf.assign(o.buf * 0.5 + o.lr)
+        return x * o.buf
+
+    return o, f
+
+
+def momentum():
+    o = Holder(buf=None, lr=1.0, t=0, log=[], table={}, seen={0})
+
+    def f(x):
+        if o.buf is None:
+            o.buf = hf.Variable(0.0)
+        o.lr *= 0.5
+        o.t += 1
+        o.log.append(o.t)
+        o.table[o.t] = o.lr
+        o.seen.add(o.t)
+        o.buf.assign_add(o.lr)
+        return x * o.t + o.buf * len(o.log) + len(o.table) + len(o.seen)
+
+    return o, f
+
+
+def names():
+    o = Holder()
+    count = 0
+
+    def f(x):
+        global COUNT
+        nonlocal count
+        if not hasattr(o, "w"):
+            o.w = hf.Variable(1.0)
+        COUNT += 1
+        count += 2
+        return x * (COUNT - start) + count * o.w
+
+    start = COUNT
+    return o, f
+
+
+def several_traces():
+    o = Holder(buffers=[], calls=0)
+
+    def f(x):
+        o.calls += 1
+        if len(o.buffers) < 3:
+            o.buffers.append(hf.Variable(float(o.calls)))
+        for one in o.buffers:
+            one.assign_add(x[0])
+        return x * sum([one.read() for one in o.buffers]) * o.calls
+
+    return o, f
+
+
+def compiled_inside():
+    o = Holder(a=None, b=None, t=0)
+
+    @hf.compile
+    def inner(x):
+        if o.a is None:
+            o.a = hf.Variable(2.0)
+        o.t += 1
+        return x * o.a * o.t
+
+    def f(x):
+        if o.b is None:
+            o.b = hf.Variable(3.0)
+        o.t *= 2
+        return inner(x) + inner(x) * o.b
+
+    return o, f
+
+
+def built():
+    o = Holder(built=False, times=0)
+
+    def f(x):
+        if not o.built:
+            o.w = hf.Variable(hf.random.normal(x.shape))
+            o.built = True
+            o.times += 1
+        return x * o.w + hf.random.uniform(()) + o.times
+
+    return o, f
+
+
+def put_back_by_the_user():
+    """A trace must not run again where what it writes would be skipped."""
+    o = Holder(t=0)
+
+    def g(x):
+        o.t += 1
+        return x * o.t
+
+    compiled = hf.compile(g)
+
+    def f(x):
+        o.t = 0
+        return compiled(x) + o.t
+
+    return o, f
+
+
+MAKERS = [first_and_later, momentum, names, several_traces, compiled_inside, built]
+
+
+def state_of(o):
+    return {name: shown(value) for name, value in vars(o).items()}
+
+
+def shown(value):
+    if isinstance(value, hf.Variable):
+        return value.numpy().round(4).tolist()
+    return [shown(item) for item in value] if isinstance(value, list) else copy.copy(value)
+
+
+def run(make, *, compiled, calls=4):
+    hf.random.seed(3)
+    o, f = make()
+    function = hf.compile(f) if compiled else f
+    return [(function(x()).numpy(), state_of(o)) for _ in range(calls)]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_every_call_changes_state_once(make):
+    for got, expected in zip(run(make, compiled=True), run(make, compiled=False), strict=True):
+        np.testing.assert_allclose(got[0], expected[0], rtol=1e-6)
+        assert repr(got[1]) == repr(expected[1])
+
+
+def test_a_trace_does_not_come_back_when_the_state_does():
+    o, f = put_back_by_the_user()
+    got = [f(x()).tolist() for _ in range(4)]
+    assert got == [[2.0, 3.0]] * 4
+    assert o.t == 1
+
+
+def test_the_executable_of_the_creating_call_serves_the_later_ones():
+    o = Holder(m=None)
+
+    @hf.compile
+    def step(x):
+        if o.m is None:
+            o.m = hf.Variable(hf.zeros((2,)))
+        o.m.assign(o.m * 0.5 + x)
+        return o.m * 2
+
+    for _ in range(3):
+        step(x())
+    assert (step.trace_count, step.compile_count) == (2, 1)
+    text = str(step.explain()[0])
+    assert "created: Variable" in text
+    assert "changed, and read too: the trace served this call alone: o.m at" in text
+
+
+def test_a_variable_that_dies_and_a_none_in_its_place():
+    o = Holder(buf=None)
+
+    @hf.compile
+    def f(x):
+        if o.buf is None:
+            o.buf = hf.Variable(0.5)
+        return x * 2
+
+    f(x())
+    f(x())
+    o.buf = None
+    f(x())
+    assert o.buf is not None
+
+
+def test_a_number_that_is_needed_late_changes_nothing_twice():
+    o = Holder(t=0, log=[], d={}, random=random.Random(4), heap=[5, 1])
+
+    def f(x, s):
+        o.t += 1
+        o.log.append(o.t)
+        o.d[o.t] = 1
+        heapq.heappush(o.heap, o.t)
+        noise = o.random.random()
+        return x * (2.0 if s > 0 else 1.0) + o.t + len(o.log) + len(o.d) + o.heap[0] + noise
+
+    results = []
+    for compiled in (False, True):
+        o.t, o.log, o.d, o.random, o.heap = 0, [], {}, random.Random(4), [5, 1]
+        function = hf.compile(f) if compiled else f
+        with pytest.warns(hf.EffectWarning) if compiled else pytest.MonkeyPatch.context():
+            found = [function(x(), s).tolist() for s in (1.0, -1.0, 2.0)]
+        results.append((found, o.t, o.log, o.d, o.random.random(), o.heap))
+    np.testing.assert_allclose(results[1][0], results[0][0], rtol=1e-6)
+    assert results[1][1:] == results[0][1:]
+
+
+def test_a_refused_call_leaves_state_alone():
+    o = Holder(t=0, log=[])
+
+    @hf.compile
+    def f(x):
+        o.t += 1
+        o.log.append(o.t)
+        o.kept = x * 2
+        return x
+
+    with pytest.raises(TraceError, match="stores a traced tensor outside"):
+        f(x())
+    assert vars(o) == {"t": 0, "log": []}
+
+
+def test_an_error_of_the_users_leaves_what_it_had_changed():
+    o = Holder(t=0)
+
+    @hf.compile
+    def f(x):
+        o.t += 1
+        if o.t < 3:
+            raise KeyError(o.t)
+        return x * o.t
+
+    for number in (1, 2):
+        with pytest.raises(KeyError, match=str(number)):
+            f(x())
+    assert f(x()).tolist() == [3.0, 6.0]
+
+
+# -- looking at a function ------------------------------------------------------------------------------------------
+
+
+def effects_only():
+    o = Holder(log=[])
+
+    def f(x):
+        o.log.append(1)
+        return x * 2
+
+    return o, f
+
+
+LOOKS = {
+    "graph": lambda f: hf.compile(f).graph(x()),
+    "lower": lambda f: hf.compile(f).lower(x()),
+    "cost": lambda f: hf.cost(f, x()),
+    "concrete": lambda f: hf.compile(f).concrete(hf.TensorSpec([2])),
+    "locate": lambda f: hf.debugging.locate(f, x()),
+    "assert_same": lambda f: hf.testing.assert_same(f, x(), gradients=True),
+    "compare": lambda f: hf.compare(f, x(), repeats=2),
+}
+
+
+@pytest.mark.parametrize("make", [momentum, first_and_later, names, built, effects_only])
+@pytest.mark.parametrize("look", LOOKS)
+def test_looking_leaves_state_alone(make, look):
+    o, f = make()
+    before = state_of(o)
+    hf.random.seed(3)
+    count = COUNT
+    found = LOOKS[look](f)
+    assert (state_of(o), COUNT) == (before, count)
+    drawn = hf.random.normal((2,)).tolist()
+    hf.random.seed(3)
+    assert hf.random.normal((2,)).tolist() == drawn
+    if look == "compare":
+        assert found.same, found.differences()
+
+
+def test_a_look_before_the_first_call_changes_nothing_of_the_calls():
+    for make in (*MAKERS, effects_only):
+        expected = run(make, compiled=False)
+        hf.random.seed(3)
+        o, f = make()
+        compiled = hf.compile(f)
+        for number, (value, state) in enumerate(expected):
+            if number in (0, 2):
+                compiled.graph(x())
+                compiled.cost(x())
+            np.testing.assert_allclose(compiled(x()).numpy(), value, rtol=1e-6)
+            assert make is effects_only or repr(state_of(o)) == repr(state)
+
+
+def test_a_look_leaves_its_changes_to_the_call_that_uses_its_trace():
+    o, f = effects_only()
+    compiled = hf.compile(f)
+    compiled.cost(x())
+    assert (o.log, compiled.trace_count) == ([], 1)
+    compiled(x())
+    compiled(x())
+    assert (o.log, compiled.trace_count) == ([1], 1)
+    other, f = effects_only()
+    compiled = hf.compile(f)
+    compiled.graph(x())
+    other.log.append(5)  # what the look was for is not so any more
+    compiled(x())
+    assert (other.log, compiled.trace_count) == ([5, 1], 2)
+
+
+def test_what_creates_variables_forever_cannot_be_compared():
+    o = Holder(all=[])
+
+    def f(x):
+        o.all.append(hf.Variable(float(len(o.all))))
+        return x * o.all[-1]
+
+    with pytest.raises(ArgumentError, match="creates Variables at one call after another"):
+        hf.compare(f, x())
+    assert o.all == []
+
+
+def test_state_that_is_stored_in_other_ways():
+    class Slotted:
+        __slots__ = ("t", "u")
+
+    class Hooked:
+        def __setattr__(self, name, value):
+            self.__dict__.setdefault("names", []).append(name)
+            self.__dict__[name] = value
+
+    class Shared:
+        level = 1
+
+    slotted, hooked, shared = Slotted(), Hooked(), Shared()
+    slotted.t = 0
+    hooked.t = 0
+
+    def f(x):
+        slotted.t += 1
+        slotted.u = slotted.t
+        hooked.t += 1
+        shared.level += 1
+        Shared.level += 5
+        del slotted.u
+        return x * slotted.t * hooked.t * shared.level
+
+    hf.compile(f).graph(x())
+    hf.compile(f).cost(x())
+    assert (slotted.t, hasattr(slotted, "u"), hooked.t, hooked.names) == (0, False, 0, ["t"])
+    assert (vars(shared), Shared.level) == ({}, 1)
