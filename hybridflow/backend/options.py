@@ -64,6 +64,17 @@ OPTIONS: tuple[XlaOption, ...] = (
         why="otherwise XLA keeps bfloat16 intermediates in float32 and the compiled result is not the eager one",
         test="tests/test_xla_options.py::test_excess_precision_is_off",
     ),
+    XlaOption(
+        name="xla_disable_hlo_passes",
+        value="algsimp",
+        backend="cpu",
+        since=(0, 10),
+        until=None,
+        why="XLA's algebra holds for numbers, not for floats: it makes a / b / c a / (b * c), log(a ** b) b * log(a), "
+        "x / 3e38 0, abs(NaN) >= 0 true, x * (x > 0) 0 for NaN, (x + 1e30) - 1e30 x. The passes have their own, "
+        "which keeps every bit",
+        test="tests/test_xla_options.py::test_xla_leaves_the_algebra_of_floats_alone",
+    ),
 )
 EAGER_OPTIONS: tuple[XlaOption, ...] = (
     XlaOption(
