@@ -24,7 +24,6 @@ from hybridflow.backend.options import (
     EAGER_OPTIONS,
     OPTIONS,
     PRODUCT_OPTIONS,
-    PROGRAM_OPTIONS,
     XlaOption,
     call_options,
     compiler_options,
@@ -100,12 +99,11 @@ def test_excess_precision_is_off():
 @CPU_ONLY
 @pytest.mark.parametrize("fn", [
     lambda x, y: x / y / 3e38, lambda x, y: x / (y / x), lambda x, y: x[:, None] / y[:1], lambda x, y: hf.log(x**y),
-    lambda x, y: abs(x) >= 0, lambda x, y: x * (x > 0), lambda x, y: (x + 1e8) - 1e8, lambda x, y: x * 1e30 * 1e-30,
-    lambda x, y: hf.sqrt(x * x), lambda x, y: hf.log(hf.exp(x)), lambda x, y: hf.exp(x) * hf.exp(y),
-    lambda x, y: x / hf.exp(y), lambda x, y: hf.exp(x) ** 0.01, lambda x, y: hf.sum(-x[:, None], axis=1),
+    lambda x, y: abs(x) >= 0, lambda x, y: x * (x > 0), lambda x, y: x / hf.exp(y), lambda x, y: (x / y) / (x / 2.5),
+    lambda x, y: hf.astype(x > y, "float64") * y,
 ])  # fmt: skip
-def test_xla_leaves_the_algebra_of_floats_alone(fn):
-    numbers = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.0, 0.3, 2.0, 50.0, -30.0, 1e20, 3e38], np.float32)
+def test_the_algebra_of_xla_changes_nothing(fn):
+    numbers = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.0, 0.3, 2.0, 50.0, -3.0, 1e9, 3e38], np.float32)
     x, y = [np.ascontiguousarray(grid.ravel()) for grid in np.meshgrid(numbers, numbers)]
     eager, compiled = fn(hf.asarray(x), hf.asarray(y)).numpy(), hf.compile(fn)(x, y).numpy()
     if eager.dtype == np.float32:
@@ -119,8 +117,6 @@ def test_xla_leaves_the_algebra_of_floats_alone(fn):
 def test_eager_operations_are_compiled_quickly():
     quick, full = compiler_options(eager=True), compiler_options()
     present = [row for row in EAGER_OPTIONS if row.until is None or jaxlib_version() < row.until]
-    for row in PROGRAM_OPTIONS:
-        assert full.pop(row.name) == row.value
     assert quick == {**full, **{row.name: row.value for row in present}}
     times = {True: [], False: []}
     x = np.ones((37, 53), np.float32)
@@ -283,7 +279,7 @@ def test_every_row_has_a_reason_and_a_test():
     for table in (OPTIONS + EAGER_OPTIONS + CALL_OPTIONS, PRODUCT_OPTIONS):
         for before, row in itertools.combinations(table, 2):  # of one name, one row at a time
             assert before.name != row.name or before.until == row.since
-    for row in OPTIONS + EAGER_OPTIONS + PROGRAM_OPTIONS + CALL_OPTIONS + PRODUCT_OPTIONS:
+    for row in OPTIONS + EAGER_OPTIONS + CALL_OPTIONS + PRODUCT_OPTIONS:
         assert row.why
         file, _, test = row.test.partition("::")
         assert f"def {test}(" in (Path(__file__).parent.parent / file).read_text()
@@ -297,11 +293,10 @@ def test_rows_apply_to_their_backend_and_versions(monkeypatch):
     rows = (row("always"), row("gpu", "gpu"), row("any", "*"), row("later", since=(0, 11)), row("gone", until=(0, 11)))
     monkeypatch.setattr(options, "OPTIONS", rows)
     monkeypatch.setattr(options, "EAGER_OPTIONS", (row("eager"),))
-    monkeypatch.setattr(options, "PROGRAM_OPTIONS", (row("program"),))
     monkeypatch.setattr(options, "PRODUCT_OPTIONS", (dataclasses.replace(row("any"), value="other"),))
     monkeypatch.setattr(options, "CALL_OPTIONS", (row("calls"), row("calls later", since=(0, 11))))
     monkeypatch.setattr(options, "jaxlib_version", lambda: (0, 10, 2))
-    assert list(compiler_options(backend="cpu")) == ["always", "any", "gone", "program"]
+    assert list(compiler_options(backend="cpu")) == ["always", "any", "gone"]
     assert list(compiler_options(backend="gpu")) == ["gpu", "any"]
     assert list(compiler_options(backend="cpu", eager=True)) == ["always", "any", "gone", "eager"]
     large = compiler_options(backend="cpu", large_products=True)
@@ -310,7 +305,7 @@ def test_rows_apply_to_their_backend_and_versions(monkeypatch):
     assert list(call_options("cpu")) == ["calls"]
     assert not call_options("gpu")
     monkeypatch.setattr(options, "jaxlib_version", lambda: (0, 11, 0))
-    assert list(compiler_options(backend="cpu")) == ["always", "any", "later", "program"]
+    assert list(compiler_options(backend="cpu")) == ["always", "any", "later"]
 
 
 def test_a_jaxlib_newer_than_the_table_is_asked(monkeypatch):
@@ -319,7 +314,6 @@ def test_a_jaxlib_newer_than_the_table_is_asked(monkeypatch):
 
     rows = (row("xla_allow_excess_precision", False), row("xla_no_such_option", True))
     monkeypatch.setattr(options, "OPTIONS", rows)
-    monkeypatch.setattr(options, "PROGRAM_OPTIONS", ())
     monkeypatch.setattr(options, "jaxlib_version", lambda: (99, 0))
     with pytest.warns(UserWarning, match=r"xla_no_such_option, which is left out .* because of a reason"):
         assert compiler_options() == {"xla_allow_excess_precision": False}

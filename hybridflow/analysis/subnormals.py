@@ -17,10 +17,10 @@ from hybridflow.ir.graph import Graph
 
 def has_subnormals(value: Any) -> bool:
     """Whether a value holds a number that is not 0, but smaller than the smallest normal one of its dtype."""
-    array = np.asarray(value)
+    array: np.ndarray[Any, Any] = np.asarray(value)
     kind = kind_of(as_dtype(array.dtype))
     if kind == "complex":
-        return has_subnormals(array.real) or has_subnormals(array.imag)
+        return has_subnormals(np.real(array)) or has_subnormals(np.imag(array))
     if kind != "float":
         return False
     return bool(np.any((array != 0) & (np.abs(array) < jnp.finfo(array.dtype).tiny)))

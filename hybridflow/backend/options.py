@@ -85,21 +85,6 @@ EAGER_OPTIONS: tuple[XlaOption, ...] = (
         test="tests/test_xla_options.py::test_eager_operations_are_compiled_quickly",
     ),
 )
-PROGRAM_OPTIONS: tuple[XlaOption, ...] = (
-    XlaOption(
-        name="xla_disable_hlo_passes",
-        value="algsimp",
-        backend="cpu",
-        since=(0, 10),
-        until=None,
-        why="XLA's algebra holds for numbers, not for floats: it makes a / b / c a / (b * c), log(a ** b) b * log(a), "
-        "x / 3e38 0, abs(NaN) >= 0 true, x * (x > 0) 0 for NaN, (x + 1e30) - 1e30 x. The passes have their own, "
-        "which keeps every bit",
-        test="tests/test_xla_options.py::test_xla_leaves_the_algebra_of_floats_alone",
-    ),
-)
-"""Options for whole programs: an op on its own has no algebra but its lowering's, and at the level above the pads of
-negative widths that jax's derivatives make need XLA's."""
 PRODUCT_OPTIONS: tuple[XlaOption, ...] = (
     XlaOption(
         name="xla_cpu_experimental_ynn_fusion_type",
@@ -155,7 +140,7 @@ def compiler_options(
     """Return the options for a compilation on a backend (jax's default one if not given)."""
     backend = backend or jax.default_backend()
     version = jaxlib_version()
-    table = OPTIONS + (EAGER_OPTIONS if eager else PROGRAM_OPTIONS) + PRODUCT_OPTIONS * large_products
+    table = OPTIONS + EAGER_OPTIONS * eager + PRODUCT_OPTIONS * large_products
     return {
         option.name: option.value
         for option in table

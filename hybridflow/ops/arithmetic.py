@@ -23,6 +23,7 @@ from hybridflow.ops.common import (
     broadcasting,
     call_text,
     elements,
+    hidden,
     integers,
     normals,
     of_operands,
@@ -38,9 +39,22 @@ from hybridflow.ops.common import (
 # -- division -----------------------------------------------------------------------------------------------------
 
 
+def _shown(y: Any) -> Any:
+    """Return a result in a form of which XLA's algebra does not know that it is a quotient, or a power.
+
+    It would make ``log(a ** b)`` ``b * log(a)``, which is NaN for ``a < 0``.
+    """
+    return y if y.dtype.kind == "c" else lax.select(y != y, lax.full_like(y, np.nan), y)
+
+
+def _divide_lower(a: Any, b: Any) -> Any:
+    """Divide; XLA makes ``a / b / c`` ``a / (b * c)``, and ``a / 3e38`` 0."""
+    return lax.div(a, b) if a.dtype.kind == "c" else _shown(lax.div(a, hidden(b, a)))
+
+
 @op(
     kernel=np.divide,
-    lower=broadcasting(lax.div),
+    lower=broadcasting(_divide_lower),
     infer=pointwise("divide", FLOATING),
     vjp=of_operands(lambda F, g, y, a, b: g / b, lambda F, g, y, a, b: -g * (a / b) / b),
     saves=Saves(x=(0, 1), each=((1,), (0, 1))),
@@ -446,7 +460,7 @@ def _integer_power_lower(a: Any, b: Any) -> Any:
 def _power_lower(a: Any, b: Any) -> Any:
     shape = np.broadcast_shapes(a.shape, b.shape)
     a, b = broadcast_lowered(a, shape), broadcast_lowered(b, shape)
-    return _integer_power_lower(a, b) if is_integer(a.dtype) else lax.pow(a, b)
+    return _integer_power_lower(a, b) if is_integer(a.dtype) else _shown(lax.pow(a, b))
 
 
 def _power_of_base(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
