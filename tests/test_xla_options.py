@@ -97,6 +97,23 @@ def test_excess_precision_is_off():
 
 
 @CPU_ONLY
+@pytest.mark.parametrize("fn", [
+    lambda x, y: x / y / 3e38, lambda x, y: x / (y / x), lambda x, y: x[:, None] / y[:1], lambda x, y: hf.log(x**y),
+    lambda x, y: abs(x) >= 0, lambda x, y: x * (x > 0), lambda x, y: x / hf.exp(y), lambda x, y: (x / y) / (x / 2.5),
+    lambda x, y: hf.astype(x > y, "float64") * y,
+])  # fmt: skip
+def test_the_algebra_of_xla_changes_nothing(fn):
+    numbers = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.0, 0.3, 2.0, 50.0, -3.0, 1e9, 3e38], np.float32)
+    x, y = [np.ascontiguousarray(grid.ravel()) for grid in np.meshgrid(numbers, numbers)]
+    eager, compiled = fn(hf.asarray(x), hf.asarray(y)).numpy(), hf.compile(fn)(x, y).numpy()
+    if eager.dtype == np.float32:
+        tiny = np.finfo(np.float32).tiny
+        eager, compiled = [np.where(abs(z) < tiny, np.copysign(np.float32(0), z), z) for z in (eager, compiled)]
+        np.testing.assert_array_equal(np.signbit(eager) & (eager == 0), np.signbit(compiled) & (compiled == 0))
+    np.testing.assert_allclose(compiled.astype(np.float64), eager.astype(np.float64), rtol=1e-5)
+
+
+@CPU_ONLY
 def test_eager_operations_are_compiled_quickly():
     quick, full = compiler_options(eager=True), compiler_options()
     present = [row for row in EAGER_OPTIONS if row.until is None or jaxlib_version() < row.until]

@@ -13,6 +13,7 @@ import numpy as np
 
 from hybridflow.analysis.rehearsal import Call, Rehearsal, rehearsed
 from hybridflow.analysis.same import Judgement, judge
+from hybridflow.analysis.subnormals import first_subnormal
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.dtypes import is_differentiable, kind_of
 from hybridflow.core.errors import ArgumentError, ParityError, message
@@ -33,10 +34,17 @@ STRUCTURE = "structure"
 
 @dataclass(frozen=True)
 class Parity:
-    """The judgements of every output of a comparison, and of every Variable it assigned."""
+    """The judgements of every output of a comparison, and of every Variable it assigned.
+
+    Attributes:
+        name: what is compared.
+        judgements: one per output.
+        subnormals: where the program computes with subnormal numbers, if its results are not equal to the bit.
+    """
 
     name: str
     judgements: tuple[Judgement, ...]
+    subnormals: str = ""
 
     @property
     def same(self) -> bool:
@@ -112,7 +120,8 @@ def check_parity(
     chosen = {"all": slice(None), "result": slice(trace.plan.count), "Variables": slice(trace.plan.count, None)}[part]
     graph.outputs = graph.outputs[chosen]
     judged = judge(graph, inputs, eager[chosen], results[chosen], names=names[chosen], tolerance=tolerance)
-    return Parity(name, tuple(judged))
+    subnormals = first_subnormal(graph, inputs) if any(judgement.largest for judgement in judged) else ""
+    return Parity(name, tuple(judged), subnormals)
 
 
 def check_against(

@@ -23,6 +23,7 @@ from hybridflow.ops.common import (
     broadcasting,
     call_text,
     elements,
+    hidden,
     integers,
     normals,
     of_operands,
@@ -38,9 +39,22 @@ from hybridflow.ops.common import (
 # -- division -----------------------------------------------------------------------------------------------------
 
 
+def _shown(y: Any) -> Any:
+    """Return a result in a form of which XLA's algebra does not know that it is a quotient, or a power.
+
+    It would make ``log(a ** b)`` ``b * log(a)``, which is NaN for ``a < 0``.
+    """
+    return y if y.dtype.kind == "c" else lax.select(y != y, lax.full_like(y, np.nan), y)
+
+
+def _divide_lower(a: Any, b: Any) -> Any:
+    """Divide; XLA makes ``a / b / c`` ``a / (b * c)``, and ``a / 3e38`` 0."""
+    return lax.div(a, b) if a.dtype.kind == "c" else _shown(lax.div(a, hidden(b, a)))
+
+
 @op(
     kernel=np.divide,
-    lower=broadcasting(lax.div),
+    lower=broadcasting(_divide_lower),
     infer=pointwise("divide", FLOATING),
     vjp=of_operands(lambda F, g, y, a, b: g / b, lambda F, g, y, a, b: -g * (a / b) / b),
     saves=Saves(x=(0, 1), each=((1,), (0, 1))),
@@ -406,13 +420,22 @@ def integer_power(x: TensorLike, /, *, exponent: int) -> Tensor:
 
 def _power_kernel(a: Any, b: Any) -> Any:
     if a.dtype.kind not in "iu":
-        return np.power(a, b)
+        return _float_power(a, b)
     negative = b < 0
     if not negative.any():
         return np.power(a, b)
     # 1/a rounded towards 0: only 1 and -1 have an inverse, and 0 is given none.
     inverse = np.where(a == 1, a, np.where(a == -1, 1 - 2 * (b & 1), 0)).astype(a.dtype)
     return np.where(negative, inverse, np.power(a, np.where(negative, 0, b)))
+
+
+def _float_power(a: Any, b: Any) -> Any:
+    """Raise to powers as IEEE 754 says: NumPy takes roots for ``a ** 0.5``, and so NaN of -inf, and -0.0 of -0.0."""
+    y = np.power(a, b)
+    half = b == 0.5
+    if a.dtype.kind == "c" or not half.any():
+        return y
+    return np.where(half & ((a == -np.inf) | (a == 0)), np.abs(a), y)
 
 
 def _integer_power_lower(a: Any, b: Any) -> Any:
@@ -437,7 +460,7 @@ def _integer_power_lower(a: Any, b: Any) -> Any:
 def _power_lower(a: Any, b: Any) -> Any:
     shape = np.broadcast_shapes(a.shape, b.shape)
     a, b = broadcast_lowered(a, shape), broadcast_lowered(b, shape)
-    return _integer_power_lower(a, b) if is_integer(a.dtype) else lax.pow(a, b)
+    return _integer_power_lower(a, b) if is_integer(a.dtype) else _shown(lax.pow(a, b))
 
 
 def _power_of_base(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
@@ -463,6 +486,7 @@ def _power_samples(rng: np.random.Generator) -> Any:
     yield Sample((bases, np.array([-1, -3, -3, -2, -1, 0, 30], np.int32)))
     zeros = np.array([0.0, 0.0, 2.0, -2.0, np.inf, np.nan], np.float32)
     yield Sample((zeros, np.array([0.0, 2.0, 0.0, 3.0, -1.0, 0.0], np.float32)), gradient=False)
+    yield Sample((np.array([-np.inf, -0.0, 0.0, 4.0, -4.0, np.nan], np.float32), 0.5), gradient=False)
     yield Bad((np.array([True]), np.array([True])), error=TypeError, text="does not take bool")
 
 

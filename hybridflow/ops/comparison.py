@@ -20,6 +20,7 @@ from hybridflow.ops.common import (
     broadcasting,
     cast_to,
     elements,
+    hidden,
     integers,
     no_flops,
     normals,
@@ -147,7 +148,7 @@ def less(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.less_equal,
-    lower=broadcasting(lax.le),
+    lower=broadcasting(lambda a, b: lax.le(hidden(a, b) if is_floating(a.dtype) else a, b)),
     infer=pointwise("less_equal", _ORDERED, bool_),
     vjp=_NOT_SMOOTH,
     flops=no_flops,
@@ -213,7 +214,7 @@ def greater(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.greater_equal,
-    lower=broadcasting(lax.ge),
+    lower=broadcasting(lambda a, b: lax.ge(a, hidden(b, a) if is_floating(a.dtype) else b)),
     infer=pointwise("greater_equal", _ORDERED, bool_),
     vjp=_NOT_SMOOTH,
     flops=no_flops,

@@ -77,6 +77,11 @@ def _saturated(x: Any, dtype: Any) -> Any:
 
 
 def _astype_lower(x: Any, *, dtype: Any) -> Any:
+    if x.dtype == bool and is_floating(dtype):
+        # XLA makes a choice of a product with a converted truth value, in which NaN * 0 is 0; not of one with bits.
+        bits = np.dtype(f"int{8 * dtype.itemsize}")
+        one = np.ones((), dtype).view(bits)
+        return lax.bitcast_convert_type(lax.convert_element_type(x, bits) * one, dtype)
     return lax.convert_element_type(lax.real(x) if _drops_imaginary(x, dtype) else x, dtype)
 
 

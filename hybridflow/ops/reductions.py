@@ -102,9 +102,16 @@ def _sum_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
     return total if total.dtype is x.dtype else total.astype(x.dtype)
 
 
+def _total_lower(x: Any, axis: Axes) -> Any:
+    """Sum from 0.0 on, so that a sum is never -0.0, not even one of a single element."""
+    if axis or x.dtype.kind not in "fc":
+        return lax.reduce_sum(x, axis)
+    return lax.select(x == 0, lax.full_like(x, 0), x)
+
+
 def _sum_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
     wide = x.astype(float32) if x.dtype.num in LOW_PRECISION else x
-    return _keep(lax.reduce_sum(wide, axis).astype(x.dtype), axis, keepdims)
+    return _keep(_total_lower(wide, axis).astype(x.dtype), axis, keepdims)
 
 
 def _sum_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
@@ -181,7 +188,7 @@ def _mean_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
 
 def _mean_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
     wide = x.astype(float32) if x.dtype.num in LOW_PRECISION else x
-    total = lax.reduce_sum(wide, axis)
+    total = _total_lower(wide, axis)
     return _keep((total / np.asarray(count_along(x.shape, axis), wide.dtype)).astype(x.dtype), axis, keepdims)
 
 
@@ -262,9 +269,9 @@ def _extremum_kernel(ufunc: Any, negative: bool) -> Any:
 
 
 def _extremum_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
-    """Share the cotangent evenly among the elements that tie."""
+    """Share the cotangent evenly among the elements that tie; where there is a NaN, all NaN do, and nothing else."""
     del keepdims
-    chosen = F.astype(F.equal(x, restore_axes(F, y, x, axis)), dtype=g.dtype)
+    chosen = F.astype(F.logical_or(F.equal(x, restore_axes(F, y, x, axis)), F.isnan(x)), dtype=g.dtype)
     ties = F.sum(chosen, axis=axis, keepdims=True)
     return (restore_axes(F, g, x, axis) / ties * chosen,)
 
@@ -296,7 +303,8 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
 def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the largest element along axes.
 
-    NaN wins over every number, 0.0 is larger than -0.0. Elements that tie share the gradient evenly.
+    NaN wins over every number, 0.0 is larger than -0.0. Elements that tie share the gradient evenly, as do all NaN if
+    there is one.
 
     Args:
         x: any shape; real.
@@ -336,7 +344,8 @@ def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other:
 def min(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the smallest element along axes.
 
-    NaN wins over every number, 0.0 is larger than -0.0. Elements that tie share the gradient evenly.
+    NaN wins over every number, 0.0 is larger than -0.0. Elements that tie share the gradient evenly, as do all NaN if
+    there is one.
 
     Args:
         x: any shape; real.

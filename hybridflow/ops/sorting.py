@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 from hybridflow.core.dims import Dim, evaluate
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import int32, is_floating, kind_of
+from hybridflow.core.dtypes import int32, is_floating
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
@@ -37,6 +37,7 @@ from hybridflow.ops.comparison import isnan
 from hybridflow.ops.elementwise import add, multiply
 from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.indexing import getitem, take
+from hybridflow.ops.order_keys import order_keys
 from hybridflow.ops.shape import reshape, squeeze
 
 _ORDERED = ("bool", "int", "uint", "float")
@@ -63,14 +64,12 @@ def _host_order(x: Any, axis: int, descending: bool) -> Any:
 
 def _lowered_order(x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
     """Return the sorted elements and their positions."""
-    keys = x.astype(np.uint8) if kind_of(x.dtype) == "bool" else x
+    keys = order_keys(x)
+    if descending:
+        keys = lax.bitwise_not(keys)
     places = lax.broadcasted_iota(int32, x.shape, axis)
-    if descending:
-        keys, places = lax.rev(keys, (axis,)), lax.rev(places, (axis,))
-    found, order = lax.sort((keys, places), dimension=axis, is_stable=True, num_keys=1)
-    if descending:
-        found, order = lax.rev(found, (axis,)), lax.rev(order, (axis,))
-    return found.astype(x.dtype), order
+    order = lax.sort((keys, places), dimension=axis, is_stable=True, num_keys=1)[1]
+    return jnp.take_along_axis(x, order, axis, mode="promise_in_bounds"), order
 
 
 def _sort_kernel(x: Any, *, axis: int, descending: bool, residuals: bool) -> Any:
@@ -357,7 +356,7 @@ def _search_infer(x1: TensorSpec, x2: TensorSpec, *, side: str) -> TensorSpec:
 def _search_lower(x1: Any, x2: Any, *, side: str) -> Any:
     if x1.shape[0] == 0 or 0 in x2.shape:
         return lax.full(x2.shape, 0, int32)
-    return jnp.searchsorted(x1, x2, side=side).astype(int32)
+    return jnp.searchsorted(order_keys(x1), order_keys(x2), side=side).astype(int32)
 
 
 def _search_samples(rng: np.random.Generator) -> Any:

@@ -32,6 +32,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.onnx import counted, mean_over, position
+from hybridflow.ops.order_keys import order_keys
 from hybridflow.ops.shape import expand_dims, reshape
 from hybridflow.ops.sizes import Axes, Axis, accumulator, as_asked, count_along, reduced_shape, restore_axes, size_value
 from hybridflow.ops.summation import add_up
@@ -247,13 +248,6 @@ def _position_infer(name: str) -> Any:
     return infer
 
 
-def _position_lower(find: Any) -> Any:
-    def lowered(x: Any, axis: int) -> Any:
-        return find(x.astype(np.uint8) if kind_of(x.dtype) == "bool" else x, axis, np.int32)
-
-    return lowered
-
-
 def _position_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 3, 4),))
     yield Sample((normals(rng, 3, 4),), {"axis": -1, "keepdims": True})
@@ -273,7 +267,7 @@ _POSITION = Stops("a position has no gradient")
 
 @op(
     kernel=lambda x, axis: np.argmax(x, axis).astype(int32),
-    lower=_position_lower(lax.argmax),
+    lower=lambda x, axis: lax.argmax(order_keys(x), axis, int32),
     infer=_position_infer("argmax"),
     vjp=_POSITION,
     flops=input_elements,
@@ -310,7 +304,7 @@ def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False,
 
 @op(
     kernel=lambda x, axis: np.argmin(x, axis).astype(int32),
-    lower=_position_lower(lax.argmin),
+    lower=lambda x, axis: lax.argmin(order_keys(x, nan_first=True), axis, int32),
     infer=_position_infer("argmin"),
     vjp=_POSITION,
     flops=input_elements,
@@ -451,8 +445,11 @@ def _cumulative_sum_kernel(x: Any, *, axis: int, reverse: bool) -> Any:
     if reverse:
         return np.flip(_cumulative_sum_kernel(np.flip(x, axis), axis=axis, reverse=False), axis)
     # NumPy adds from one end to the other: float64 keeps what a million float32 additions would lose.
-    wide = float64 if kind_of(x.dtype) == "float" else x.dtype
-    return np.add.accumulate(x, axis=axis, dtype=wide).astype(x.dtype)
+    floating = kind_of(x.dtype) == "float"
+    total = np.add.accumulate(x, axis=axis, dtype=float64 if floating else x.dtype)
+    if floating:
+        total += 0.0  # sums begin with 0.0, so none is -0.0
+    return total.astype(x.dtype)
 
 
 def _cumulative_sum_lower(x: Any, *, axis: int, reverse: bool) -> Any:
@@ -471,6 +468,8 @@ def _cumulative_sum_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 5),))
     yield Sample((normals(rng, 3, dtype="float64"),), {"include_initial": True})
     yield Sample((normals(rng, 0, 2),), {"axis": 0})
+    yield Sample((np.array([-0.0, -0.0, 0.0, -0.0, 1.0], np.float32),))
+    yield Sample((np.array([-0.0], np.float32),), {"reverse": True})
     yield Sample((integers(rng, 0, 5, 4, dtype="int8"),))
     yield Sample((normals(rng, 4, dtype="bfloat16"),), gradient=False)
     yield Bad((normals(rng, 2, 2),), error=ShapeError, text="needs an axis")

@@ -222,9 +222,21 @@ def _update_kernel(x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> A
             result[key] = value
         else:
             _AT[how].at(result, key, value.astype(wide, copy=False))
+            if how in ("min", "max") and wide.kind == "f":
+                result = _signed_zeros(result, x, value, key, how == "min")
     except IndexError:
         raise explained("index_update", x.shape, indices, axes) from None
     return result.astype(x.dtype, copy=False)
+
+
+def _signed_zeros(result: Any, x: Any, value: Any, key: Any, negative: bool) -> Any:
+    """Return extrema in which 0.0 is larger than -0.0, as it is for XLA; NumPy takes either."""
+    zeros = result == 0
+    if not zeros.any():
+        return result
+    preferred = (x == 0) & (np.signbit(x) == negative)
+    np.logical_or.at(preferred, key, (value == 0) & (np.signbit(value) == negative))
+    return np.where(zeros & preferred, result.dtype.type(-0.0 if negative else 0.0), result)
 
 
 def _update_lower(x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> Any:

@@ -172,6 +172,9 @@ def _zeros() -> Iterator[EdgeCase]:
     yield EdgeCase(topic, "in reductions too", "hf.min(x)", (f32([0.0, -0.0, 0.0]),), f32(-0.0))
     yield EdgeCase(topic, "yet they are equal", "x == y", (f32([-0.0]), f32([0.0])), b1([True]))
     yield EdgeCase(topic, "sorted, they stay in order", "hf.sort(x)", (f32([0.0, -0.0, 0.0]),), f32([0.0, -0.0, 0.0]))
+    for call in ("hf.sum(x)", "hf.mean(x)", "hf.sum(x[0])", "hf.sum(-abs(x))", "hf.cumulative_sum(x)[0]"):
+        yield EdgeCase(topic, "no sum is -0.0", call, (f32([-0.0, -0.0]),), f32(0.0))
+    yield EdgeCase(topic, "powers lose them", "x ** 0.5", (f32([-0.0, -INF]),), f32([0.0, INF]))
     yield EdgeCase(topic, "rounding and roots keep them", "hf.sqrt(hf.round(x))", (f32([-0.0]),), f32([-0.0]))
     yield EdgeCase(topic, "sign does not", "hf.sign(x)", (f32([-0.0]),), f32([0.0]))
 
@@ -187,6 +190,9 @@ def _nans() -> Iterator[EdgeCase]:
     yield EdgeCase(topic, "makes the median NaN", "hf.median(x)", (x,), f32(NAN))
     yield EdgeCase(topic, "is sorted last", "hf.sort(x)", (x,), f32([1, INF, NAN, NAN]))
     yield EdgeCase(topic, "first in descending order", "hf.argsort(x, descending=True)", (x,), i32([1, 3, 2, 0]))
+    for call in ("max", "min"):
+        rule = "gets the gradient, shared among all NaN"
+        yield EdgeCase(topic, rule, f"hf.grad(hf.{call})(x)", (x,), f32([0, 0.5, 0, 0.5]))
     yield EdgeCase(topic, "is found after all numbers", "hf.searchsorted(x, y)", (f32([1, INF, NAN]), f32([NAN, 2])),
                    i32([2, 1]))  # fmt: skip
     yield EdgeCase(topic, "is in no set", "hf.isin(x, y)", (x, f32([NAN, 1])), b1([True, False, False, False]))
@@ -244,8 +250,19 @@ def _subnormals() -> Iterator[EdgeCase]:
     rule = "eager results keep them; compiled code may take them for 0, as an operand too"
     yield EdgeCase(topic, rule, "x * 0.5", (x,), x * np.float32(0.5), flushed=f32([0.0, -0.0]))
     yield EdgeCase(topic, rule, "x + x", (x,), x + x, flushed=f32([0.0, -0.0]))
-    yield EdgeCase(topic, rule, "hf.sort(x)", (x,), x[::-1].copy(), flushed=x)
     yield EdgeCase(topic, rule, "x == 0", (x,), b1([False, False]), flushed=b1([True, True]))
+
+
+    rule = "are sorted and found in their order"
+    several = f32([2e-40, -3e-39, 0.0, 1e-40, -1e-45, -0.0])
+    order = i32([1, 4, 2, 5, 3, 0])
+    yield EdgeCase(topic, rule, "hf.sort(x)", (several,), several[order])
+    yield EdgeCase(topic, rule, "hf.argsort(x)", (several,), order)
+    yield EdgeCase(topic, rule, "hf.argsort(x, descending=True)", (several,), i32([0, 3, 2, 5, 4, 1]))
+    yield EdgeCase(topic, rule, "hf.top_k(x, 2).indices", (several,), i32([0, 3]))
+    yield EdgeCase(topic, rule, "hf.argmax(x)", (several,), i32(0))
+    yield EdgeCase(topic, rule, "hf.argmin(x)", (several,), i32(1))
+    yield EdgeCase(topic, rule, "hf.searchsorted(x, y)", (several[order], several), i32([5, 0, 2, 4, 1, 2]))
 
 
 def _matrices() -> Iterator[EdgeCase]:

@@ -198,12 +198,16 @@ class Comparison(Shown):
         return [Grid(self.title, head, rows, alarming=alarming), *kernel_grids(self)]
 
     def findings(self) -> list[str]:
-        """Return what the timings show, one sentence each."""
+        """Return what the timings show, one sentence each, and where there are subnormal numbers."""
         return [
             faster_text("compiled", name, timing.over(self.compiled))
             for name, timing in self.timings().items()
             if timing is not self.compiled
-        ]
+        ] + self.subnormals()
+
+    def subnormals(self) -> list[str]:
+        """Return where the function computes with subnormal numbers, if its results are not equal to the bit."""
+        return sorted({f"{parity.subnormals}." for parity in self.parities if parity.subnormals})
 
     def differences(self) -> list[str]:
         """Return one line per output that differs."""

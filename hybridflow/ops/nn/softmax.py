@@ -103,7 +103,8 @@ def _softmax_lower(x: Any, *, axis: tuple[int, ...]) -> Any:
     if not x.size:
         return x
     y = lax.exp(lower_shifted(x, axis))
-    return lower_narrow(lax.div(y, lower_spread(lax.reduce_sum(y, axes=axis), y.shape, axis)), x.dtype)
+    inverse = 1 / lax.reduce_sum(y, axes=axis)  # of a sum of 1 or more: a product costs less than a division
+    return lower_narrow(lax.mul(y, lower_spread(inverse, y.shape, axis)), x.dtype)
 
 
 def _softmax_gradient(F: Any, g: Any, y: Any, axis: tuple[int, ...]) -> Any:
