@@ -288,7 +288,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         return None
 
     def _add(self, generic: Signature, args: tuple[Any, ...], to_run: bool) -> tuple[Trace, Signature]:
-        from hybridflow.tracing.trace import require_kept
+        from hybridflow.tracing.make_trace import require_kept
 
         self._misses += 1
         needed = self._needed.get(generic.key, frozenset[int]())
@@ -343,7 +343,7 @@ class CompiledFunction(Entry, Generic[P, R]):
 
     def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
         from hybridflow.tracing.explain import TraceRecord
-        from hybridflow.tracing.trace import make_trace
+        from hybridflow.tracing.make_trace import make_trace
 
         dropped = self._traces.was_dropped(_cache_key(signature))
         named = named_leaves(signature)

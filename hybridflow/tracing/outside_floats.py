@@ -89,6 +89,12 @@ class OutsideFloats:
         """What the inputs were when the trace read them, in their order."""
         return tuple([one.value for one in self._inputs.values()])
 
+    def close(self) -> None:
+        """Let go of what was read, and of the trace, which knows this object: the two would wait for the collector."""
+        for known in (self._inputs, self._of_place, self._copies, self._shown):
+            known.clear()
+        del self._new_input
+
     # -- reads ------------------------------------------------------------------------------------------------
 
     def read(self, place: Place, value: float) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -19,45 +18,37 @@ from hybridflow.backend.jax_shim import looks_at_results
 from hybridflow.core.autocast import autocast_name
 from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.dispatch import record as record_node
-from hybridflow.core.errors import GradientError, TraceError, message
-from hybridflow.core.node import Edge, format_where, user_place, where_file_line
+from hybridflow.core.errors import GradientError, message
+from hybridflow.core.node import Edge, format_where
 from hybridflow.core.notes import requires
 from hybridflow.core.observer import OBSERVED
 from hybridflow.core.op import Op
 from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_known
 from hybridflow.core.profiling import PROFILER
-from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, make_tensor
-from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import WRITES, GradientCell, Variable, current_values
 from hybridflow.ir.builder import Check, GraphBuilder
 from hybridflow.ir.costs import concrete
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import symbol_positions
-from hybridflow.ir.graph import CONSTANT, Graph
-from hybridflow.ir.variables import ArgumentVariable, VariableState
+from hybridflow.ir.graph import Graph
+from hybridflow.ir.variables import VariableState
 from hybridflow.passes import PASSES, run_passes
 from hybridflow.passes.left import outlined_in, recomputed_in, rolled_in
 from hybridflow.tracing.budget import compile_within
-from hybridflow.tracing.calls import check_unchanged, output_tensor
-from hybridflow.tracing.dynamic import sizes_of, symbol_places, symbolic_specs
+from hybridflow.tracing.dynamic import sizes_of
 from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.journal import Journal
 from hybridflow.tracing.leaves import TracedLeaves, freed_edge
 from hybridflow.tracing.numbers import Numbers
-from hybridflow.tracing.observations import Observations
-from hybridflow.tracing.order import has_order, in_order_of, skeleton
-from hybridflow.tracing.outside_floats import OutsideFloats, SeenFloats
+from hybridflow.tracing.order import in_order_of
 from hybridflow.tracing.raw import move_to_xla, raw_value
 from hybridflow.tracing.reached import shown_names
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
 from hybridflow.tracing.signature import (
-    FLOAT,
     LEAF,
-    NOTHING,
-    STATIC,
     TENSOR,
     VARIABLE,
     Leaf,
@@ -65,10 +56,8 @@ from hybridflow.tracing.signature import (
     argument_variables,
     forget_values,
     numbers_of,
-    unflatten_arguments,
 )
 from hybridflow.xla.executable import Executable, compile_graph, is_wide
-from hybridflow.xla.store.ahead import begin
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 
 next_use: Callable[[], int] = itertools.count(1).__next__
@@ -616,134 +605,3 @@ def _sole_owner_count() -> int:
 
 
 _SOLE_OWNER = _sole_owner_count()
-
-
-# -- tracing ------------------------------------------------------------------------------------------------------
-
-
-def make_trace(
-    function: Callable[..., Any],
-    call: Callable[[dict[str, Any]], Any],
-    signature: Signature,
-    named: Sequence[Leaf],
-    static: frozenset[str],
-    record: TraceRecord,
-    name: str,
-    context: Context,
-    roots: Sequence[tuple[Any, str]],
-    seen: SeenFloats,
-    budget: int | None = None,
-) -> Trace:
-    """Run the user's function once with traced tensors.
-
-    Args:
-        function: the user's function, for messages.
-        call: calls it with named arguments.
-        signature: the flattened arguments.
-        named: its leaves with their paths.
-        static: names of static arguments.
-        record: the record to fill in.
-        name: the graph's name.
-        context: the context of the call (its device).
-        roots: objects that the call brings along beside its arguments, and what to call them.
-        seen: what earlier traces know of floats outside the arguments.
-        budget: the bytes that the temporaries of its executables may take.
-
-    Raises:
-        NeedsNumber: it needs the value of a float argument.
-        MutationError: the function changed a structure it was given.
-        ArgumentTypeError: it returned something that is no tensor.
-    """
-    start = time.perf_counter()
-    note = begin(function, record.signature)
-    label = getattr(function, "__qualname__", name)
-    with context_of(None):
-        builder = GraphBuilder(name)
-    stand_ins = [ArgumentVariable.of(variable, i) for i, variable in enumerate(argument_variables(signature))]
-    specs = symbolic_specs(list(named), builder.dims)
-    values: list[Any] = [
-        _traced_value(leaf, spec, builder, stand_ins)
-        for leaf, spec in zip(named, specs, strict=True)
-        if leaf.kind != NOTHING
-    ]
-    arguments = unflatten_arguments(signature, values, static)
-    builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
-    floats = OutsideFloats(seen, lambda: (builder.float_argument(), builder.floats - 1))
-    observations = builder.observations = _observe(Observations(label, floats), roots, named, arguments)
-    try:
-        with context_of(builder, (), context.device, context.grad, context.autocast):
-            result = call(arguments)
-            check_unchanged(label, arguments, values, signature, static)
-            returned, tree = jax.tree_util.tree_flatten(result)
-            outputs = [output_tensor(label, leaf) for leaf in returned]
-            leaves = TracedLeaves.of(builder, outputs, context.grad)
-            graph = builder.finish(outputs)
-    except NeedsNumber as need:
-        observations.journal.undo()  # it starts again
-        floats.keep_by_value(need.arguments)
-        raise
-    except Exception as error:
-        if isinstance(error, TraceError):
-            observations.journal.undo()  # eagerly there is no such error: it is as if the call had not been made
-        _annotate(error, builder, name)
-        raise
-    finally:
-        builder.scope.alive = False
-    record.trace_ms = (time.perf_counter() - start) * 1e3
-    plan = OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None)
-    places = symbol_places(list(named), specs)
-    trace = Trace(graph, builder, plan, named, signature.tree, record, places, leaves, budget)
-    trace.note = note
-    return trace
-
-
-def _observe(
-    found: Observations, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf], arguments: dict[str, Any]
-) -> Observations:
-    """Return observations that know of a trace's surroundings before it begins."""
-    objects = [(leaf.value, leaf.path) for leaf in named if leaf.kind == STATIC]
-    for value, path in (*roots, *objects):
-        found.object(value, path)
-    for name, value in arguments.items():
-        found.argument(value, name)
-    return found
-
-
-def _traced_value(
-    leaf: Leaf, spec: TensorSpec | None, builder: GraphBuilder, stand_ins: Sequence[Variable]
-) -> Any:
-    """Return what the function gets for an argument's leaf while it is traced."""
-    if spec is not None:
-        return builder.argument(spec, leaf.path)
-    if leaf.kind == FLOAT:
-        return builder.float_argument()
-    return stand_ins[leaf.key[1]] if leaf.kind == VARIABLE else leaf.value
-
-
-def require_kept(trace: Trace, name: str) -> None:
-    """Raise if a trace created Variables and changed nothing that it asked: every call would create them again.
-
-    Raises:
-        TraceError: naming the Variables and their lines.
-    """
-    if trace.created and not trace.once:
-        made = ", ".join(trace.record.created)
-        raise TraceError(
-            message(
-                f"the compiled function {name!r} creates Variables again at every call: {made}",
-                hint="Keep each, and create it only if there is none: if self.w is None: self.w = hf.Variable(...).",
-            )
-        )
-
-
-def _annotate(error: Exception, builder: GraphBuilder, name: str) -> None:
-    """Note on an error raised while tracing where the trace was, with the last operations."""
-    from hybridflow.ir.printer import format_node
-
-    place = where_file_line(user_place(2))
-    tail = [node for node in builder.nodes if node.op is not CONSTANT][-3:]
-    lines = [f"while compiling {name!r}" + (f", called at {place[0]}:{place[1]}" if place else "")]
-    if tail:
-        lines.append("the last operations traced:")
-        lines.extend(f"  {format_node(node)}" for node in tail)
-    error.add_note("\n".join(lines))
