@@ -103,10 +103,9 @@ def _sum_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
 
 
 def _total_lower(x: Any, axis: Axes) -> Any:
-    """Sum from 0.0 on, so that a sum is never -0.0, not even one of a single element."""
-    if axis or x.dtype.kind not in "fc":
-        return lax.reduce_sum(x, axis)
-    return lax.select(x == 0, lax.full_like(x, 0), x)
+    """Sum from 0.0 on, so that no sum is -0.0: not that of one element, nor of what XLA takes a negation out of."""
+    total = lax.reduce_sum(x, axis)
+    return lax.select(total == 0, lax.full_like(total, 0), total) if x.dtype.kind == "f" else total
 
 
 def _sum_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
