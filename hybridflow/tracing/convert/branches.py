@@ -328,8 +328,9 @@ def _selected(traced: Traced, count: int, sources: list[int | None], leaves: lis
 
 
 def dead(name: str) -> Poison:
-    """Return what a variable holds that is not read again."""
-    return Poison(AssertionError, f"variable {name!r} was taken to be dead")
+    """Return what a variable holds that is set before it is read again, unless an exception comes between."""
+    text = f"{spoken(name)} is read although an exception left out what sets it, and a `with` handled that"
+    return Poison(TraceError, message(text, hint="Give it a value after the `with` block, or before it in each step."))
 
 
 def add_raise(error: Exception) -> None:

@@ -191,7 +191,7 @@ class _Loop:
 
     def enter(self, state: Sequence[Any]) -> None:
         """Set the variables to what a step starts with."""
-        now = dict(self.before)
+        now = {name: self.before[name] if name in self.unset else dead(name) for name in self.cells.names}
         for name, leaves in zip(self.carried, state, strict=True):
             now[name] = self.value(name, leaves)
         self.cells.write(now)
