@@ -46,6 +46,7 @@ from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.leaves import TracedLeaves, freed_edge
 from hybridflow.tracing.numbers import Numbers
+from hybridflow.tracing.objects import is_record, opened
 from hybridflow.tracing.observations import Observations
 from hybridflow.tracing.order import has_order, in_order_of, skeleton
 from hybridflow.tracing.raw import move_to_xla, raw_value
@@ -622,7 +623,7 @@ def make_trace(
         with context_of(builder, (), context.device, context.grad, context.autocast):
             result = call(arguments)
             check_unchanged(label, arguments, values, signature, static)
-            returned, tree = jax.tree_util.tree_flatten(result)
+            returned, tree = jax.tree_util.tree_flatten(opened(result, is_record))
             outputs = [output_tensor(label, leaf) for leaf in returned]
             leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)
