@@ -40,7 +40,7 @@ from hybridflow.ir.variables import ArgumentVariable, VariableState
 from hybridflow.passes import PASSES, run_passes
 from hybridflow.passes.left import outlined_in, recomputed_in, rolled_in
 from hybridflow.tracing.budget import compile_within
-from hybridflow.tracing.calls import check_unchanged, output_tensor
+from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
 from hybridflow.tracing.dynamic import sizes_of, symbol_places, symbolic_specs
 from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.tracing.explain import TraceRecord
@@ -310,7 +310,8 @@ class Trace:
         return made, graph
 
     def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
-        made, graph = self.compiled(sizes, device)
+        with depth_explained(self.raw_graph.name):
+            made, graph = self.compiled(sizes, device)
         first = len(self.graph.inputs) - len(self.states)
         names = {index: self.record.variables[index - first] for index in made.donated}
         self.record.add(ExecutableRecord.of(made, sizes, device, names))
@@ -620,7 +621,7 @@ def make_trace(
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
     observations = builder.observations = _observe(label, roots, named, arguments)
     try:
-        with context_of(builder, (), context.device, context.grad, context.autocast):
+        with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
             result = call(arguments)
             check_unchanged(label, arguments, values, signature, static)
             returned, tree = jax.tree_util.tree_flatten(opened(result, is_record))
