@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import CodeType
 from typing import Any, NamedTuple
 
 from hybridflow.tracing.convert.branches import branch_on_tensor, value_where
@@ -26,6 +28,8 @@ class Chain(Filtered):
         source: what the items come from.
         stages: what each goes through.
     """
+
+    what = "filter"
 
     def __init__(self, source: Iterable[Any], stages: tuple[Stage, ...]) -> None:
         self.source = source
@@ -77,12 +81,16 @@ def _maybe(test: Any, item: Any, stages: tuple[Stage, ...]) -> Maybe:
     """Return an item that is kept where a tensor holds, and goes through further stages there only."""
     for number, (function, keeps) in enumerate(stages):
         if keeps:
-            now, later = item, function
-            more = value_where(test, lambda: later(now))
+            more = value_where(test, coded(partial(function, item), _maybe.__code__))
             return _maybe(both(test, truth(more) if is_staged(more) else bool(more)), item, stages[number + 1 :])
-        made, now = function, item
-        item = value_where(test, lambda: made(now))
+        item = value_where(test, coded(partial(function, item), _maybe.__code__))
     return Maybe(test, lambda: item)
+
+
+def coded(block: partial[Any], code: CodeType) -> partial[Any]:
+    """Give what a branch runs the code by which recursion is counted."""
+    block.__dict__["code"] = block.__dict__["__code__"] = code
+    return block
 
 
 class Through:
@@ -114,8 +122,8 @@ class Through:
                 continue
             test = function(item)
             if is_staged(test):
-                rest = stages[number + 1 :]
-                branch_on_tensor(test, lambda item=item: self._run(item, rest), None, self.cells, self.kept)
+                rest = partial(self._run, item, stages[number + 1 :])
+                branch_on_tensor(test, coded(rest, self.__code__), None, self.cells, self.kept)
                 return
             if not test:
                 return

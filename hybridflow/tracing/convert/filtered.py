@@ -33,21 +33,23 @@ class Maybe:
 class Filtered:
     """The argument of a reduction: items, some of them `Maybe`; nothing else can run over those."""
 
+    what = "comprehension"
+    """What messages call it."""
+
     def __init__(self, items: Iterable[Any]) -> None:
         self.items = items
 
     def __iter__(self) -> Iterator[Any]:
         for item in self.items:
             if type(item) is Maybe:
-                raise unknown_length()
+                raise unknown_length(self.what)
             yield item
 
 
-def unknown_length() -> TraceError:
+def unknown_length(what: str = Filtered.what) -> TraceError:
     """Return the error for a filter on a tensor whose items are wanted one by one."""
-    what = "comprehension or filter: which items it keeps depends on a tensor, so their number is not known"
     return TraceError(
-        message(f"{what}, at {where_now()}",
+        message(f"{what}: which items it keeps depends on a tensor, so their number is not known, at {where_now()}",
                 hint="Keep all items and choose with hf.where, run over it in a for statement, or write it into the "
                      "brackets of sum, len, min, max, any or all.")
     )  # fmt: skip
