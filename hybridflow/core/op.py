@@ -37,7 +37,7 @@ class Stops(No):
 
 
 class Flat(Stops):
-    """The gradient rule of what is constant almost everywhere: no walk goes through it, what is before it gets zeros."""
+    """The rule of what is constant almost everywhere: no walk goes through it, and what is before it gets zeros."""
 
 
 class Each:

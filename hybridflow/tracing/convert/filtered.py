@@ -33,7 +33,7 @@ class Maybe:
 class Filtered:
     """The argument of a reduction: items, some of them `Maybe`; nothing else can run over those."""
 
-    what = "comprehension"
+    what: str = "comprehension"
     """What messages call it."""
 
     def __init__(self, items: Iterable[Any]) -> None:
@@ -46,12 +46,12 @@ class Filtered:
             yield item
 
 
-def unknown_length(what: str = Filtered.what) -> TraceError:
+def unknown_length(what: str = "comprehension") -> TraceError:
     """Return the error for a filter on a tensor whose items are wanted one by one."""
     return TraceError(
         message(f"{what}: which items it keeps depends on a tensor, so their number is not known, at {where_now()}",
-                hint="Keep all items and choose with hf.where, run over it in a for statement, or write it into the "
-                     "brackets of sum, len, min, max, any or all.")
+                hint=f"Keep all items and choose with hf.where, or write the {what} into the brackets of sum, "
+                     "len, min, max, any or all.")
     )  # fmt: skip
 
 
