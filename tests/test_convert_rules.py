@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import jax
 import pytest
 import test_convert
 import test_convert_errors
@@ -400,7 +401,7 @@ def defaults_are_converted() -> None:
 
 
 def functions_are_passed_on() -> None:
-    assert hf.compile(lambda x: sum(map(helper_sign, [x, -x, x])))(X).item() == 1.0
+    assert hf.compile(lambda x: sum(jax.tree_util.tree_map(helper_sign, [x, -x, x])))(X).item() == 1.0
 
 
 def generators_bind_in_conditions() -> None:

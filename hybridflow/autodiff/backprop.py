@@ -24,11 +24,11 @@ from hybridflow.core.autocast import without_autocast
 from hybridflow.core.context import current
 from hybridflow.core.device import place
 from hybridflow.core.dispatch import as_arrays, quick_to_compile, run_raw
-from hybridflow.core.dtypes import LOW_PRECISION
+from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
 from hybridflow.core.errors import GradientError, message
 from hybridflow.core.forked import require_xla
 from hybridflow.core.node import Edge, Node, in_gradient
-from hybridflow.core.op import REGISTRY, Joint, No, Op, Stops
+from hybridflow.core.op import REGISTRY, Flat, Joint, No, Op, Stops
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
@@ -96,14 +96,16 @@ def reachable(targets: Iterable[Edge], intervals: Sequence[tuple[int, int]]) -> 
     return sorted(reversed(seen), key=attrgetter("sequence"))  # of what is nearly in order already
 
 
-def connected(nodes: Iterable[Node], sources: Iterable[Edge]) -> dict[Node, Wanted]:
+def connected(nodes: Iterable[Node], sources: Iterable[Edge], *, flat: bool = False) -> dict[Node, Wanted]:
     """Return the nodes that depend on the sources, each with which of its inputs do.
 
-    The sources' own nodes are among them, without wanted inputs unless they depend on other sources.
+    The sources' own nodes are among them, without wanted inputs unless they depend on other sources. With `flat`,
+    dependence through what is constant almost everywhere counts too.
     """
     found: dict[Node, Wanted] = {node: () for node, _ in sources}
     for node in nodes:
-        if type(node.op.vjp) is Stops:
+        kind = type(node.op.vjp)
+        if kind is Stops or (kind is Flat and not flat):
             continue
         inputs = node.inputs
         if len(inputs) == 1:
@@ -140,6 +142,49 @@ def backprop(
     Returns:
         The gradient of each source that a path reaches; the others have none.
     """
+    found = _walked(targets, sources, nodes, engine, visit)
+    if len(found) < len(sources):
+        found |= _zeros_behind_flat(targets, sources - found.keys(), nodes)
+    return found
+
+
+def _zeros_behind_flat(
+    targets: Sequence[tuple[Edge, Any]], sources: set[Edge], nodes: Sequence[Node]
+) -> dict[Edge, Any]:
+    """Return zeros for those sources that targets depend on through what is constant almost everywhere."""
+    if not any(type(node.op.vjp) is Flat for node in nodes):
+        return {}
+    members = set(nodes)
+    stack = [(edge, False) for edge, _ in targets]
+    seen: set[tuple[Edge, bool]] = set()
+    while stack:
+        state = stack.pop()
+        (node, index), flat = state
+        if state in seen or not is_differentiable(node.spec(index).dtype):
+            continue
+        seen.add(state)
+        kind = type(node.op.vjp)
+        if node in members and kind is not Stops:
+            stack += [(edge, flat or kind is Flat) for edge in node.inputs if edge is not None]
+    traced = any(isinstance(cotangent, Tensor) for _, cotangent in targets)
+    found: dict[Edge, Any] = {}
+    for edge in sources:
+        if (edge, True) in seen:
+            spec = edge[0].spec(edge[1])
+            found[edge] = (
+                PUBLIC.full(spec.shape, 0, dtype=spec.dtype) if traced else np.zeros(spec.shape, spec.dtype)
+            )
+    return found
+
+
+def _walked(
+    targets: Sequence[tuple[Edge, Any]],
+    sources: set[Edge],
+    nodes: Sequence[Node],
+    engine: Engine,
+    visit: Visit | None,
+) -> dict[Edge, Any]:
+    """Return what a walk gives, which goes through no operation that is constant almost everywhere."""
     profiler = PROFILER.get()
     if profiler is not None and current().tracer is None:
         engine = profiler.engine(engine)

@@ -45,7 +45,7 @@ def wanted_inputs(nodes: Sequence[Node], sources: set[Node]) -> dict[Node, Wante
             if True not in wanted:
                 wanted = _NONE
         if wanted is not _NONE and not node.op.plain:
-            if type(node.op.vjp) is Stops:
+            if isinstance(node.op.vjp, Stops):
                 wanted = _NONE
             elif "tensor_rule" in node.op.traits:
                 return None

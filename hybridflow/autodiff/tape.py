@@ -390,7 +390,7 @@ class GradientTape(Jacobians):
         if late:
             live = self._connected(nodes)
         elif any(edge not in watched for edges in wanted for edge in edges):
-            live = connected(nodes, watched)
+            live = connected(nodes, watched, flat=True)
         if live is not None:
             # An unwatched source counts only if it was computed from something watched.
             wanted = [[edge for edge in edges if edge in watched or live.get(edge[0])] for edges in wanted]

@@ -9,7 +9,7 @@ from hybridflow.autodiff.backprop import BOUND, EVER, backprop, reachable
 from hybridflow.core.context import context_of
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.node import Edge, Node
-from hybridflow.core.op import Stops
+from hybridflow.core.op import Flat, Stops
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import silenced
@@ -104,7 +104,7 @@ def reached_inputs(graph: Graph, given: Mask) -> Mask:
             if node in seen or not is_differentiable(node.spec(index).dtype):
                 continue
             seen.add(node)
-            if not isinstance(node.op.vjp, Stops):
+            if not isinstance(node.op.vjp, Stops) or type(node.op.vjp) is Flat:
                 stack += [edge for edge in node.inputs if edge is not None]
         found = graph.executables[key] = tuple([node in seen for node in graph.inputs])
     return found

@@ -92,5 +92,7 @@ def device(name: str) -> Generator[None, None, None]:
     """
     found = find_device(name)
     context = current()
+    if found is jax.devices()[0]:
+        found = None  # it is the default one: naming it changes nothing, so calls share their executables
     with context_of(context.tracer, context.tapes, found, context.grad, context.autocast):
         yield

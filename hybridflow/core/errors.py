@@ -59,6 +59,10 @@ class TracedValueError(TraceError, TypeError):
     """Python asked a traced tensor for the value it does not have yet."""
 
 
+class DepthError(TraceError, RecursionError):
+    """A function whose calls or branches are inside each other more often than Python can follow."""
+
+
 class LeakError(TraceError):
     """A traced tensor used outside the trace that made it."""
 

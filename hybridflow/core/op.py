@@ -36,6 +36,10 @@ class Stops(No):
     """A gradient rule that passes nothing by definition, and why: gradients through it are None, not an error."""
 
 
+class Flat(Stops):
+    """The rule of what is constant almost everywhere: no walk goes through it, and what is before it gets zeros."""
+
+
 class Each:
     """A gradient rule as one function per input, each ``(F, g, y, *xs, **attrs)``; only the wanted ones are called.
 

@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32, is_integer
 from hybridflow.core.errors import ArgumentError, message
-from hybridflow.core.op import Bad, Each, Sample, Saves, Stops, op, public_names
+from hybridflow.core.op import Bad, Each, Flat, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     FLOATING,
     NUMERIC,
@@ -223,7 +223,7 @@ def _onnx_floats(o: Any, a: Any, b: Any) -> tuple[Any, Any]:
     kernel=_floor_divide_kernel,
     lower=_divmod_lower(0),
     infer=pointwise("floor_divide", REAL),
-    vjp=Stops("it is constant almost everywhere"),
+    vjp=Flat("it is constant almost everywhere"),
     flops=elements,
     samples=_divmod_samples,
     traits=("pointwise",),

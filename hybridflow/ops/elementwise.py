@@ -20,7 +20,7 @@ from hybridflow.core.dtypes import (
     kind_of,
 )
 from hybridflow.core.errors import DTypeError
-from hybridflow.core.op import REGISTRY, Bad, Sample, Saves, Stops, op, public_names
+from hybridflow.core.op import REGISTRY, Bad, Flat, Sample, Saves, Stops, op, public_names
 from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
     NUMERIC,
@@ -438,7 +438,7 @@ def _sign_samples(rng: np.random.Generator) -> Any:
     kernel=np.sign,
     lower=lambda x: lax.select(x == 0, lax.full_like(x, 0), lax.sign(x)),
     infer=pointwise("sign", REAL),
-    vjp=Stops("the sign is constant almost everywhere"),
+    vjp=Flat("the sign is constant almost everywhere"),
     flops=elements,
     samples=_sign_samples,
     traits=("pointwise", "idempotent"),
@@ -479,7 +479,7 @@ def _complex_sign(x: Tensor) -> Tensor:
 
 # -- rounding -----------------------------------------------------------------------------------------------------
 
-_FLAT = Stops("rounding is constant almost everywhere")
+_FLAT = Flat("rounding is constant almost everywhere")
 
 
 def _rounding_samples(rng: np.random.Generator) -> Any:

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32, is_floating, kind_of
-from hybridflow.core.op import Bad, Each, Sample, Saves, Stops, op, public_names
+from hybridflow.core.op import Bad, Each, Flat, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.common import (
     REAL,
     Tensor,
@@ -51,7 +51,7 @@ def _trunc_samples(rng: np.random.Generator) -> Any:
     kernel=lambda x: np.trunc(x) if kind_of(x.dtype) == "float" else x,
     lower=lambda x: lax.select(x < 0, lax.ceil(x), lax.floor(x)) if kind_of(x.dtype) == "float" else x,
     infer=pointwise("trunc", REAL),
-    vjp=Stops("rounding is constant almost everywhere"),
+    vjp=Flat("rounding is constant almost everywhere"),
     flops=elements,
     samples=_trunc_samples,
     traits=("pointwise", "idempotent"),

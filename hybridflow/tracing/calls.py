@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
 
 from hybridflow.autodiff.control_flow.tensor_array import looking
-from hybridflow.core.errors import ArgumentTypeError, MutationError, message
+from hybridflow.core.errors import ArgumentTypeError, DepthError, MutationError, message
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.order import has_order, in_order_of
@@ -17,6 +19,27 @@ from hybridflow.tracing.signature import LEAF, Signature, is_array, unflatten_ar
 
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
 _NUMBERS = (bool, int, float, complex)
+
+
+@contextmanager
+def depth_explained(name: str) -> Generator[None]:
+    """Say why, if Python's limit of calls inside each other is reached while a function is traced or compiled.
+
+    Raises:
+        DepthError: it was.
+    """
+    try:
+        yield
+    except DepthError:
+        raise
+    except RecursionError as error:
+        limit = sys.getrecursionlimit()
+        raise DepthError(
+            message(f"compile: {name!r} is nested too deep: Python's limit of {limit} calls inside each other was "
+                    "reached while it was compiled",
+                    got="recursion, of which every level takes some 15 calls while it is traced",
+                    hint="Write a loop (while, for, hf.while_loop), or call sys.setrecursionlimit with a larger count.")
+        ) from error  # fmt: skip
 
 
 def output_tensor(label: str, leaf: Any) -> Tensor:

@@ -17,10 +17,11 @@ from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.graph import CONSTANT
 from hybridflow.ir.variables import ArgumentVariable
-from hybridflow.tracing.calls import check_unchanged, output_tensor
+from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
 from hybridflow.tracing.dynamic import symbol_places, symbolic_specs
 from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.leaves import TracedLeaves
+from hybridflow.tracing.objects import is_record, opened
 from hybridflow.tracing.observations import Observations
 from hybridflow.tracing.order import has_order, skeleton
 from hybridflow.tracing.outside_floats import OutsideFloats, SeenFloats
@@ -89,10 +90,10 @@ def make_trace(
     floats = OutsideFloats(seen, lambda: (builder.float_argument(), builder.floats - 1))
     observations = builder.observations = _observe(Observations(label, floats), roots, named, arguments)
     try:
-        with context_of(builder, (), context.device, context.grad, context.autocast):
+        with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
             result = call(arguments)
             check_unchanged(label, arguments, values, signature, static)
-            returned, tree = jax.tree_util.tree_flatten(result)
+            returned, tree = jax.tree_util.tree_flatten(opened(result, is_record))
             outputs = [output_tensor(label, leaf) for leaf in returned]
             leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)

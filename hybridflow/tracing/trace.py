@@ -37,6 +37,7 @@ from hybridflow.ir.variables import VariableState
 from hybridflow.passes import PASSES, run_passes
 from hybridflow.passes.left import outlined_in, recomputed_in, rolled_in
 from hybridflow.tracing.budget import compile_within
+from hybridflow.tracing.calls import depth_explained
 from hybridflow.tracing.dynamic import sizes_of
 from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.tracing.explain import TraceRecord
@@ -347,7 +348,8 @@ class Trace:
                     self.only = other.only
 
     def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
-        made, graph = self.compiled(sizes, device)
+        with depth_explained(self.raw_graph.name):
+            made, graph = self.compiled(sizes, device)
         first = len(self.graph.inputs) - len(self.states)
         names = {index: self.record.variables[index - first] for index in made.donated}
         self.record.add(ExecutableRecord.of(made, sizes, device, names))

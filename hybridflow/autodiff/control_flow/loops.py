@@ -52,7 +52,8 @@ def while_loop(
         cond_fn: ``cond_fn(*loop_vars)`` returns a bool of shape ().
         body_fn: ``body_fn(*loop_vars)`` returns the new loop variables (a bare value if there is one). Both may read
             tensors from around them, and read and assign Variables.
-        loop_vars: a tuple or list of tensors or structures; each keeps its structure, shapes and dtypes.
+        loop_vars: a tuple or list of tensors or structures; each keeps its structure, shapes and dtypes. Anything else
+            (a tensor, a dict, a dataclass) is one loop variable: ``cond_fn(loop_vars)``, ``body_fn(loop_vars)``.
         max_iterations: stop after this many steps. Gradients through a traced loop need it, since XLA must know how
             much to keep, unless the loop counts: an integer that starts at a constant, grows by a constant and is
             compared with one. The loop still ends as soon as the condition fails.
@@ -68,10 +69,19 @@ def while_loop(
         >>> import hybridflow as hf
         >>> hf.while_loop(lambda i, s: i < 4, lambda i, s: (i + 1, s + i), (0, 0))
         (Tensor(4, dtype=int32), Tensor(6, dtype=int32))
+        >>> hf.while_loop(lambda x: x < 10.0, lambda x: 2 * x, 1.0)
+        Tensor(16., dtype=float32)
     """
     _require_count(max_iterations)
+    if not isinstance(loop_vars, tuple | list):
+        return iterate(cond_fn, lambda value: (body_fn(value),), (loop_vars,), max_iterations)[0]
     found = iterate(cond_fn, body_fn, tuple(loop_vars), max_iterations)
-    return list(found) if isinstance(loop_vars, list) else found
+    return jax.tree_util.tree_unflatten(_outer_structure(loop_vars), found)
+
+
+def _outer_structure(items: Any) -> Any:
+    """Return the structure of a tuple or list itself, with leaves for its items."""
+    return jax.tree_util.tree_structure(items, is_leaf=lambda one: one is not items)
 
 
 def _require_count(bound: Any) -> None:
@@ -98,8 +108,7 @@ def iterate(
 
     def body(*tensors: Tensor) -> list[Tensor]:
         result = body_fn(*carry.build(tensors))
-        bare = len(loop_vars) == 1 and not isinstance(result, tuple | list)
-        return carry.after((result,) if bare else tuple(result))
+        return carry.after(tuple(result) if isinstance(result, tuple | list) else (result,))
 
     if current().tracer is None:
         state, count = own_leaves(carry.leaves)[0], 0

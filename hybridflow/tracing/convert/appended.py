@@ -9,7 +9,7 @@ import jax
 
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.tracing.convert.staged import staged
-from hybridflow.tracing.convert.values import Value
+from hybridflow.tracing.convert.values import Value, holds_traced
 from hybridflow.tracing.order import in_order_of
 
 _CONSTANT = frozenset({bool, int, float, complex, str, bytes})
@@ -24,7 +24,7 @@ class Appended:
     """
 
     def __init__(self, value: Any) -> None:
-        self.value = Value.of(value)
+        self.value = Value.of(value, holds_traced(value))
         leaves = [leaf for leaf in self.value.leaves if type(leaf) not in _CONSTANT]
         self.tensors = [leaf.raw if type(leaf) is StagedNumber else leaf for leaf in leaves]
         self.rows: Sequence[Any] = ()

@@ -24,8 +24,11 @@ from hybridflow.tracing.convert.poison import UNSET, Late, Poison, set_in_one, s
 from hybridflow.tracing.convert.regions import DEPTH, is_set_by_loop, is_too_deep, region, require_unhandled
 from hybridflow.tracing.convert.staged import as_integer, kinds_of, magnitude, raw_dtype, staged, staged_int
 from hybridflow.tracing.convert.values import (
+    TakeApart,
     Value,
+    are_alike,
     difference,
+    holds_traced,
     is_number,
     is_real_number,
     made_at,
@@ -78,6 +81,7 @@ class _Branches:
         self.live = live
         self.place = place
         self.before = cells.read()
+        self.opened: set[str] = set()
         # Where the blocks hold a lowered exit, the flags decide whether a variable has a value: the call checks it.
         self.exits = any(name.startswith(_FLAGS) for name in cells.names)
 
@@ -88,6 +92,8 @@ class _Branches:
                 return self.merged(pred, self.run("cond_true", true), self.run("cond_false", false))
             except FirstWrite as found:
                 self.before[found.name] = begun_with(self.before[found.name], found.shapes)
+            except TakeApart as found:
+                self.opened.add(found.name)
             except BaseException:
                 self.cells.write(self.before)
                 raise
@@ -112,7 +118,7 @@ class _Branches:
                     ran[variable] = value.ran
                     value = value.value
                 if value is not UNSET:
-                    parts[variable] = Value.of(value)
+                    parts[variable] = Value.of(value, variable in self.opened)
                     made += [_left_behind(leaf) for leaf in parts[variable].dynamic()]
             return [*made, *ran.values()]
 
@@ -159,6 +165,7 @@ class _Branches:
         if true.raised or false.raised:
             other = false if true.raised else true
             parts = other.parts.get(name)
+            self.require_open(name, parts)
             return (UNSET,) if other.raised or parts is None else self.joined(name, true, false, plan, parts, parts)
         a, b = true.values[name], false.values[name]
         if a is b:
@@ -167,6 +174,7 @@ class _Branches:
         if one is None or two is None:
             has = one or two
             assert has is not None
+            self.require_open(name, has)
             poison = next((leaf for leaf in has.leaves if type(leaf) is Poison), None)
             if poison is not None:
                 return (poison,)
@@ -176,8 +184,19 @@ class _Branches:
             return self.joined(name, true, false, plan, has, has)
         if one.tree != two.tree:
             self.first_write(name, true.values[name], false.values[name])
+        elif name not in self.opened and any(map(are_alike, one.leaves, two.leaves)):
+            raise TakeApart(name)
         found = difference(name, one, two, self.place)
         return (found,) if found is not None else self.joined(name, true, false, plan, one, two)
+
+    def require_open(self, name: str, parts: Value | None) -> None:
+        """Have the branches traced again if a variable that one of them sets is an object that was made in it.
+
+        Raises:
+            TakeApart: that is so.
+        """
+        if parts is not None and name not in self.opened and holds_traced(parts.leaves):
+            raise TakeApart(name)
 
     def first_write(self, name: str, *values: Any) -> None:
         """Have the branches traced again if only one of them was the first to write to arrays of a variable.
@@ -328,8 +347,9 @@ def _selected(traced: Traced, count: int, sources: list[int | None], leaves: lis
 
 
 def dead(name: str) -> Poison:
-    """Return what a variable holds that is not read again."""
-    return Poison(AssertionError, f"variable {name!r} was taken to be dead")
+    """Return what a variable holds that is set before it is read again, unless an exception comes between."""
+    text = f"{spoken(name)} is read although an exception left out what sets it, and a `with` handled that"
+    return Poison(TraceError, message(text, hint="Give it a value after the `with` block, or before it in each step."))
 
 
 def add_raise(error: Exception) -> None:

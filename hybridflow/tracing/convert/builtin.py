@@ -16,6 +16,7 @@ from hybridflow.ops import effects
 from hybridflow.ops.host_values import Joined
 from hybridflow.tracing.convert import filtered, protocols
 from hybridflow.tracing.convert.branches import value_on_tensor
+from hybridflow.tracing.convert.chains import kept_by, mapped
 from hybridflow.tracing.convert.filtered import Filtered, truths
 from hybridflow.tracing.convert.rows import Rows, TensorRange, enumerated, ranged, reversed_rows, zipped
 from hybridflow.tracing.convert.staged import as_bool
@@ -56,7 +57,7 @@ def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]
     python = getattr(builtins, name)
 
     def extreme(*args: Any, key: Callable[[Any], Any] | None = None, default: Any = _MISSING) -> Any:
-        if type(args[0]) is Filtered:
+        if isinstance(args[0], Filtered) and len(args) == 1:
             return filtered.extreme(python, better, args[0], key, () if default is _MISSING else (default,))
         items = list(args[0]) if len(args) == 1 else list(args)
         keys = items if key is None else [key(item) for item in items]
@@ -128,7 +129,7 @@ def type_of(*args: Any, **more: Any) -> Any:
 
 ALWAYS: dict[Any, Callable[..., Any]] = {
     any: any_true, all: all_true, min: _extreme("min", lambda a, b: a < b), max: _extreme("max", lambda a, b: a > b),
-    sorted: sorted_items, print: printed, type: type_of,
+    sorted: sorted_items, print: printed, type: type_of, map: mapped, filter: kept_by,
 }  # fmt: skip
 """Builtins whose items may be tensors, and the one that sees what stands for a number."""
 ON_TENSORS: dict[Any, Callable[..., Any]] = {
@@ -155,7 +156,7 @@ def replacement(function: Any) -> Callable[..., Any] | None:
 def replaces(function: Any, args: tuple[Any, ...]) -> bool:
     """Whether a call of a builtin is one of its replacement."""
     if function in ON_FILTERED:
-        return bool(args) and type(args[0]) is Filtered
+        return bool(args) and (type(args[0]) is Filtered or (function is sum and isinstance(args[0], Filtered)))
     if function in NUMBER_FUNCTIONS:
         return any(map(_is_number, args))
     return function in ALWAYS or any(map(concerned, args))

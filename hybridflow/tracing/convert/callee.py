@@ -188,7 +188,7 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 _CALLING: frozenset[Any] = frozenset(
-    {map, filter, sorted, min, max, functools.reduce, functools.partial, jax.tree_util.tree_map, jax.tree.map,
+    {sorted, min, max, functools.reduce, functools.partial, jax.tree_util.tree_map, jax.tree.map,
      jax.tree.reduce, jax.tree_util.tree_map_with_path, jax.tree_util.tree_reduce, jax.tree.map_with_path, list.sort}
 )  # fmt: skip
 

@@ -104,7 +104,9 @@ class _Lowering:
             if isinstance(node, ast.If) and node.orelse and self.always(node.body) and self.always(node.orelse):
                 return True
             endless = isinstance(node, ast.While) and isinstance(node.test, ast.Constant) and bool(node.test.value)
-            if endless and "break" not in self.exits(node.body):
+            if isinstance(node, _LOOPS) and "break" not in self.exits(node.body) and (
+                endless or self.always(node.orelse)
+            ):
                 return True
             if isinstance(node, ast.With) and self.always(node.body) and not any(
                 isinstance(one, ast.Raise) for one in inside(node)

@@ -33,22 +33,24 @@ class Maybe:
 class Filtered:
     """The argument of a reduction: items, some of them `Maybe`; nothing else can run over those."""
 
+    what: str = "comprehension"
+    """What messages call it."""
+
     def __init__(self, items: Iterable[Any]) -> None:
         self.items = items
 
     def __iter__(self) -> Iterator[Any]:
         for item in self.items:
             if type(item) is Maybe:
-                raise unknown_length()
+                raise unknown_length(self.what)
             yield item
 
 
-def unknown_length() -> TraceError:
+def unknown_length(what: str = "comprehension") -> TraceError:
     """Return the error for a filter on a tensor whose items are wanted one by one."""
-    what = "comprehension: which items it keeps depends on a tensor, so their number is not known"
     return TraceError(
-        message(f"{what}, at {where_now()}",
-                hint="Keep all items and choose with hf.where, or write the comprehension into the brackets of sum, "
+        message(f"{what}: which items it keeps depends on a tensor, so their number is not known, at {where_now()}",
+                hint=f"Keep all items and choose with hf.where, or write the {what} into the brackets of sum, "
                      "len, min, max, any or all.")
     )  # fmt: skip
 
@@ -85,7 +87,7 @@ def counted(items: Filtered, /) -> Any:
 
 def truths(iterable: Iterable[Any], neutral: bool) -> Iterator[Any]:
     """Yield the items for ``any`` and ``all``, `neutral` in place of those left out."""
-    if type(iterable) is not Filtered:
+    if not isinstance(iterable, Filtered):
         yield from iterable
         return
     for item in iterable.items:
@@ -127,7 +129,7 @@ def extreme(
             continue
         wins = better(found[1], best[1])
         wins = _or(wins, negated(has))
-        best = _chosen(_and(test, wins), found, best)
+        best = _chosen(both(test, wins), found, best)
         has = _or(has, test)
     if not is_staged(has):
         return best[0] if has else python((), **({"default": default[0]} if default else {}))
@@ -146,7 +148,8 @@ def _or(a: Any, b: Any) -> Any:
     return (b if is_staged(b) and not a else a or b) if not is_staged(a) else (a if not b else True)
 
 
-def _and(a: Any, b: Any) -> Any:
+def both(a: Any, b: Any) -> Any:
+    """Return ``a and b`` of bools, either of which may be a tensor."""
     return negated(_or(negated(a), negated(b)))
 
 

@@ -108,14 +108,30 @@ class Uses:
             if len(killed) == len(node.targets):
                 return Names(frozenset(read), killed, frozenset(bound))
         if isinstance(node, ast.With):
-            read, bound = self.loads(*node.items)
-            a = self.block(node.body)
-            return Names(a.read | read, frozenset(), a.bound | bound)
+            return self._of_with(node)
         if isinstance(node, ast.Try):
             return self._of_try(node)
         read, bound = self.loads(node)
         certain = isinstance(node, ast.Assign | ast.FunctionDef | ast.Import | ast.ImportFrom) and not read & bound
         return Names(frozenset(read), frozenset(bound if certain else ()), frozenset(bound))
+
+    def _of_with(self, node: ast.With) -> Names:
+        """Return what a ``with`` does.
+
+        What its body binds counts as bound for certain. Where a manager swallows an exception that is not so, and a
+        variable that is read after it has no value (`dead`), which the read says.
+        """
+        read: set[str] = set()
+        killed: set[str] = set()
+        bound: set[str] = set()
+        for item in node.items:
+            read |= self.loads(item.context_expr)[0] - killed
+            more, targets = self.loads(item.optional_vars)
+            read |= more - targets - killed
+            bound |= targets | self.loads(item.context_expr)[1]
+            killed |= targets - more
+        body = self.block(node.body)
+        return Names(frozenset(read | (body.read - killed)), body.killed | killed, body.bound | bound)
 
     def test(self, node: ast.While) -> tuple[frozenset[str], frozenset[str]]:
         """Return the names that a loop's condition reads and binds, the statements before it included."""

@@ -24,7 +24,9 @@ from hybridflow.tracing.convert.regions import append_rows, before_change, regio
 from hybridflow.tracing.convert.rows import Rows, TensorRange
 from hybridflow.tracing.convert.staged import kinds_of, raw_dtype, raw_of, staged, staged_int, takes_dtype
 from hybridflow.tracing.convert.values import (
+    TakeApart,
     Value,
+    are_alike,
     is_dynamic,
     is_number,
     is_real_number,
@@ -83,6 +85,8 @@ class _Loop:
         self.carried = [name for name in names.bound if name in wanted]
         self.live = names.live
         self.values: dict[str, Value] = {}
+        # The variables whose objects are taken apart: the steps make them anew.
+        self.opened: set[str] = set()
         self.first_set: list[str] = []
         self.unset: list[str] = []
         # Whether a variable has a value, for those that may have none.
@@ -95,9 +99,16 @@ class _Loop:
             if value is UNSET or type(value) is Poison:
                 self.first_set.append(name)
             else:
-                self.values[name] = Value.of(value)
-                leaves = enumerate(self.values[name].leaves)
-                self.weak.update({(name, index): kinds_of(leaf) for index, leaf in leaves if is_real_number(leaf)})
+                self.begin_with(name, value)
+
+    def begin_with(self, name: str, value: Any) -> None:
+        """Have a variable start with a value."""
+        self.values[name] = Value.of(value, name in self.opened)
+        self.note_numbers(name, self.values[name].leaves)
+
+    def note_numbers(self, name: str, leaves: Sequence[Any]) -> None:
+        """Take note of which leaves of a variable are Python numbers."""
+        self.weak.update({(name, index): kinds_of(leaf) for index, leaf in enumerate(leaves) if is_real_number(leaf)})
 
     # -- before -----------------------------------------------------------------------------------------------
 
@@ -117,9 +128,8 @@ class _Loop:
 
     def begin(self, name: str, parts: Value, specs: list[tuple[Any, Any]]) -> None:
         """Have a variable that the loop sets first start with zeros, and without a value."""
-        self.values[name] = Value.of(parts.filled([zeros_of(*spec) for spec in specs]))
-        leaves = enumerate(parts.leaves)
-        self.weak.update({(name, index): kinds_of(leaf) for index, leaf in leaves if is_real_number(leaf)})
+        self.begin_with(name, parts.filled([zeros_of(*spec) for spec in specs]))
+        self.note_numbers(name, parts.leaves)
         if not name.startswith("."):
             self.ran[name] = asarray(False)
 
@@ -143,7 +153,7 @@ class _Loop:
         for name, value in self.cells.read().items():
             value = value.value if type(value) is Late else value
             if name in names and value is not UNSET and type(value) is not Poison:
-                parts = Value.of(value)
+                parts = Value.of(value, name in self.opened)
                 found[name] = parts, list(map(_spec, parts.dynamic()))
         return found
 
@@ -191,7 +201,7 @@ class _Loop:
 
     def enter(self, state: Sequence[Any]) -> None:
         """Set the variables to what a step starts with."""
-        now = dict(self.before)
+        now = {name: self.before[name] if name in self.unset else dead(name) for name in self.cells.names}
         for name, leaves in zip(self.carried, state, strict=True):
             now[name] = self.value(name, leaves)
         self.cells.write(now)
@@ -231,7 +241,7 @@ class _Loop:
             raise TraceError(message(text, hint="Keep it, or set it."))
         if value is UNSET:
             raise TraceError(message(f"{what} is deleted in the loop at {self.place}", hint="Keep it, or set it."))
-        after = Value.of(value)
+        after = Value.of(value, name in self.opened)
         if not after.is_like(before):
             shapes = shapes_to_begin_with(jax.tree_util.tree_unflatten(before.tree, before.leaves), value)
             if shapes:
@@ -247,6 +257,8 @@ class _Loop:
                 made.append(self.leaf_after(what, (name, index), a, b, adapt))
             elif type(b) is Poison:
                 b.fail()
+            elif name not in self.opened and are_alike(a, b):
+                raise TakeApart(name)
             elif not same_python(a, b):
                 raise TraceError(
                     message(f"{what} is another Python object after a step of the loop at {self.place}",
@@ -346,6 +358,17 @@ class _Loop:
             if kinds is not None:
                 self.weak[found.name, index] = kinds
 
+    def open(self, name: str) -> None:
+        """Begin anew with a variable whose objects are taken apart."""
+        self.opened.add(name)
+        for key in [key for key in self.weak if key[0] == name]:
+            del self.weak[key]
+        if name in self.first_set:
+            self.begin(name, *self.first_step()[name])
+        else:
+            before = self.before[name]
+            self.begin_with(name, before.value if type(before) is Late else before)
+
     def run(self, loop: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
         """Run the loop from its first values, again with other dtypes if numbers take them, and set the variables."""
         while True:
@@ -354,6 +377,8 @@ class _Loop:
                 break
             except FirstWrite as found:
                 self.begin_arrays(found)
+            except TakeApart as found:
+                self.open(found.name)
             except _FirstSet as first:
                 self.unset = [name for name in self.unset if name not in first.found]
                 self.carried += first.found

@@ -6,6 +6,7 @@ or not. A list that a loop over rows appends to is the exception: its values com
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from contextvars import ContextVar
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from hybridflow.core.context import current
 from hybridflow.core.errors import MutationError, TraceError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
@@ -23,6 +25,8 @@ from hybridflow.tracing.convert.cells import Cells
 _CONTAINERS = (list, dict, set, deque, bytearray)
 _NO_STATE = (Tensor, Variable, FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
 _MANY = 300
+_SETTERS = (setattr, delattr, object.__setattr__, object.__delattr__)
+"""Functions that change an object's attribute."""
 CHANGES = frozenset({
     "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem", "add",
     "discard", "difference_update", "intersection_update", "symmetric_difference_update", "appendleft", "extendleft",
@@ -69,6 +73,8 @@ class Region:
             else:
                 continue
             self.known[id(value)] = value
+            if hasattr(value, "__dict__"):
+                self.known[id(vars(value))] = vars(value)
             pending += [one for one in inside if not isinstance(one, int | float | str | bytes | Tensor)]
 
 
@@ -160,12 +166,42 @@ def is_set_by_loop(name: str) -> bool:
     return any(one.code is None and name in one.names for one in _REGIONS.get())
 
 
+_remade: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
+"""Per trace, branch and loop body: the objects that stand for one of several, by id."""
+
+
+def note_remade(objects: Iterable[Any]) -> None:
+    """Take note of objects that a branch or loop made of the attributes of several.
+
+    In some calls such an object is one that was there before, which others may see: it must not be changed.
+    """
+    tracer = current().tracer
+    if tracer is not None:
+        _remade.setdefault(tracer, {}).update({id(one): one for one in objects})
+
+
+def _require_one(obj: Any, what: str) -> None:
+    """Raise if an object that is about to be changed stands for one of several."""
+    tracer: Any = current().tracer
+    while tracer is not None:
+        if id(obj) in _remade.get(tracer, ()):
+            raise MutationError(
+                message(f"{type(obj).__name__}{what}: which object is changed depends on a tensor, "
+                        f"at {format_where(user_place(4))}",
+                        got=f"a {type(obj).__name__} that a branch or loop on tensors chose",
+                        hint="Make a new one, for example with dataclasses.replace or copy.copy.")
+            )  # fmt: skip
+        tracer = tracer.outer
+
+
 def changed(obj: Any, what: str) -> None:
-    """Raise if an object that was there before a body is about to be changed in it.
+    """Raise if an object that was there before a body is about to be changed in it, or one that a body chose.
 
     Raises:
         MutationError: it was.
     """
+    if _remade:
+        _require_one(obj, what)
     regions = _REGIONS.get()
     if not regions or not any(id(obj) in one.known for one in regions):
         return
@@ -185,6 +221,8 @@ def before_change(function: Any, args: tuple[Any, ...]) -> bool:
     Raises:
         MutationError: it changes a container from outside of the body, or reads a list that a step appends to.
     """
+    if len(args) >= 2 and any(function is one for one in _SETTERS):
+        changed(args[0], f".{args[1]} {'deleted' if len(args) == 2 else '= ...'}")
     regions = _REGIONS.get()
     if not regions:
         return False

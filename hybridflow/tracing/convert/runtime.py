@@ -20,6 +20,7 @@ from hybridflow.tracing.convert import builtin, protocols, regions
 from hybridflow.tracing.convert import callee as callees
 from hybridflow.tracing.convert.branches import RAISED, branch_on_tensor, value_on_tensor, where_now
 from hybridflow.tracing.convert.cells import Cells
+from hybridflow.tracing.convert.chains import Chain, Through
 from hybridflow.tracing.convert.filtered import Filtered, keeps, kept
 from hybridflow.tracing.convert.loops import LoopNames, for_on_range, for_on_rows, while_on_tensor, while_with_effects
 from hybridflow.tracing.convert.poison import Late, Poison
@@ -140,6 +141,9 @@ class Runtime:
         """Run a ``for``."""
         iterable = observe.iterate(protocols.items_of(iterable))
         names = LoopNames(bound, head, live)
+        if isinstance(iterable, Chain) and (iterable.filters or type(iterable.source) is TensorRange):
+            step = Through(step, iterable.stages, bound, tuple({*head, *live}))
+            iterable = iterable.source
         rows = parts_of(iterable)
         if rows is not None:
             for_on_rows(rows, step, test, names)

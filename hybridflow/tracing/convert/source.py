@@ -101,17 +101,36 @@ def find(function: FunctionType) -> Found:
             f"{place} has no such function: it was changed since it was loaded, or the function was not made of it"
         )
     if len(candidates) > 1:
-        places = set(code.co_positions())
-        candidates = [found for found in candidates if _body_place(found.node) in places]
+        candidates = _holding(candidates, code)
         if len(candidates) != 1:
             raise NotConvertible(f"{place} has several like it on the line")
     return candidates[0]
 
 
-def _body_place(node: FunctionNode) -> Any:
-    """Return the place of the instruction that ends a lambda: its whole body."""
-    body = node.body if isinstance(node, ast.Lambda) else node.body[-1]
-    return body.lineno, body.end_lineno, body.col_offset, body.end_col_offset
+def _holding(candidates: list[Found], code: CodeType) -> list[Found]:
+    """Return those of several functions on one line whose body holds all instructions; of nested ones the innermost."""
+    # Some instructions are of no place; all are if Python was told to keep no columns.
+    places = [(first, start, last, end) for first, last, start, end in code.co_positions() if start != end]
+    if not places:
+        return candidates
+    found = [one for one in candidates if _holds(one.node, places)]
+    return [one for one in found if not any(one is not other and _is_within(other.node, one.node) for other in found)]
+
+
+def _body_range(node: FunctionNode) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return where a function's body begins and ends."""
+    first, last = (node.body, node.body) if isinstance(node, ast.Lambda) else (node.body[0], node.body[-1])
+    return (first.lineno, first.col_offset), (last.end_lineno or 0, last.end_col_offset or 0)
+
+
+def _holds(node: FunctionNode, places: list[Any]) -> bool:
+    begin, end = _body_range(node)
+    return all(begin <= (first, start) and (last, stop) <= end for first, start, last, stop in places)
+
+
+def _is_within(inner: FunctionNode, outer: FunctionNode) -> bool:
+    begin, end = _body_range(outer)
+    return begin <= (inner.lineno, inner.col_offset) and (inner.end_lineno or 0, inner.end_col_offset or 0) <= end
 
 
 def arguments_of(code: CodeType) -> tuple[str, ...]:

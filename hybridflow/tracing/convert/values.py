@@ -16,7 +16,10 @@ from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.convert.poison import Poison, spoken
+from hybridflow.tracing.convert.regions import note_remade
 from hybridflow.tracing.convert.staged import staged
+from hybridflow.tracing.objects import is_object, objects_in, vars_of
+from hybridflow.tracing.objects import opened as open_objects
 from hybridflow.tracing.order import has_order, in_order_of, skeleton
 
 _NUMBERS = frozenset({bool, int, float, complex, TracedFloat, StagedNumber})
@@ -78,12 +81,14 @@ class Value(NamedTuple):
     tree: Any
     order: Any = None
     """What tells the order of dicts, where jax would change it."""
+    opened: bool = False
+    """Whether users' objects in it are taken apart too, and made again."""
 
     @classmethod
-    def of(cls, value: Any) -> Value:
+    def of(cls, value: Any, opened: bool = False) -> Value:
         """Take a value apart."""
-        leaves, tree = jax.tree_util.tree_flatten(value)
-        return cls(leaves, tree, skeleton(value) if has_order(value) else None)
+        leaves, tree = jax.tree_util.tree_flatten(open_objects(value) if opened else value)
+        return cls(leaves, tree, skeleton(value) if has_order(value) else None, opened)
 
     def is_like(self, other: Value) -> bool:
         """Whether another value has the same structure, dicts in the same order."""
@@ -98,7 +103,35 @@ class Value(NamedTuple):
         rest = iter(dynamic)
         leaves = [next(rest) if is_dynamic(leaf) else leaf for leaf in self.leaves]
         value = jax.tree_util.tree_unflatten(self.tree, leaves)
+        if self.opened:
+            note_remade(objects_in(value))
         return value if self.order is None else in_order_of(self.order, value)
+
+
+class TakeApart(Exception):
+    """A branch or a loop's step makes a variable's object anew: its attributes are what is chosen, or carried.
+
+    Attributes:
+        name: the variable.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def holds_traced(value: Any) -> bool:
+    """Whether an object in a structure holds a tensor or number that was traced."""
+    return any(_is_traced(leaf) for one in objects_in(value) for leaf in jax.tree_util.tree_leaves(vars_of(one)))
+
+
+def _is_traced(leaf: Any) -> bool:
+    return type(leaf) in (StagedNumber, TracedFloat) or (isinstance(leaf, Tensor) and leaf._value is None)
+
+
+def are_alike(a: Any, b: Any) -> bool:
+    """Whether two leaves are different objects of one class, which can be taken apart."""
+    return a is not b and type(a) is type(b) and is_object(a)
 
 
 def same_python(a: Any, b: Any) -> bool:
@@ -107,8 +140,8 @@ def same_python(a: Any, b: Any) -> bool:
         return True
     if type(a) is not type(b) or is_tensor(a) or type(a) in (TracedFloat, StagedNumber):
         return False
-    if isinstance(a, np.ndarray | jax.Array):
-        return False
+    if isinstance(a, np.ndarray | jax.Array) or is_object(a):
+        return False  # objects that call themselves equal may hold other tensors
     if type(a) is float:
         return a == b and math.copysign(1, a) == math.copysign(1, b)
     try:
