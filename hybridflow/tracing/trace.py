@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from sys import getrefcount
+from types import MethodType
 from typing import Any, cast
 
 import jax
@@ -44,11 +45,12 @@ from hybridflow.tracing.calls import check_unchanged, output_tensor
 from hybridflow.tracing.dynamic import sizes_of, symbol_places, symbolic_specs
 from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.tracing.explain import TraceRecord
+from hybridflow.tracing.fields import is_by_fields
 from hybridflow.tracing.journal import Journal
 from hybridflow.tracing.leaves import TracedLeaves, freed_edge
 from hybridflow.tracing.numbers import Numbers
 from hybridflow.tracing.observations import Observations
-from hybridflow.tracing.order import has_order, in_order_of, skeleton
+from hybridflow.tracing.order import has_order, in_order_of, order_at, skeleton
 from hybridflow.tracing.outside_floats import OutsideFloats, SeenFloats
 from hybridflow.tracing.raw import move_to_xla, raw_value
 from hybridflow.tracing.reached import shown_names
@@ -60,6 +62,7 @@ from hybridflow.tracing.signature import (
     STATIC,
     TENSOR,
     VARIABLE,
+    BoundCall,
     Leaf,
     Signature,
     argument_variables,
@@ -104,9 +107,11 @@ class Trace:
         plan: OutputPlan,
         named: Sequence[Leaf],
         tree: Any,
+        types: tuple[Any, ...],
         record: TraceRecord,
         places: dict[tuple[int, int], str],
         leaves: TracedLeaves,
+        orders: dict[tuple[Any, ...], list[Any]],
         budget: int | None = None,
     ) -> None:
         self.raw_graph = graph
@@ -135,6 +140,7 @@ class Trace:
         self.record = record
         self.leaves = forget_values(named)
         self.tree = tree
+        self.types = types
         self.last_used = next_use()
         first = self.arguments + len(builder.numbers) + len(self.captures)
         self.calls_host = has_effects(self.graph)
@@ -145,6 +151,7 @@ class Trace:
         self.short_way: Any = None  # what `sole.short_way` wrote for it
         self.note: str | None = None
         self.places = places
+        self.orders = orders
         self.budget = budget
         self.gradient_of = builder.gradient_of
         self.created = tuple(builder.created)
@@ -154,12 +161,14 @@ class Trace:
         self.journal: Journal | None = builder.observations.journal
         self.postponed: Journal | None = None
         # What a trace changes of that which it reads is changed by each call, so it is right for its own call alone.
-        self.once = record.once = self.guards is not None and not self.guards.untouched()
+        changed = self.guards is not None and not self.guards.untouched()
+        self.again = record.again = builder.observations.again
+        self.once = record.once = changed or self.again is not None
         self._taken: dict[tuple[int, ...], int] = {}
         self.symbolic = bool(places)
         self.symbols = symbol_positions(graph)
         asks = bool(self.gradients) or leaves.grad_mode is not None
-        self.guarded = self.takes_variables or self.symbolic or asks
+        self.guarded = self.takes_variables or self.symbolic or asks or bool(orders)
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
         self.gradient_ops: dict[Any, Op] = {}
@@ -257,6 +266,10 @@ class Trace:
         open sizes must have the same answers, and so must what it asked of gradients.
         """
         found = self._size_changes(signature) if self.symbolic else []
+        for way, order in self.orders.items():
+            now = order_at(signature.arguments, way)
+            if now != order:
+                found.append((f"the order of {'.'.join(map(str, way))}", str(order), str(now)))
         if self.takes_variables:
             found += self._alias_changes(signature)
         if self.gradients:
@@ -674,6 +687,8 @@ def make_trace(
         with context_of(builder, (), context.device, context.grad, context.autocast):
             result = call(arguments)
             check_unchanged(label, arguments, values, signature, static)
+            observations.returned(result)
+            orders = observations.orders_of(arguments)
             returned, tree = jax.tree_util.tree_flatten(result)
             outputs = [output_tensor(label, leaf) for leaf in returned]
             leaves = TracedLeaves.of(builder, outputs, context.grad)
@@ -692,7 +707,7 @@ def make_trace(
     record.trace_ms = (time.perf_counter() - start) * 1e3
     plan = OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None)
     places = symbol_places(list(named), specs)
-    trace = Trace(graph, builder, plan, named, signature.tree, record, places, leaves, budget)
+    trace = Trace(graph, builder, plan, named, signature.tree, signature.types, record, places, leaves, orders, budget)
     trace.note = note
     return trace
 
@@ -701,11 +716,17 @@ def _observe(
     found: Observations, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf], arguments: dict[str, Any]
 ) -> Observations:
     """Return observations that know of a trace's surroundings before it begins."""
-    objects = [(leaf.value, leaf.path) for leaf in named if leaf.kind == STATIC]
-    for value, path in (*roots, *objects):
+    for value, path in roots:
         found.object(value, path)
+    for leaf in named:
+        if leaf.kind == STATIC and is_by_fields(leaf.value):
+            found.made_here(leaf.value)  # an equal one will do
+        elif leaf.kind == STATIC:
+            bound = isinstance(leaf.value, MethodType | BoundCall)  # a new one every time it is read
+            for value in (leaf.value.__func__, leaf.value.__self__) if bound else (leaf.value,):
+                found.object(value, leaf.path, lasting=True)
     for name, value in arguments.items():
-        found.argument(value, name)
+        found.argument(value, name, (name,))
     return found
 
 
@@ -726,7 +747,7 @@ def require_kept(trace: Trace, name: str) -> None:
     Raises:
         TraceError: naming the Variables and their lines.
     """
-    if trace.created and not trace.once:
+    if trace.created and (not trace.once or trace.again is not None):
         made = ", ".join(trace.record.created)
         raise TraceError(
             message(
