@@ -164,7 +164,7 @@ def with_methods(k):
 
 
 kind("a method", with_methods, lambda h: h.m(), set=sets, redefine=redefine_m)
-kind("a method held in a local", with_methods, lambda h: [h.m for _ in range(1)][0](), set=sets, redefine=redefine_m)
+kind("a method held in a local", with_methods, lambda h: (lambda m: m())(h.m), set=sets, redefine=redefine_m)
 kind("methodcaller", with_methods, lambda h: operator.methodcaller("m")(h), set=sets, redefine=redefine_m)
 kind("a method in a list", lambda k: [with_methods(k).m], lambda h: h[0](), set=lambda h: sets(h[0].__self__))
 kind("a method in an attribute", lambda k: Box(m=with_methods(k).m), lambda h: h.m(),
@@ -404,7 +404,7 @@ kind("divmod()", read=lambda h: divmod(h, 1)[0], **thing("__divmod__", lambda s,
 kind("pow()", read=lambda h: pow(h, 1), **thing("__pow__", lambda s, n: s.k, lambda s, n: 5.0))
 kind("math.floor()", read=lambda h: math.floor(h), **thing("__floor__", lambda s: int(s.k), lambda s: 5))
 kind("math.trunc()", read=lambda h: math.trunc(h), **thing("__trunc__", lambda s: int(s.k), lambda s: 5))
-kind("reversed()", read=lambda h: list(reversed(h))[0],
+kind("reversed()", read=lambda h: next(iter(reversed(h))),
      **thing("__reversed__", lambda s: iter([s.k]), lambda s: iter([5.0])))  # fmt: skip
 kind("next()", read=lambda h: next(h), **thing("__next__", lambda s: s.k, lambda s: 5.0))
 
@@ -526,7 +526,7 @@ kind("list.copy", lambda k: [k], lambda h: h.copy()[0], set=set_first)
 kind("dict()", lambda k: {"k": k}, lambda h: dict(h)["k"], set=set_item)
 kind("a spread dict", lambda k: {"k": k}, lambda h: {**h}["k"], set=set_item)
 kind("a spread call", lambda k: {"k": k}, lambda h: (lambda k: k)(**h), set=set_item)
-kind("list + list", lambda k: [k], lambda h: (h + [1.0])[0], set=set_first)
+kind("list + list", lambda k: [k], lambda h: (h + h)[0], set=set_first)
 kind("dict | dict", lambda k: {"k": k}, lambda h: (h | {})["k"], set=set_item)
 kind("itemgetter of a list", lambda k: [k], lambda h: operator.itemgetter(0)(h), set=set_first)
 kind("list.__getitem__", lambda k: [k], lambda h: h.__getitem__(0), set=set_first)
@@ -604,11 +604,11 @@ kind("partial of a method", lambda k: functools.partial(with_methods(k).m), lamb
 kind("partial of an object", lambda k: functools.partial(lambda b, x: b.k * x, box(k)), lambda h: h(1.0),
      set=lambda h: sets(h.args[0]))  # fmt: skip
 kind("a wrapped function", lambda k: functools.wraps(twice)(closing(k)), lambda h: h(1.0), set=set_cell)
-kind("a function without source", lambda k: eval("lambda x: x * b.k", {"b": box(k)}), lambda h: h(1.0),  # noqa: S307
+kind("a function without source", lambda k: eval("lambda x: x * b.k", {"b": box(k)}), lambda h: h(1.0),
      set=lambda h: sets(h.__globals__["b"]), replace=lambda h: h.__globals__.update(b=box(5.0)))  # fmt: skip
-kind("one without source, by a local", lambda k: eval("lambda x: [c.k for c in [b]][0] * x", {"b": box(k)}),  # noqa: S307
+kind("one without source, by a local", lambda k: eval("lambda x: [c.k for c in [b]][0] * x", {"b": box(k)}),
      lambda h: h(1.0), set=lambda h: sets(h.__globals__["b"]))  # fmt: skip
-kind("one without source, by its argument", lambda k: Box(f=eval("lambda b: b.k"), b=box(k)),  # noqa: S307
+kind("one without source, by its argument", lambda k: Box(f=eval("lambda b: b.k"), b=box(k)),
      lambda h: h.f(h.b), set=lambda h: sets(h.b))  # fmt: skip
 kind("one that is not converted", lambda k: Box(f=hf.no_convert(lambda b: b.k), b=box(k)), lambda h: h.f(h.b),
      set=lambda h: sets(h.b))  # fmt: skip
@@ -658,7 +658,8 @@ kind("a Variable in a dict", lambda k: {"k": hf.Variable(k)}, lambda h: h["k"], 
 kind("a Variable by copy", lambda k: Box(k=hf.Variable(k)), lambda h: copy.copy(h).k,
      assign=lambda h: h.k.assign(5.0), replace=lambda h: setattr(h, "k", hf.Variable(5.0)))  # fmt: skip
 kind("a Variable of a method", lambda k: with_methods(hf.Variable(k)).m, lambda h: h(),
-     assign=lambda h: h.__self__.k.assign(5.0), replace=lambda h: setattr(h.__self__, "k", hf.Variable(5.0)))  # fmt: skip
+     assign=lambda h: h.__self__.k.assign(5.0),
+     replace=lambda h: setattr(h.__self__, "k", hf.Variable(5.0)))  # fmt: skip
 kind("a tensor in a frozen dataclass", lambda k: Frozen(hf.asarray(k)), lambda h: h.k,
      force=lambda h: object.__setattr__(h, "k", hf.asarray(5.0)))  # fmt: skip
 
@@ -827,7 +828,7 @@ def a_default(read, h):
 
 @route
 def a_default_of_the_function(read, h):
-    run = lambda t, h=Box(h=h): t * read(h.h)  # noqa: E731
+    run = lambda t, h=Box(h=h): t * read(h.h)  # noqa: B008, E731
     return Route(run, put=lambda other: setattr(run.__defaults__[0], "h", other))
 
 
@@ -880,7 +881,7 @@ def a_nested_function(read, h):
 @route
 def a_comprehension(read, h):
     kept = Box(h=h)
-    return Route(lambda t: t * [read(one) for one in [kept.h]][0], put=lambda other: setattr(kept, "h", other))
+    return Route(lambda t: t * sum([read(one) for one in [kept.h]]), put=lambda other: setattr(kept, "h", other))
 
 
 @route
@@ -975,7 +976,7 @@ def a_descriptor(read, h):
 @route
 def a_function_without_source(read, h):
     space = {"read": read, "h": h}
-    run = eval("lambda t: t * read(h)", space)  # noqa: S307
+    run = eval("lambda t: t * read(h)", space)
     return Route(run, put=lambda other: space.update(h=other))
 
 

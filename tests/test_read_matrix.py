@@ -1,4 +1,4 @@
-"""Whatever a function reads, by whatever way: a compiled call gives what the function itself gives, after changes too."""
+"""Whatever a function reads, by whatever way: a compiled call gives what the function gives, after changes too."""
 
 import warnings
 from collections import defaultdict
