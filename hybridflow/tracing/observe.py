@@ -315,6 +315,8 @@ _SHALLOW: dict[Any, tuple[str, ...]] = {
     any: ("__bool__", "__len__"), all: ("__bool__", "__len__"), filter: ("__bool__", "__len__"),
 }  # fmt: skip
 """Builtins that look at what is in containers, not at what is in that, but by the special methods named here."""
+_OUTSIDE_ONLY = frozenset({id, callable, getattr, hasattr, setattr, delattr, len})
+"""Those that do not run over anything."""
 _SPECIAL: dict[Any, tuple[str, ...]] = {
     bool: ("__bool__", "__len__"), int: ("__int__", "__index__", "__trunc__"), float: ("__float__", "__index__"),
     complex: ("__complex__", "__float__", "__index__"), str: ("__str__", "__repr__"), repr: ("__repr__",),
@@ -362,7 +364,8 @@ def _goes_out(found: Observations, function: Any, args: Iterable[Any]) -> None:
         reading.kind_of(found, next(iter(args)))
     if builtin and function in _SHALLOW:
         for one in args:
-            _run_over(found, one)
+            if function not in _OUTSIDE_ONLY:
+                _run_over(found, one)
             if _SHALLOW[function] and isinstance(one, (*CONTAINERS, set, frozenset)):
                 for item in one:
                     reading.special(found, item, _SHALLOW[function])

@@ -22,6 +22,8 @@ from hybridflow.tracing.parts import Opaque, Part, is_users_class, is_watched_mo
 
 _BY_CONTENT = frozenset({list, tuple, dict, set, frozenset, bytearray, np.ndarray, Tensor, Variable}) | PLAIN
 """Types whose attributes are what their contents make them; the contents are watched."""
+_DEEP = frozenset({"__repr__", "__str__", "__format__", "__hash__", "__eq__", "__lt__"})
+"""Special methods that containers have call those of what is in them."""
 _NONE: Mapping[str, Any] = {}
 _MANY = 20_000
 """The places from which watching them costs more at every call than tracing anew."""
@@ -106,7 +108,7 @@ def special(found: Observations, obj: Any, names: Iterable[str]) -> None:
     from hybridflow.tracing.convert.callee import is_users
 
     if type(obj) in _BY_CONTENT:
-        if isinstance(obj, CONTAINERS) and not isinstance(obj, str):
+        if isinstance(obj, CONTAINERS) and not _DEEP.isdisjoint(names):
             whole(found, obj)
         return
     if not is_users_class(type(obj)):
