@@ -120,6 +120,7 @@ def _executable(graph: Graph, *, sizes: dict[str, int], **_: Any) -> Executable:
     given = [(spec.shape, spec.dtype) for spec in concrete_specs(graph.input_specs, sizes)]
 
     def call(*values: Any) -> list[Any]:
+        values = tuple([np.float32(value) if type(value) is float else value for value in values])
         if [(value.shape, value.dtype) for value in values] != given:
             raise TypeError("compiled for other shapes")
         with enable_x64():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import sys
+from collections import UserDict, UserList
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -115,6 +117,54 @@ def sees_what_is_iterated() -> None:
         return x
 
     changed(read, lambda: ROWS.append(2.0), ROWS.pop)
+
+
+def sees_spread_mappings() -> None:
+    table = UserDict(k=1.0)
+    changed(lambda x: x + {**table}["k"], lambda: table.update(k=5.0), lambda: table.update(k=1.0))
+
+
+def sees_spread_rows() -> None:
+    rows = UserList([1.0])
+    changed(lambda x: x + max([0.0, *rows]), lambda: rows.append(5.0), rows.clear)
+
+
+def sees_what_is_matched() -> None:
+    def read(x):
+        match BOX:
+            case SimpleNamespace(value=1.0):
+                return x + 1.0
+            case _:
+                return x + 5.0
+
+    changed(read, lambda: setattr(BOX, "value", 5.0), lambda: setattr(BOX, "value", 1.0))
+
+
+class Shown:
+    """An object whose text is as long as it says."""
+
+    def __init__(self) -> None:
+        self.length = 1
+
+    def __str__(self) -> str:
+        return "x" * self.length
+
+
+def sees_what_is_shown() -> None:
+    shown = Shown()
+    changed(lambda x: x + len(f"{shown}"), lambda: setattr(shown, "length", 5), lambda: setattr(shown, "length", 1))
+
+
+def sees_imported_names() -> None:
+    def read(x):
+        from settings_of_a_test import RATE
+
+        return x + RATE
+
+    module = ModuleType("settings_of_a_test")
+    module.RATE = 1.0
+    sys.modules[module.__name__] = module
+    changed(read, lambda: setattr(module, "RATE", 5.0), lambda: sys.modules.pop(module.__name__))
 
 
 @hf.no_convert
@@ -508,6 +558,10 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Reads, "visit_Name"): (as_it_is, "sees_globals"),
     (Reads, "visit_NamedExpr"): (as_it_is, "binds_outside_by_walrus"),
     (Reads, "visit_Attribute"): (as_it_is, "methods"),
+    (Reads, "visit_Dict"): (kept, "sees_spread_mappings"),
+    (Reads, "visit_Starred"): (kept, "sees_spread_rows"),
+    (Reads, "spread"): (lambda self, node: self.visit(node), "sees_spread_mappings"),
+    (Writes, "visit_Match"): (kept, "sees_what_is_matched"),
     (Reads, "visit_Subscript"): (as_it_is, "items_of_a_class"),
     (Reads, "key"): (lambda self, node: reads.constant(node, 0), "targets"),
     (Reads, "visit_Call"): (as_it_is, "if_in_called_helper"),
@@ -582,6 +636,10 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Runtime, "write_free"): (lambda self, name, value, *_: value, "stores_free_names"),
     (Runtime, "delete_free"): (nothing, "deletes_free_names"),
     (Runtime, "manager"): (staticmethod(lambda obj: obj), "managers_of_a_class"),
+    (Runtime, "spread"): (lambda self, mapping: mapping, "sees_spread_mappings"),
+    (Runtime, "matched"): (lambda self, subject: subject, "sees_what_is_matched"),
+    (Runtime, "shown"): (lambda self, value: value, "sees_what_is_shown"),
+    (Runtime, "imported"): (lambda self, name, value, module: value, "sees_imported_names"),
     (Runtime, "keeps"): (staticmethod(lambda test: test), "unknown_lengths"),
     (Runtime, "kept"): (staticmethod(lambda test, value: (value(),)), "filter_in_sum"),
     (runtime._Effects, "grown"): (no, "while_condition_that_assigns"),
@@ -616,7 +674,7 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (callee, "_constructor"): (nothing, "methods"),
     (callee, "_construct_dataclass"): (
         lambda cls, after, *args, **kwargs: cls(*args, **kwargs), "dataclass_with_post_init"),
-    (callee, "getter_of"): (nothing, "methods"),
+    (callee, "_getter_of"): (nothing, "methods"),
     (callee, "_calls_arguments"): (no, "functions_are_passed_on"),
     (protocols, "items_of"): (lambda obj: obj, "items_of_a_class"),
     (protocols, "_by_index"): (lambda obj, getter: iter(obj), "iterators_of_a_class"),

@@ -240,11 +240,87 @@ def test_variadic_arguments():
 
     one = ones(2)
     assert f(one, one, one, scale=2, a=one, b=one).tolist() == [8.0, 8.0]
-    assert f(one, one, one, b=one, a=one, scale=2).tolist() == [8.0, 8.0]
+    assert f(one, one, one, a=one, scale=2, b=one).tolist() == [8.0, 8.0]
     assert f.trace_count == 1
+    assert f(one, one, one, b=one, a=one, scale=2).tolist() == [8.0, 8.0]
+    assert f.trace_count == 2  # it runs over the keywords in their order
     assert f(one, one).tolist() == [2.0, 2.0]
     assert f(one, x=one).tolist() == [2.0, 2.0]  # a keyword of the name of a positional-only parameter
+    assert f.trace_count == 4
+
+
+@pytest.mark.parametrize(
+    ("read", "traces"),
+    [
+        (lambda x, **named: x * named["a"] + named.get("b") + ("a" in named) + len(named), 1),
+        (lambda x, **named: x * next(iter(named.values())), 2),
+        (lambda x, **named: x * [*named.values()][0], 2),  # noqa: RUF015
+        (lambda x, **named: {**named}, 2),
+        (lambda x, **named: dict(named), 2),
+        (lambda x, **named: named, 2),
+    ],
+)
+def test_the_order_of_keywords_counts_where_it_is_read(read, traces):
+    f = hf.compile(read)
+    for named in ({"a": 2.0, "b": 3.0}, {"b": 3.0, "a": 2.0}, {"a": 4.0, "b": 5.0}):
+        found, expected = f(hf.asarray(1.0), **named), read(1.0, **named)
+        assert repr(jax.tree_util.tree_map(float, found)) == repr(jax.tree_util.tree_map(float, expected))
+        assert list(found if traces == 2 and isinstance(found, dict) else ()) in ([], list(named))
+    assert f.trace_count == traces
+
+
+def test_types_of_keys_count():
+    f = hf.compile(lambda x, table: x * sum(10 if type(key) is int else 1 for key in table))
+    assert [f(hf.asarray(1.0), table).item() for table in ({1: 2.0}, {True: 2.0}, {1.0: 2.0})] == [10.0, 1.0, 1.0]
     assert f.trace_count == 3
+    assert "int -> bool" in f.explain()[1].reason or "True" in f.explain()[1].reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    rate: float
+    weights: object = None
+    depth: int = 2
+
+
+def test_equal_frozen_dataclasses_are_one_trace():
+    f = hf.compile(lambda x, settings: x * settings.rate * settings.depth)
+    assert [f(hf.asarray(1.0), Settings(2.0)).item() for _ in range(3)] == [4.0] * 3
+    assert f.trace_count == 1
+    assert f(hf.asarray(1.0), Settings(2.0, depth=3)).item() == 6.0
+
+
+def test_tensors_and_variables_in_frozen_dataclasses_are_arguments():
+    f = hf.compile(lambda x, settings: x * settings.weights["w"])
+    for number in range(3):
+        assert f(hf.asarray(1.0), Settings(2.0, {"w": hf.asarray(float(number))})).item() == number
+    assert f.trace_count == 1
+    variables = [hf.Variable(3.0), hf.Variable(4.0)]
+    for variable in (*variables, variables[0]):
+        assert f(hf.asarray(1.0), Settings(2.0, {"w": variable})).item() == variable.item()
+    assert f.trace_count == 2
+    weights = hf.asarray(2.0)
+    with hf.GradientTape() as tape:
+        tape.watch(weights)
+        y = f(hf.asarray(3.0), Settings(2.0, {"w": weights}))
+    assert tape.gradient(y, weights).item() == 3.0
+
+
+def test_traces_of_objects_that_are_gone_make_room():
+    class Model:
+        def __init__(self):
+            self.w = hf.Variable(2.0)
+
+    f = hf.compile(lambda x, model: x * model.w)
+    variables = []
+    for _ in range(4):
+        model = Model()
+        variables.append(weakref.ref(model.w))
+        assert f(hf.asarray(1.0), model).item() == 2.0
+    del model
+    f(hf.asarray(1.0), Model())
+    assert len(f._traces) <= 2
+    assert sum(one() is not None for one in variables) <= 1
 
 
 def test_tensors_as_defaults():

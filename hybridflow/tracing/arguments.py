@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable
+from operator import is_
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple, cast
 
 from hybridflow.core.errors import ArgumentTypeError, message
@@ -52,6 +55,42 @@ def is_plain(signature: inspect.Signature) -> bool:
     """Whether positional arguments for every parameter are a call in its canonical form."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return all(parameter.kind in kinds for parameter in signature.parameters.values())
+
+
+class Defaults:
+    """The defaults of a function, as they were when it was looked at.
+
+    Args:
+        function: the function, method, partial or object with ``__call__``.
+    """
+
+    __slots__ = ("_function", "_partials", "_seen")
+
+    def __init__(self, function: Any) -> None:
+        self._partials: list[functools.partial[Any]] = []
+        while True:
+            if isinstance(function, functools.partial):
+                self._partials.append(cast("functools.partial[Any]", function))
+                function = cast(Any, function).func
+            elif isinstance(function, MethodType):
+                function = function.__func__
+            else:
+                break
+        self._function = function if isinstance(function, FunctionType) else getattr(type(function), "__call__", None)  # noqa: B004
+        self._seen = self._now()
+
+    def _now(self) -> list[Any]:
+        found: list[Any] = [getattr(self._function, "__defaults__", None)]
+        named = getattr(self._function, "__kwdefaults__", None)
+        for keywords in (named, *[one.keywords for one in self._partials]):
+            if keywords:
+                found += keywords.values()
+        return found
+
+    def have_changed(self) -> bool:
+        """Whether there are other defaults now."""
+        now = self._now()
+        return len(now) != len(self._seen) or not all(map(is_, now, self._seen))
 
 
 class Quick(NamedTuple):
@@ -118,8 +157,7 @@ def named_arguments(
     arguments = dict(bound.arguments)
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            # Keyword order does not matter to Python, so it must not make another trace.
-            given = dict(sorted(arguments[parameter.name].items()))
+            given = dict(arguments[parameter.name])
             for one in sorted(static):
                 if one in given and one not in arguments:
                     arguments[one] = given.pop(one)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from hybridflow.tracing.signature import is_gone
 
 if TYPE_CHECKING:
     from hybridflow.tracing.trace import Trace
@@ -55,7 +57,12 @@ class TraceCache:
         return self._traces.get(key, ())
 
     def add(self, key: object, trace: Trace) -> None:
-        """Keep a trace."""
+        """Keep a trace, and none that no call can find any more: the object in its key is gone."""
+        for other, traces in list(self._traces.items()):
+            if any(is_gone(leaf_key) for leaf_key in cast(Any, other)[0][2]):
+                del self._traces[other]
+                for one in traces:
+                    self.compiles_dropped += one.record.compiles
         while len(self) >= self.limit:
             self._drop_oldest()
         self._traces[key] = (trace, *self._traces.get(key, ()))

@@ -14,8 +14,9 @@ from hybridflow.autodiff.control_flow.tensor_array import looking
 from hybridflow.core.errors import ArgumentTypeError, DepthError, MutationError, message
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
+from hybridflow.tracing.fields import opened
 from hybridflow.tracing.order import has_order, in_order_of
-from hybridflow.tracing.signature import LEAF, Signature, is_array, unflatten_arguments
+from hybridflow.tracing.signature import LEAF, Signature, flatten_again, is_array, unflatten_arguments
 
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
 _NUMBERS = (bool, int, float, complex)
@@ -74,7 +75,7 @@ def check_unchanged(
             position += 1
             continue
         with looking():
-            leaves, now = jax.tree_util.tree_flatten(arguments[name])
+            leaves, now = flatten_again(arguments[name])
         before = values[position : position + tree.num_leaves]
         position += tree.num_leaves
         if now != tree or any(a is not b for a, b in zip(leaves, before, strict=True)):
@@ -89,7 +90,8 @@ def check_unchanged(
 
 def holds_arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether an array, which a traced function gets as a tensor, is among the arguments."""
-    return any(is_array(leaf) for leaf in jax.tree_util.tree_leaves((args, kwargs)))
+    leaves = jax.tree_util.tree_leaves((args, kwargs))
+    return any(map(is_array, leaves)) or any(map(is_array, jax.tree_util.tree_leaves(list(map(opened, leaves)))))
 
 
 def call_with_tensors(

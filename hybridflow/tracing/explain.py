@@ -65,6 +65,7 @@ class TraceRecord:
         others: how many traces the cache held then.
         once: whether it changed what it read, so that it served its own call alone.
         created: the Variables that it created, each with its line.
+        again: what it read that cannot be watched, so that it served its own call alone.
     """
 
     number: int
@@ -90,6 +91,7 @@ class TraceRecord:
     others: int = 0
     once: bool = False
     created: tuple[str, ...] = ()
+    again: str | None = None
     memory: MemoryRecord | None = None
     executables: list[ExecutableRecord] = field(default_factory=list[ExecutableRecord])
     outlined: tuple[Outlined, ...] = ()

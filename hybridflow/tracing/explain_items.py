@@ -90,6 +90,8 @@ def _surroundings(record: TraceRecord, shown: int | None) -> Iterator[Item]:
         yield Item("captured tensors", str(record.captured))
     if record.guards:
         yield Item("relies on", items=_some([Item("", guard) for guard in record.guards], shown, ".guards"))
+    if record.again is not None:
+        yield Item("traced at every call", f"it reads what cannot be watched: {record.again}")
     for one in record.created:
         yield Item("created", one)
     label = "changed, and read too: the trace served this call alone" if record.once else _ONCE

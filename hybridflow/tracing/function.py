@@ -28,6 +28,7 @@ from hybridflow.core.settings import SETTINGS
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.arguments import (
+    Defaults,
     Quick,
     apply_arguments,
     has_class_method,
@@ -118,9 +119,8 @@ class CompiledFunction(Entry, Generic[P, R]):
         self._autograph = autograph
         self._bound = bound
         self._name = name or getattr(function, "__name__", type(function).__name__)
-        self._parameters = parameters_of(function, skip_first=bound)
-        self._quick = Quick.of(self._parameters)
         self._static = frozenset([static_argnames] if isinstance(static_argnames, str) else static_argnames)
+        self._take_parameters()
         self._check_static()
         self._options: dict[str, Any] = {
             "input_signature": input_signature, "dynamic": check_dynamic(dynamic), "max_depth": max_depth,
@@ -140,8 +140,14 @@ class CompiledFunction(Entry, Generic[P, R]):
         self._hits = 0
         self._misses = 0
         self._instances: dict[int, tuple[Any, CompiledFunction[Any, Any]]] = {}
-        self._plain = not self._static and is_plain(self._parameters)
         self._enter_by(None)
+
+    def _take_parameters(self) -> None:
+        """Look at the function's parameters and defaults as they are now."""
+        self._defaults = Defaults(self._function)
+        self._parameters = parameters_of(self._function, skip_first=self._bound)
+        self._quick = Quick.of(self._parameters)
+        self._plain = not self._static and is_plain(self._parameters)
 
     def _check_static(self) -> None:
         if has_var_keyword(self._parameters):
@@ -201,6 +207,8 @@ class CompiledFunction(Entry, Generic[P, R]):
     ) -> Signature:
         if self._bound:
             args = args[1:]
+        if self._defaults.have_changed():
+            self._take_parameters()
         arguments = None if self._quick is None else quick_arguments(self._quick, args, kwargs)
         if arguments is None:
             arguments = named_arguments(self._parameters, self._static, args, kwargs, self._name)
@@ -212,13 +220,13 @@ class CompiledFunction(Entry, Generic[P, R]):
     def _caller(self, args: tuple[Any, ...]) -> Callable[[dict[str, Any]], Any]:
         """Return a function of named arguments that calls the user's function."""
         from hybridflow.tracing.convert import recursion_limit
-        from hybridflow.tracing.observe import unconverted
+        from hybridflow.tracing.observe import runs_as_it_is
 
         first = args[:1] if self._bound else ()
 
         def run(arguments: dict[str, Any]) -> Any:
             if not self._autograph:
-                unconverted(self._function, *first)
+                runs_as_it_is(self._function, (*first, *arguments.values()), {})
             with recursion_limit(self._options["max_depth"]):
                 return apply_arguments(self._to_call(), self._parameters, first, arguments)
 
@@ -367,7 +375,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         best: tuple[bool, list[tuple[str, str, str]]] | None = None
         around = _around()
         for key, trace in self._traces.items():
-            arguments = differences(trace.leaves, trace.tree, signature)
+            arguments = differences(trace.leaves, trace.tree, trace.types, signature)
             found = arguments or _changed_around(key, around) or trace.changes(signature) or trace.guard_changes()
             rated = bool(arguments), found
             if best is None or (rated[0], len(found)) < (best[0], len(best[1])):
@@ -606,7 +614,7 @@ class CompiledFunction(Entry, Generic[P, R]):
 
 def _cache_key(signature: Signature) -> Any:
     """Return what a trace is found by."""
-    return signature.key, *_around()
+    return signature.key, signature.types, *_around()
 
 
 def _around() -> tuple[Any, Any, bool]:
@@ -617,7 +625,7 @@ def _around() -> tuple[Any, Any, bool]:
 
 def _changed_around(key: Any, around: tuple[Any, Any, bool]) -> list[tuple[str, str, str]]:
     """Return ``(what, before, after)`` for what differs around the call from the key of an earlier trace."""
-    _, device, _, checks = key
+    _, _, device, _, checks = key
     changes: list[tuple[str, str, str]] = []
     if device != around[0]:
         changes.append(("hf.device", device_label(device), device_label(around[0])))

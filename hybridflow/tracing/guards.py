@@ -13,79 +13,27 @@ from __future__ import annotations
 import functools
 import keyword
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_
-from types import CellType
-from typing import Any, Final, NamedTuple, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from hybridflow.core.node import Where, format_where
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
+from hybridflow.tracing.access import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING, Access
 from hybridflow.tracing.signature import Identity, static_key
 
 SEQUENCES = (list, tuple, deque)
-CONTAINERS = (*SEQUENCES, dict)
-CHANGING = (set, bytearray, np.ndarray)
+MAPPINGS = (dict, MappingProxyType)
+CONTAINERS = (*SEQUENCES, *MAPPINGS)
+CHANGING = (set, bytearray, np.ndarray, array, memoryview)
 """Types of values that change in place and are compared by content at every call."""
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...)})
-
-
-class _Missing:
-    """Stands for an attribute, item or name that is not there."""
-
-    def __repr__(self) -> str:
-        return "absent"
-
-
-MISSING: Final = _Missing()
-
-
-def _attribute(holder: Any, name: str) -> Any:
-    return getattr(holder, name, MISSING)
-
-
-def _method(holder: Any, name: str) -> Any:
-    found = getattr(holder, name, MISSING)
-    return getattr(found, "__func__", found)
-
-
-def _item(holder: Any, name: Any) -> Any:
-    try:
-        return holder[name]
-    except (LookupError, TypeError):
-        return MISSING
-
-
-def _cell(holder: CellType, name: str) -> Any:
-    del name
-    try:
-        return holder.cell_contents
-    except ValueError:
-        return MISSING
-
-
-class Access(NamedTuple):
-    """A way from an object to one of its values.
-
-    Attributes:
-        get: takes the object and the name; returns `MISSING` if there is no such value.
-        code: Python for the same, which may raise instead; ``{v}`` and ``{n}`` are variables of the two.
-        path: how error texts write it.
-    """
-
-    get: Callable[[Any, Any], Any]
-    code: str
-    path: str
-
-
-ATTRIBUTE = Access(_attribute, "getattr({v}, {n})", "{p}.{n}")
-METHOD = Access(_method, "getattr({v}, {n}).__func__", "{p}.{n}")
-ITEM = Access(_item, "{v}[{n}]", "{p}[{n!r}]")
-GLOBAL = Access(_item, "{v}[{n}]", "{n}")
-CELL = Access(_cell, "{v}.cell_contents", "{n}")
 
 
 def key_of(value: Any) -> Any:
@@ -94,7 +42,7 @@ def key_of(value: Any) -> Any:
         return MISSING
     if type(value) is Tensor:
         return Tensor, value.shape, value.dtype.num
-    if isinstance(value, dict):
+    if isinstance(value, MAPPINGS):
         items = cast("dict[Any, Any]", value)
         return type(items), tuple(map(static_key, items)), tuple(map(_key_in_container, items.values()))
     if isinstance(value, SEQUENCES):
@@ -133,7 +81,7 @@ class Seen(NamedTuple):
 
 def seen_of(value: Any) -> Any:
     """Return what the quick comparison of a value needs to know."""
-    if isinstance(value, dict):
+    if isinstance(value, MAPPINGS):
         items = cast("dict[Any, Any]", value)
         return Seen(type(items), _ids_of_dict(items), [one for one in (*items, *items.values()) if type(one) in PLAIN])
     if isinstance(value, SEQUENCES):
@@ -168,11 +116,12 @@ class Place:
             number of the input.
         pinned: whether a tensor's value was read, so that another tensor of its shape will not do.
         tensor: the id of the tensor that was read here, 0 if it was something else.
+        lasting: whether what is read from a root that is gone has changed, instead of being out of reach.
     """
 
     __slots__ = (
-        "access", "alias", "guarded", "holder", "inputs", "key", "kind", "name", "parent", "pinned", "plain", "seen",
-        "tensor", "text", "where", "written",
+        "access", "alias", "guarded", "holder", "inputs", "key", "kind", "lasting", "name", "parent", "pinned", "plain",
+        "seen", "tensor", "text", "where", "written",
     )  # fmt: skip
 
     def __init__(
@@ -193,14 +142,21 @@ class Place:
         self.inputs: dict[Any, int] = {}
         self.pinned = False
         self.tensor = id(value) if type(value) is Tensor else 0
+        self.lasting = False
         self.holder: Callable[[], Any] = _nothing
 
     @classmethod
-    def root(cls, holder: Any, label: str) -> Place:
+    def root(cls, holder: Any, label: str, *, lasting: bool = False) -> Place:
         """Return the place of a namespace, a cell or an object that calls bring along."""
         place = cls(None, ATTRIBUTE, label, None, None, guarded=False)
         place.holder = weak(holder)
+        place.lasting = lasting
         return place
+
+    @property
+    def top(self) -> Place:
+        """The root that the place is reached from."""
+        return self if self.parent is None else self.parent.top
 
     @property
     def path(self) -> str:
@@ -303,12 +259,19 @@ class Guards:
     """
 
     def __init__(self, places: Sequence[Place], captures: Sequence[Tensor], kept: Sequence[object] = ()) -> None:
-        self.places = _with_parents(places)
-        self._positions = {place: number for number, place in enumerate(self.places)}
         captured = {id(tensor): number for number, tensor in enumerate(captures)}
+        self._positions_of_captures = captured
+        self._kept = kept
+        self._take(places)
+
+    def _take(self, places: Sequence[Place]) -> None:
+        """Watch some places: those in objects that are gone say nothing, since no call can come there any more."""
+        self.places = [place for place in _with_parents(places) if not _is_gone(place.top)]
+        self._positions = {place: number for number, place in enumerate(self.places)}
+        captured = self._positions_of_captures
         self._captured = {place: captured[place.tensor] for place in self.places if place.tensor in captured}
         self._seen: list[Any] = [_without_inputs(place, place.seen) for place in self.places]
-        self._implied = _implied(self.places, kept)
+        self._implied = _implied(self.places, self._kept)
         self.hold: Callable[[], bool | tuple[float, ...]] = self._generate()
         """Whether everything is as it was, quickly decided: False may also mean that equal values were made anew.
 
@@ -332,6 +295,8 @@ class Guards:
             ``(place, before, after)`` for what changed. If nothing did: the captured tensors as they are now, where a
             place holds another tensor of the same shape and dtype.
         """
+        if any(place.parent is None and _is_gone(place) for place in self.places):
+            self._take(self.places)
         values: list[Any] = []
         changed: list[tuple[str, str, str]] = []
         now: dict[int, Any] = {}
@@ -400,6 +365,7 @@ class Guards:
                     space[f"v{number}"] = place.holder()
                 else:
                     lines.append(f"        v{number} = r{number}()")
+                    lines.append(f"        if v{number} is None: return False")
                 continue
             if place in self._implied:
                 continue
@@ -420,6 +386,11 @@ class Guards:
         lines.append(f"    return ({values})" if values else "    return True")
         exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, made once
         return space["check"]
+
+
+def _is_gone(root: Place) -> bool:
+    """Whether a root, an object that no call can come to otherwise, is no more."""
+    return not root.lasting and root.holder() is None
 
 
 def _implied(places: Sequence[Place], kept: Sequence[object]) -> set[Place]:
@@ -472,13 +443,14 @@ def _with_parents(places: Sequence[Place]) -> list[Place]:
 def _read(place: Place, number: int, parent: int, space: dict[str, Any]) -> str:
     """Return Python for reading a place from the variable of its parent."""
     name = place.name
-    if place.key is MISSING:
+    space[f"n{number}"] = name
+    if place.access is GLOBAL and place.key is MISSING:
+        return f"v{parent}.get(n{number}, MISSING)"
+    if place.key is MISSING or not place.access.code:
         space[f"g{number}"] = place.access.get
-        space[f"n{number}"] = name
         return f"g{number}(v{parent}, n{number})"
     if place.access in (ATTRIBUTE, METHOD) and name.isidentifier() and not keyword.iskeyword(name):
         return f"v{parent}.{name}" + (".__func__" if place.access is METHOD else "")
-    space[f"n{number}"] = name
     return place.access.code.format(v=f"v{parent}", n=f"n{number}")
 
 
@@ -526,14 +498,14 @@ def _differs(place: Place, number: int, space: dict[str, Any]) -> str:
             return f"{v} is not e{number}"
         space[f"t{number}"] = kind
         return f"{v} is not e{number} and (type({v}) is not t{number} or {v} != e{number})"
-    if issubclass(kind, dict):
+    if issubclass(kind, MAPPINGS):
         return f"type({v}) is not {seen}[0] or ids_of_dict({v}) != {seen}[1]"
     if issubclass(kind, SEQUENCES):
         return f"type({v}) is not {seen}[0] or [*map(id, {v})] != {seen}[1]"
     if issubclass(kind, CHANGING) and place.seen is None:
         space[f"k{number}"] = place.key
         return f"key_of({v}) != k{number}"
-    return f"{v} is not {seen}() or {v} is None"  # what is gone is None to a weak reference
+    return f"{v} is None or {v} is not {seen}()"  # what is gone is None too
 
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from types import MethodType
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from hybridflow.ir.variables import ArgumentVariable
 from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
 from hybridflow.tracing.dynamic import symbol_places, symbolic_specs
 from hybridflow.tracing.explain import TraceRecord
+from hybridflow.tracing.fields import is_by_fields
 from hybridflow.tracing.leaves import TracedLeaves
 from hybridflow.tracing.objects import is_record, opened
 from hybridflow.tracing.observations import Observations
@@ -31,6 +33,7 @@ from hybridflow.tracing.signature import (
     STATIC,
     TENSOR,
     VARIABLE,
+    BoundCall,
     Leaf,
     Signature,
     argument_variables,
@@ -93,6 +96,8 @@ def make_trace(
         with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
             result = call(arguments)
             check_unchanged(label, arguments, values, signature, static)
+            observations.returned(result)
+            orders = observations.orders_of(arguments)
             returned, tree = jax.tree_util.tree_flatten(opened(result, is_record))
             outputs = [output_tensor(label, leaf) for leaf in returned]
             leaves = TracedLeaves.of(builder, outputs, context.grad)
@@ -113,7 +118,7 @@ def make_trace(
     record.trace_ms = (time.perf_counter() - start) * 1e3
     plan = OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None)
     places = symbol_places(list(named), specs)
-    trace = Trace(graph, builder, plan, named, signature.tree, record, places, leaves, budget)
+    trace = Trace(graph, builder, plan, named, signature.tree, signature.types, record, places, leaves, orders, budget)
     trace.note = note
     floats.close()
     return trace
@@ -123,11 +128,17 @@ def _observe(
     found: Observations, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf], arguments: dict[str, Any]
 ) -> Observations:
     """Return observations that know of a trace's surroundings before it begins."""
-    objects = [(leaf.value, leaf.path) for leaf in named if leaf.kind == STATIC]
-    for value, path in (*roots, *objects):
+    for value, path in roots:
         found.object(value, path)
+    for leaf in named:
+        if leaf.kind == STATIC and is_by_fields(leaf.value):
+            found.made_here(leaf.value)  # an equal one will do
+        elif leaf.kind == STATIC:
+            bound = isinstance(leaf.value, MethodType | BoundCall)  # a new one every time it is read
+            for value in (leaf.value.__func__, leaf.value.__self__) if bound else (leaf.value,):
+                found.object(value, leaf.path, lasting=True)
     for name, value in arguments.items():
-        found.argument(value, name)
+        found.argument(value, name, (name,))
     return found
 
 
@@ -148,7 +159,7 @@ def require_kept(trace: Trace, name: str) -> None:
     Raises:
         TraceError: naming the Variables and their lines.
     """
-    if trace.created and not trace.once:
+    if trace.created and (not trace.once or trace.again is not None):
         made = ", ".join(trace.record.created)
         raise TraceError(
             message(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import random
 import time
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
+from operator import is_
 from typing import Any, cast
 
 import jax
@@ -29,12 +31,13 @@ from hybridflow.tracing.guards import (
     Place,
 )
 from hybridflow.tracing.journal import new_journal
+from hybridflow.tracing.order import order_at
 from hybridflow.tracing.outside_floats import OutsideFloats
+from hybridflow.tracing.parts import WRAPPERS, items_of, parts_of
 
-_LEAVES = (
-    str, bytes, int, float, complex, Enum, np.dtype, np.generic, types.BuiltinFunctionType, Tensor, Variable, jax.Array,
-)  # fmt: skip
-"""Values that have no places inside them."""
+_LEAVES = (np.dtype, np.generic, np.ufunc, Tensor, Variable, types.CodeType)
+"""Types of values that have no places inside them."""
+_HOLDERS = (types.MethodType, types.FunctionType, functools.partial)
 _WARNED: set[tuple[str, int]] = set()
 """The lines that `warn_of_baked` has warned about."""
 
@@ -51,11 +54,18 @@ class Observations:
         self.label = label
         self.effects: list[str] = []
         self._outside: dict[int, tuple[Any, Place]] = {}
-        self._inputs: dict[int, tuple[Any, str]] = {}
+        self._inputs: dict[int, tuple[Any, str, tuple[Any, ...]]] = {}
+        self.orders: set[tuple[Any, ...]] = set()
+        """The dicts among the arguments whose order was read: the argument, and the keys on the way from there."""
         self._places: dict[tuple[int, Access, Any], Place] = {}
         self._keys: list[Any] = []  # what the ids in the keys of `_places` belong to stays alive
         self._roots: dict[int, Place] = {}
         self._tensors: dict[int, list[Place]] = {}
+        self._made: dict[int, Any] = {}
+        self._doubtful: dict[int, Place] = {}
+        self._whole: dict[int, Any] = {}
+        self.again: str | None = None
+        """Why the trace can serve no other call than its own; None if it can."""
         self._changed: set[int] = set()
         self._used: set[int] = set()
         self.journal = new_journal()
@@ -63,31 +73,97 @@ class Observations:
 
     # -- what is outside ----------------------------------------------------------------------------------------
 
-    def root(self, holder: Any, label: str) -> Place:
+    def root(self, holder: Any, label: str, *, lasting: bool = False) -> Place:
         """Return the place of a namespace, a cell or an object that calls bring along."""
         found = self._roots.get(id(holder))
         if found is None:
-            found = self._roots[id(holder)] = Place.root(holder, label)
+            found = self._roots[id(holder)] = Place.root(holder, label, lasting=lasting)
             self._keys.append(holder)
         return found
 
-    def object(self, value: Any, label: str) -> None:
+    def object(self, value: Any, label: str, *, lasting: bool = False) -> None:
         """Take an object that calls bring along (``self``, an argument) as one that is outside."""
-        if not _is_leaf(value) and id(value) not in self._outside:
-            self._outside[id(value)] = (value, self.root(value, label))
+        if not _is_leaf(value) and id(value) not in self._outside and not isinstance(value, types.ModuleType):
+            self._register(value, self.root(value, label, lasting=lasting))
 
     def function(self, function: Callable[..., Any]) -> None:
         """Guard what a function that is called as it is may read."""
-        from hybridflow.tracing.scan import scan
+        from hybridflow.tracing.reading import whole
 
-        scan(self, function)
+        whole(self, function)
 
-    def argument(self, value: Any, label: str) -> None:
+    @property
+    def size(self) -> int:
+        """How many places were read."""
+        return len(self._places)
+
+    def place_or_root(self, obj: Any) -> Place:
+        """Return where an object was read; what came by another way is watched from itself on."""
+        return self.place_of(obj) or self.root(obj, getattr(obj, "__name__", type(obj).__name__))
+
+    def made_here(self, obj: Any) -> None:
+        """Take note that the trace has just made an object."""
+        self._made[id(obj)] = obj
+
+    def is_made_here(self, obj: Any) -> bool:
+        """Whether the trace made an object."""
+        return id(obj) in self._made
+
+    def doubtful(self, obj: Any) -> Place | None:
+        """Return the place of an object that the trace may have made or not: if it did, it is soon gone.
+
+        None for what cannot be told: objects that cannot be referenced weakly.
+        """
+        found = self._doubtful.get(id(obj))
+        if found is None and not _is_leaf(obj):
+            try:
+                weakref.ref(obj)
+            except TypeError:
+                return None
+            found = self._doubtful[id(obj)] = self.root(obj, type(obj).__name__)
+        return found
+
+    def known(self, value: Any) -> None:
+        """Watch what is in a value that is held by something known: from itself on."""
+        if isinstance(value, CONTAINERS):
+            for _, item in items_of(value):
+                self.known(item)
+        elif type(value) in _HOLDERS:
+            self.object(value, getattr(value, "__name__", type(value).__name__))
+
+    def was_whole(self, value: Any) -> bool:
+        """Whether everything in a value has been taken as read; from now on it has."""
+        if id(value) in self._whole:
+            return True
+        if self.place_of(value) is not None or isinstance(value, type | types.FunctionType):
+            self._whole[id(value)] = value
+        return False
+
+    def not_again(self, why: str) -> None:
+        """Let the trace serve its own call alone, since what it reads cannot be watched."""
+        if self.again is None:
+            self.again = why
+            where = user_place(3)
+            file, line = where_file_line(where) or (__file__, 0)
+            text = message(
+                f"compile: {self.label} is traced anew at every call, for what it reads cannot be watched",
+                got=f"{why} at {format_where(where)}",
+                hint="Read it before the call and pass what was read as an argument.",
+            )
+            warnings.warn_explicit(text, EffectWarning, file, line)
+
+    def forget(self) -> None:
+        """Let go of the objects of a trace that has ended."""
+        for kept in (self._outside, self._inputs, self._made, self._doubtful, self._whole, self._roots):
+            kept.clear()
+        self._keys.clear()
+
+    def argument(self, value: Any, label: str, way: tuple[Any, ...]) -> None:
         """Take the containers of an argument as those that a call must not change."""
         if isinstance(value, CONTAINERS) and id(value) not in self._inputs:
-            self._inputs[id(value)] = (value, label)
-            for key, item in _items(value):
-                self.argument(item, f"{label}[{key!r}]")
+            self._inputs[id(value)] = (value, label, way)
+            for key, item in items_of(value):
+                self.argument(item, f"{label}[{key!r}]", (*way, key))
 
     def place_of(self, obj: Any) -> Place | None:
         """Return where an object was read, None if the trace made it."""
@@ -123,7 +199,7 @@ class Observations:
         return self.place_of(container[key])
 
     def _read(self, parent: Place, access: Access, name: Any, value: Any) -> Place | None:
-        if _is_traced(value) or (isinstance(value, types.ModuleType) and not _is_users(value)):
+        if _is_traced(value):
             return None
         try:
             key = (id(parent), access, name)
@@ -156,20 +232,50 @@ class Observations:
                 place.alias = known[1]
             return
         self._outside[id(value)] = (value, place)
-        if isinstance(value, CONTAINERS):
-            for key, item in _items(value):
-                self._register_item(place, key, item)
+        if isinstance(value, (*CONTAINERS, set, frozenset)) or type(value) in WRAPPERS:
+            for part in parts_of(value):
+                if part.access is None:
+                    self.object(part.value, type(part.value).__name__)
+                elif part.access is ITEM:
+                    self._register_item(place, part.name, part.value)
+                elif type(value) in WRAPPERS:
+                    self._read(place, part.access, part.name, part.value)
 
     def _register_item(self, parent: Place, key: Any, item: Any) -> None:
         if type(item) in PLAIN:
             return
-        if isinstance(item, CONTAINERS) or not _is_leaf(item) or isinstance(item, Tensor | Variable):
+        if not _is_leaf(item) or isinstance(item, Tensor | Variable):
             self._read(parent, ITEM, key, item)
 
     def value_read(self, tensor: Tensor) -> None:
         """Take note that the number in a tensor from outside was read: another tensor will not do."""
         for place in self._tensors.get(id(tensor), ()):
             place.pinned = True
+
+    def use_order(self, obj: Any) -> None:
+        """Take note that the order of a dict was looked at."""
+        if not isinstance(obj, dict):
+            return
+        items = cast("dict[Any, Any]", obj)
+        found = self._inputs.get(id(items))
+        if found is not None:
+            self.orders.add(found[2])
+        elif items and self.place_of(items) is None:
+            for given, _, way in self._inputs.values():  # Python makes a new dict of keywords
+                same = type(given) is dict and len(way) == 1 and list(given) == list(items)
+                if same and all(map(is_, given.values(), items.values())):
+                    self.orders.add(way)
+
+    def returned(self, result: Any) -> None:
+        """Take note of what is returned: a dict among the arguments that is has its order read."""
+        self.use_order(result)
+        if isinstance(result, CONTAINERS):
+            for _, item in items_of(result):
+                self.returned(item)
+
+    def orders_of(self, arguments: dict[str, Any]) -> dict[tuple[Any, ...], list[Any]]:
+        """Return the orders that were read of dicts among the arguments, by the ways to these."""
+        return {way: order_at(arguments, way) for way in self.orders}
 
     def use(self, obj: Any) -> None:
         """Take note that what is in a container was looked at."""
@@ -243,15 +349,15 @@ class Observations:
 
     # -- what only a trace sees -----------------------------------------------------------------------------------
 
-    def warn_of_baked(self, function: Any, args: Sequence[Any]) -> None:
-        """Warn where a value is read that is another one at every call."""
+    def warn_of_baked(self, function: Any, args: Sequence[Any]) -> bool:
+        """Warn where a value is read that is another one at every call, and return whether it is."""
         what = _changing(function, args, self)
         if what is not None:
             self.journal.random(getattr(function, "__self__", None))
             where = user_place(4)
             file, line = where_file_line(where) or (__file__, 0)
             if (file, line) in _WARNED:
-                return
+                return True
             _WARNED.add((file, line))
             text = message(
                 f"compile: {self.label} calls {what} while it is traced; later calls use what it gave then",
@@ -259,6 +365,7 @@ class Observations:
                 hint="Pass the value as an argument; draw random numbers with hf.random.",
             )
             warnings.warn_explicit(text, EffectWarning, file, line)
+        return what is not None
 
     def variable_paths(self) -> dict[int, str]:
         """Return how each Variable from outside was first reached, as the user would write it, by the Variable's id."""
@@ -282,28 +389,17 @@ class Observations:
             for place in self._places.values()
             if id(place) not in dropped and id(place.parent) not in dropped
         ]
+        self.forget()
         return Guards(places, captures, kept) if any(place.guarded for place in places) else None
-
-
-def _items(container: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the keys, or positions, of a container and what is there."""
-    if isinstance(container, dict):
-        return cast("dict[Any, Any]", container).items()
-    return enumerate(cast("list[Any]", container))
 
 
 def _is_leaf(value: Any) -> bool:
     kind = type(value)
-    if kind in PLAIN or isinstance(value, _LEAVES):
+    if kind in PLAIN or kind in _LEAVES:
         return True
-    return isinstance(value, types.FunctionType | types.MethodType) or kind.__module__.startswith("hybridflow.")
-
-
-def _is_users(module: types.ModuleType) -> bool:
-    from hybridflow.tracing.convert.callee import is_users_file
-
-    file = getattr(module, "__file__", None)
-    return file is not None and is_users_file(file)
+    if kind is types.BuiltinFunctionType:
+        return value.__self__ is None or isinstance(value.__self__, types.ModuleType)
+    return isinstance(value, Tensor | Variable | np.generic | jax.Array) or kind.__module__.startswith("hybridflow.")
 
 
 def _is_traced(value: Any) -> bool:

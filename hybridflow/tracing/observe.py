@@ -6,18 +6,24 @@ becomes guards (`hybridflow.tracing.guards`); a write that a later call would mi
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections import deque
 from collections.abc import Iterable
-from types import BuiltinMethodType, CellType, MethodType
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from hybridflow.core.context import CONTEXT
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
-from hybridflow.tracing.guards import ATTRIBUTE, CELL, CONTAINERS, GLOBAL, METHOD, MISSING
+from hybridflow.tracing import reading
+from hybridflow.tracing.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, MISSING
+from hybridflow.tracing.guards import CONTAINERS, PLAIN
 from hybridflow.tracing.observations import Observations
-from hybridflow.tracing.scan import scan
 
 
 def _observations() -> tuple[Observations | None, bool]:
@@ -30,8 +36,8 @@ def _observations() -> tuple[Observations | None, bool]:
     return cast("Observations | None", builder.observations), builder.outer is not None
 
 
-_BUILTINS = (*CONTAINERS, set, bytearray, np.ndarray)
-"""Types whose attributes are what their contents make them; the contents are observed."""
+_ARRAYS = (np.ndarray, jax.Array, Tensor, Variable, str, bytes)
+"""Types whose items are what they are; the whole is watched where it is read."""
 
 # -- reads --------------------------------------------------------------------------------------------------------
 
@@ -57,8 +63,10 @@ def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
         value: what Python found.
     """
     found, _ = _observations()
-    if found is not None and name in namespace:
-        return found.read(found.root(namespace, "globals"), GLOBAL, name, value)
+    if found is not None:
+        if name in namespace:
+            return found.read(found.root(namespace, "globals"), GLOBAL, name, value)
+        reading.builtin(found, namespace, name, value)
     return value
 
 
@@ -67,21 +75,88 @@ def read_attr(obj: Any, name: str) -> Any:
     value = getattr(obj, name)
     found, _ = _observations()
     if found is not None:
-        place = None if isinstance(obj, _BUILTINS) else found.place_of(obj)
-        if place is not None:
-            if type(value) is MethodType and value.__self__ is obj:
-                found.read(place, METHOD, name, value.__func__)
-            elif type(value) is not BuiltinMethodType:
-                return found.read(place, ATTRIBUTE, name, value)
+        return reading.attribute(found, obj, name, value)
     return value
+
+
+def class_attribute(obj: Any, name: str) -> Any:
+    """Return what the class of an object says under a name, as it stands there."""
+    found, _ = _observations()
+    return IN_CLASS.get(type(obj), name) if found is None else reading.class_attribute(found, obj, name)
+
+
+def constructed(cls: type) -> None:
+    """Take note that a user's class is about to make an object."""
+    found, _ = _observations()
+    if found is not None:
+        for name in ("__new__", "__init__"):
+            found.read(found.root(cls, cls.__name__), IN_CLASS, name, IN_CLASS.get(cls, name))
+
+
+def own(obj: Any, name: str) -> None:
+    """Take note of whether an object has an attribute of its own, whatever its class says."""
+    found, _ = _observations()
+    place = None if found is None else found.place_of(obj)
+    if found is not None and place is not None:
+        found.read(place, IN_INSTANCE, name, IN_INSTANCE.get(obj, name))
+
+
+def absent(obj: Any, name: str) -> None:
+    """Take note that an object has no attribute of a name, so that ``__getattr__`` is asked."""
+    own(obj, name)
+    class_attribute(obj, name)
+
+
+def made(obj: Any) -> Any:
+    """Return an object that the trace has just made."""
+    found, _ = _observations()
+    if found is not None:
+        found.made_here(obj)
+    return obj
+
+
+def called(function: FunctionType) -> None:
+    """Take note that a user's function is about to be called."""
+    found, _ = _observations()
+    if found is not None:
+        reading.called(found, function)
+
+
+def special(obj: Any, *names: str) -> None:
+    """Take note that Python is about to call special methods of an object by itself."""
+    found, _ = _observations()
+    if found is not None:
+        reading.special(found, obj, names)
+
+
+def whole(*values: Any) -> None:
+    """Take note that everything in some values may be read where reads are not seen."""
+    found, _ = _observations()
+    if found is not None:
+        reading.whole(found, *values)
 
 
 def read_item(obj: Any, key: Any) -> Any:
     """Return ``obj[key]``."""
     found, _ = _observations()
     if found is not None:
-        found.use(obj)
+        _item(found, obj, key)
     return obj[key]
+
+
+def _item(found: Observations, obj: Any, key: Any) -> None:
+    """Take note that an item of an object is about to be read, or asked for."""
+    if type(key) is slice:
+        for one in (key.start, key.stop, key.step):
+            reading.special(found, one, ("__index__",))
+    elif type(key) not in PLAIN:
+        reading.special(found, key, ("__index__",) if isinstance(obj, list | tuple | deque) else ("__hash__", "__eq__"))
+    if isinstance(obj, CONTAINERS):
+        found.use(obj)
+        if type(obj) not in CONTAINERS:
+            reading.special(found, obj, ("__missing__",))
+    elif not isinstance(obj, _ARRAYS):
+        reading.whole(found, obj)
 
 
 def augmented_attr(obj: Any, name: str) -> Any:
@@ -94,19 +169,55 @@ def augmented_item(obj: Any, key: Any) -> Any:
     return obj[key]
 
 
+def asked(container: Any, item: Any) -> None:
+    """Take note that ``item in container`` is about to be asked."""
+    found, _ = _observations()
+    if found is None:
+        return
+    if isinstance(container, (*CONTAINERS, set, frozenset)):
+        found.use(container)
+        one_by_one = isinstance(container, list | tuple | deque)
+        for one in (item, *(container if one_by_one else ())):
+            reading.special(found, one, ("__eq__",) if one_by_one else ("__hash__", "__eq__"))
+    elif not isinstance(container, _ARRAYS):
+        reading.whole(found, container, item)
+
+
+def imported(name: str, value: Any, module: str) -> Any:
+    """Return what an import statement gave: a name of a module, or the module."""
+    found, _ = _observations()
+    source = sys.modules.get(module)
+    if found is not None and source is not None and value is not source:
+        return reading.attribute(found, source, name, value)
+    return value
+
+
 def iterate(obj: Iterable[Any]) -> Any:
     """Return what a ``for`` loop or a comprehension runs over."""
     found, _ = _observations()
     if found is not None:
-        found.use(obj)
+        _run_over(found, obj)
     return obj
 
 
-def unconverted(function: Any, instance: Any = None) -> None:
-    """Take note that a user's function is about to run as it is: what its code names counts as read."""
+def _run_over(found: Observations, obj: Any) -> None:
+    found.use(obj)
+    found.use_order(obj)
+    if not isinstance(obj, (*CONTAINERS, *_ARRAYS)) and found.is_outside(obj):
+        reading.whole(found, obj)
+
+
+def runs_as_it_is(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Take note that a user's function is about to run as it is: what its code names and what it gets is read."""
     found, _ = _observations()
-    if found is not None:
-        scan(found, function, instance)
+    if found is None:
+        return
+    if type(function) is MethodType:
+        function, args = function.__func__, (function.__self__, *args)
+    if type(function) is FunctionType:
+        reading.runs_as_it_is(found, function, args, kwargs)
+    else:
+        reading.whole(found, function, *args, *kwargs.values())
 
 
 # -- writes -------------------------------------------------------------------------------------------------------
@@ -194,6 +305,28 @@ _BY_PROTOCOL = frozenset({"builtins", "operator", "_operator", "functools", "_fu
 """Modules whose functions see values through Python's own protocols, which what stands for a number follows."""
 _GIVES = frozenset({"pop", "popitem", "popleft", "setdefault"})
 """Those of them that also say what was inside."""
+_UNORDERED = frozenset({"get", "__getitem__", "__contains__", "__len__", "pop", "setdefault"})
+"""Methods of a dict that its order says nothing to."""
+_SHALLOW: dict[Any, tuple[str, ...]] = {
+    **dict.fromkeys([id, callable, getattr, hasattr, setattr, delattr, len, list, tuple, zip, enumerate, reversed, iter,
+                     next, map, range, super, functools.partial, print, memoryview], ()),
+    **dict.fromkeys([set, frozenset, dict], ("__hash__", "__eq__")),
+    sorted: ("__lt__",), min: ("__lt__", "__gt__"), max: ("__lt__", "__gt__"), sum: ("__add__", "__radd__"),
+    any: ("__bool__", "__len__"), all: ("__bool__", "__len__"), filter: ("__bool__", "__len__"),
+}  # fmt: skip
+"""Builtins that look at what is in containers, not at what is in that, but by the special methods named here."""
+_OUTSIDE_ONLY = frozenset({id, callable, getattr, hasattr, setattr, delattr, len})
+"""Those that do not run over anything."""
+_SPECIAL: dict[Any, tuple[str, ...]] = {
+    bool: ("__bool__", "__len__"), int: ("__int__", "__index__", "__trunc__"), float: ("__float__", "__index__"),
+    complex: ("__complex__", "__float__", "__index__"), str: ("__str__", "__repr__"), repr: ("__repr__",),
+    ascii: ("__repr__",), hash: ("__hash__",), format: ("__format__", "__str__", "__repr__"), abs: ("__abs__",),
+    bytes: ("__bytes__", "__index__"), divmod: ("__divmod__", "__rdivmod__"), round: ("__round__",),
+    pow: ("__pow__", "__rpow__"), hex: ("__index__",), oct: ("__index__",), bin: ("__index__",),
+    isinstance: ("__instancecheck__",), issubclass: ("__subclasscheck__",), range: ("__index__",),
+    len: ("__len__",), iter: ("__iter__", "__getitem__"), next: ("__next__",),
+}  # fmt: skip
+"""The special methods that builtins call of their arguments."""
 
 
 def _hand_out(found: Observations, function: Any, arguments: Iterable[Any]) -> None:
@@ -208,34 +341,79 @@ def _hand_out(found: Observations, function: Any, arguments: Iterable[Any]) -> N
                 found.floats.require_plain(argument)
 
 
-def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _is_changed(found: Observations, function: Any, owner: Any, args: tuple[Any, ...], nested: bool) -> None:
+    """Take note of the call of a container's method."""
+    name = getattr(function, "__name__", "")
+    if name in _CHANGES:
+        if name in _GIVES:
+            found.use(owner)
+        found.change(owner, f".{name}(...)", args, nested=nested)
+    else:
+        found.use(owner)
+
+
+def _goes_out(found: Observations, function: Any, args: Iterable[Any]) -> None:
+    """Take note of what arguments of an unconverted call may be read."""
+    builtin = type(function) in (BuiltinFunctionType, type)
+    if builtin and function in _SPECIAL:
+        for one in args:
+            reading.special(found, one, _SPECIAL[function])
+        if function is isinstance:
+            reading.kind_of(found, next(iter(args)))
+    elif function is type:
+        reading.kind_of(found, next(iter(args)))
+    if builtin and function in _SHALLOW:
+        for one in args:
+            if function not in _OUTSIDE_ONLY:
+                _run_over(found, one)
+            if _SHALLOW[function] and isinstance(one, (*CONTAINERS, set, frozenset)):
+                for item in one:
+                    reading.special(found, item, _SHALLOW[function])
+    elif not builtin or function not in _SPECIAL:
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, list | deque):
+            for item in cast("list[Any]", owner):
+                reading.special(found, item, ("__eq__", "__lt__"))
+        for one in args:
+            found.use_order(one)
+            reading.whole(found, one)
+
+
+def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = False) -> None:
     """Take note that something that is not converted is about to be called: a builtin, a library's function.
 
     Bound methods of lists, dicts and sets come here too, also those that ``+=`` on one stands for.
+
+    Args:
+        function: what is called.
+        args, kwargs: its arguments.
+        own: whether it is hybridflow's.
     """
     found, nested = _observations()
     if found is None:
         return
     owner = getattr(function, "__self__", None)
+    values = (*args, *kwargs.values())
     if owner is not None and found.is_outside(owner):
-        name = getattr(function, "__name__", "")
-        if name in _CHANGES:
-            if name in _GIVES:
-                found.use(owner)
-            found.change(owner, f".{name}(...)", (*args, *kwargs.values()), nested=nested)
-        else:
-            found.use(owner)
+        _is_changed(found, function, owner, values, nested)
+    if isinstance(owner, dict) and getattr(function, "__name__", "") not in _UNORDERED:
+        found.use_order(owner)
     for argument in args:
         found.use(argument)
-    if (function is getattr or function is hasattr) and len(args) >= 2:
-        place = found.place_of(args[0])
-        if place is not None and type(args[1]) is str:
-            found.look(place, ATTRIBUTE, args[1], getattr(args[0], args[1], MISSING))
+    if found.warn_of_baked(function, args):
+        return
+    if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS, *_ARRAYS)):
+        reading.whole(found, owner)
+    if not own:
+        _goes_out(found, function, values)
+    if function in (getattr, hasattr, _GETATTRIBUTE) and len(args) >= 2 and type(args[1]) is str:
+        reading.attribute(found, args[0], args[1], getattr(args[0], args[1], MISSING), seen=False)
     elif function is setattr and len(args) == 3:
         _writes_attr(*args)
     elif function is delattr and len(args) == 2:
         _writes_attr(*args, None)
     else:
-        found.warn_of_baked(function, args)
-        _hand_out(found, function, (*args, *kwargs.values()))
+        _hand_out(found, function, values)
 
+
+_GETATTRIBUTE = object.__getattribute__

@@ -3,9 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, cast
 
 _DICTS = (dict, defaultdict)
+
+
+def key_types(structure: Any) -> tuple[type, ...]:
+    """Return the types of the keys of all dicts in a structure, but for those whose keys are strings."""
+    found: tuple[type, ...] = ()
+    items: Iterable[Any] = ()
+    if isinstance(structure, dict):
+        named = cast("dict[Any, Any]", structure)
+        if {*map(type, named)} - _STRING:
+            found = tuple(map(type, sorted(named)))
+        items = [named[key] for key in sorted(named)] if found else named.values()
+    elif isinstance(structure, list | tuple):
+        items = cast("list[Any]", structure)
+    for item in items:
+        if isinstance(item, dict | list | tuple):
+            found += key_types(item)
+    return found
+
+
+_STRING = {str}
 
 
 def _is_sequence(structure: Any) -> bool:
@@ -19,6 +40,19 @@ def has_order(structure: Any) -> bool:
         keys = list(structure)
         return keys != sorted(keys) or any(map(has_order, structure.values()))
     return _is_sequence(structure) and any(map(has_order, cast("list[Any]", structure)))
+
+
+def order_at(arguments: dict[str, Any], way: tuple[Any, ...]) -> list[Any]:
+    """Return the keys, in order, of a dict among the arguments.
+
+    Args:
+        arguments: the arguments by name.
+        way: the argument's name, and the keys on the way from there.
+    """
+    found: Any = arguments
+    for key in way:
+        found = found[key]
+    return list(found)
 
 
 def skeleton(structure: Any) -> Any:

@@ -8,6 +8,7 @@ import inspect
 import math
 import types
 import weakref
+from array import array
 from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
@@ -20,7 +21,8 @@ from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
-from hybridflow.tracing.order import has_order, in_order_of
+from hybridflow.tracing.fields import closed, is_by_fields, opened
+from hybridflow.tracing.order import has_order, in_order_of, key_types
 
 TENSOR, VARIABLE, STATIC = "tensor", "variable", "static"
 FLOAT = "float"
@@ -81,6 +83,18 @@ class Identity:
 
     def __hash__(self) -> int:
         return self._hash
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the object is no more, so that nothing will equal this key."""
+        return self._reference() is None
+
+
+def is_gone(key: Any) -> bool:
+    """Whether a key, a nesting of tuples, has the identity of an object in it that is no more."""
+    if isinstance(key, tuple | frozenset):
+        return any(map(is_gone, cast("tuple[Any, ...]", key)))
+    return isinstance(key, Identity) and key.is_gone
 
 
 class BoundCall:
@@ -144,15 +158,18 @@ def _key_of_parts(value: Any, by_value: bool) -> Any:
     if isinstance(value, dict):
         return tuple([(key(name), key(item)) for name, item in cast("dict[Any, Any]", value).items()])
     if isinstance(value, set | frozenset):
-        return frozenset([key(item) for item in cast("set[Any]", value)])
+        return tuple([key(item) for item in cast("set[Any]", value)])  # a function may run over it
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, array):
+        return value.typecode, value.tobytes()
     if isinstance(value, slice | range):
         return key(value.start), key(value.stop), key(value.step)
-    if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
-        return str(value.dtype), value.shape, value.tobytes()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parameters = cast(Any, type(value)).__dataclass_params__
-        if parameters.frozen and parameters.eq:
-            return tuple([key(getattr(value, one.name)) for one in dataclasses.fields(value)])
+    if isinstance(value, np.ndarray | np.generic):
+        objects = isinstance(value, np.ndarray) and value.dtype.hasobject
+        return str(value.dtype), value.shape, key(value.ravel().tolist()) if objects else value.tobytes()
+    if is_by_fields(value):
+        return tuple([key(getattr(value, one.name)) for one in dataclasses.fields(value)])
     return None
 
 
@@ -160,6 +177,11 @@ class Signature(NamedTuple):
     """The flattened arguments of one call, the key they make, and the arguments by name.
 
     Attributes:
+        leaves: the leaves.
+        tree: the structure of each argument.
+        key: what two calls of one trace have in common.
+        arguments: the arguments by name, frozen dataclasses with tensors in them opened.
+        types: the types of the keys of dicts, where these are no strings: Python's ``==`` takes 1, 1.0 and True as one.
         outside: the floats outside the arguments that are inputs of the call's trace, when that is known.
     """
 
@@ -167,6 +189,7 @@ class Signature(NamedTuple):
     tree: Any
     key: Any
     arguments: dict[str, Any]
+    types: tuple[Any, ...] = ()
     outside: tuple[float, ...] = ()
 
 
@@ -180,6 +203,7 @@ def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Sign
     leaves: list[Leaf] = []
     seen: dict[int, int] = {}
     trees: list[Any] = []
+    types: tuple[Any, ...] = ()
     for name, value in arguments.items():
         if name in static:
             leaves.append(Leaf("", STATIC, value, (STATIC, static_key(value, by_value=True))))
@@ -189,10 +213,21 @@ def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Sign
             trees.append(LEAF)
         else:
             flat, tree = _flatten(name, value)
+            if any(map(is_by_fields, flat)):
+                structure = jax.tree_util.tree_map(opened, value)
+                arguments[name] = value = in_order_of(value, structure) if has_order(value) else structure
+                flat, tree = _flatten(name, value)
             leaves += [_leaf(leaf, seen) for leaf in flat]
             trees.append(tree)
+            types += key_types(value)
     structure = tuple(trees)
-    return Signature(leaves, structure, (tuple(arguments), structure, tuple([leaf[3] for leaf in leaves])), arguments)
+    key = tuple(arguments), structure, tuple([leaf[3] for leaf in leaves])
+    return Signature(leaves, structure, key, arguments, types)
+
+
+def flatten_again(value: Any) -> tuple[list[Any], Any]:
+    """Return the leaves and the structure of what the traced function got for an argument."""
+    return jax.tree_util.tree_flatten(jax.tree_util.tree_map(opened, value))
 
 
 def _flatten(name: str, value: Any) -> tuple[list[Any], Any]:
@@ -265,6 +300,7 @@ def unflatten_arguments(signature: Signature, values: list[Any], static: frozens
         count = tree.num_leaves
         rebuilt = jax.tree_util.tree_unflatten(tree, values[position : position + count])
         given = signature.arguments[name]
+        rebuilt = rebuilt if tree == LEAF else closed(rebuilt)
         result[name] = in_order_of(given, rebuilt) if has_order(given) else rebuilt
         position += count
     return result
@@ -299,7 +335,13 @@ def with_numbers(signature: Signature, needed: frozenset[int]) -> Signature:
     return signature._replace(leaves=leaves, key=(names, trees, tuple([leaf[3] for leaf in leaves])))
 
 
-def differences(old: list[Leaf], old_tree: Any, new: Signature) -> list[tuple[str, str, str]]:
+def _shown_types(types: Iterable[type]) -> str:
+    return ", ".join([one.__name__ for one in types]) or "str"
+
+
+def differences(
+    old: list[Leaf], old_tree: Any, old_types: tuple[Any, ...], new: Signature
+) -> list[tuple[str, str, str]]:
     """Return ``(argument, before, after)`` for everything in which a call differs from an earlier trace."""
     before = {leaf.path: leaf for leaf in old}
     after = {leaf.path: leaf for leaf in new.leaves}
@@ -310,6 +352,8 @@ def differences(old: list[Leaf], old_tree: Any, new: Signature) -> list[tuple[st
             changes.append((path, a.describe() if a else "absent", b.describe() if b else "absent"))
         elif a.key != b.key:
             changes.append((path, *_told_apart(a, b)))
+    if not changes and old_types != new.types:
+        changes.append(("the types of keys", _shown_types(old_types), _shown_types(new.types)))
     if not changes and old_tree != new.tree:
         changes.append(("structure", str(old_tree), str(new.tree)))
     return changes

@@ -44,7 +44,7 @@ from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.journal import Journal
 from hybridflow.tracing.leaves import TracedLeaves, freed_edge
 from hybridflow.tracing.numbers import Numbers
-from hybridflow.tracing.order import in_order_of
+from hybridflow.tracing.order import in_order_of, order_at
 from hybridflow.tracing.raw import move_to_xla, raw_value
 from hybridflow.tracing.reached import shown_names
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
@@ -94,9 +94,11 @@ class Trace:
         plan: OutputPlan,
         named: Sequence[Leaf],
         tree: Any,
+        types: tuple[Any, ...],
         record: TraceRecord,
         places: dict[tuple[int, int], str],
         leaves: TracedLeaves,
+        orders: dict[tuple[Any, ...], list[Any]],
         budget: int | None = None,
     ) -> None:
         self.raw_graph = graph
@@ -125,6 +127,7 @@ class Trace:
         self.record = record
         self.leaves = forget_values(named)
         self.tree = tree
+        self.types = types
         self.last_used = next_use()
         first = self.arguments + len(builder.numbers) + len(self.captures)
         self.calls_host = has_effects(self.graph)
@@ -135,6 +138,7 @@ class Trace:
         self.short_way: Any = None  # what `sole.short_way` wrote for it
         self.note: str | None = None
         self.places = places
+        self.orders = orders
         self.budget = budget
         self.gradient_of = builder.gradient_of
         self.created = tuple(builder.created)
@@ -144,12 +148,14 @@ class Trace:
         self.journal: Journal | None = builder.observations.journal
         self.postponed: Journal | None = None
         # What a trace changes of that which it reads is changed by each call, so it is right for its own call alone.
-        self.once = record.once = self.guards is not None and not self.guards.untouched()
+        changed = self.guards is not None and not self.guards.untouched()
+        self.again = record.again = builder.observations.again
+        self.once = record.once = changed or self.again is not None
         self._taken: dict[tuple[int, ...], int] = {}
         self.symbolic = bool(places)
         self.symbols = symbol_positions(graph)
         asks = bool(self.gradients) or leaves.grad_mode is not None
-        self.guarded = self.takes_variables or self.symbolic or asks
+        self.guarded = self.takes_variables or self.symbolic or asks or bool(orders)
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
         self.gradient_ops: dict[Any, Op] = {}
@@ -247,6 +253,10 @@ class Trace:
         open sizes must have the same answers, and so must what it asked of gradients.
         """
         found = self._size_changes(signature) if self.symbolic else []
+        for way, order in self.orders.items():
+            now = order_at(signature.arguments, way)
+            if now != order:
+                found.append((f"the order of {'.'.join(map(str, way))}", str(order), str(now)))
         if self.takes_variables:
             found += self._alias_changes(signature)
         if self.gradients:

@@ -14,6 +14,7 @@ from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.ops import effects
 from hybridflow.ops.host_values import Joined
+from hybridflow.tracing import observe
 from hybridflow.tracing.convert import filtered, protocols
 from hybridflow.tracing.convert.branches import value_on_tensor
 from hybridflow.tracing.convert.chains import kept_by, mapped
@@ -37,7 +38,7 @@ def any_true(iterable: Iterable[Any]) -> Any:
     for item in truths(iterable, neutral=False):
         if is_staged(item):
             found = truth(item) if found is None else PUBLIC.logical_or(found, truth(item))
-        elif item:
+        elif protocols.truth_of(item):
             return True
     return False if found is None else found
 
@@ -48,7 +49,7 @@ def all_true(iterable: Iterable[Any]) -> Any:
     for item in truths(iterable, neutral=True):
         if is_staged(item):
             found = truth(item) if found is None else PUBLIC.logical_and(found, truth(item))
-        elif not item:
+        elif not protocols.truth_of(item):
             return False
     return True if found is None else found
 
@@ -62,6 +63,8 @@ def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]
         items = list(args[0]) if len(args) == 1 else list(args)
         keys = items if key is None else [key(item) for item in items]
         if not items or not any(map(is_staged, keys)):
+            for one in keys:
+                observe.special(one, "__lt__", "__gt__")
             given = {} if default is _MISSING else {"default": default}
             return python(items, key=key, **given) if len(args) == 1 else python(*args, key=key)
         best, best_key = items[0], keys[0]
@@ -83,6 +86,8 @@ def sorted_items(iterable: Iterable[Any], *, key: Callable[[Any], Any] | None = 
     items = list(iterable)
     keys = items if key is None else [key(item) for item in items]
     if not any(map(is_tensor, keys)):
+        for one in keys:
+            observe.special(one, "__lt__", "__gt__")
         return sorted(items, key=key, reverse=reverse)
     order: Any = PUBLIC.argsort(PUBLIC.stack(list(map(as_tensor, keys))), descending=bool(reverse), stable=True)
     whole: Any = PUBLIC.stack(list(map(as_tensor, items)))
@@ -113,6 +118,7 @@ def contains(item: Any, container: Any) -> Any:
     several = isinstance(container, list | tuple)
     if several and (is_staged(item) or any(map(is_staged, container))):
         return any_true(True if item is one else item == one for one in container)
+    observe.asked(container, item)
     return item in container
 
 
@@ -127,16 +133,28 @@ def type_of(*args: Any, **more: Any) -> Any:
     return type(*args, **more)
 
 
+def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
+    """Return ``sum``, of objects with operators of their own one by one."""
+    if type(iterable) is Filtered:
+        return filtered.summed(iterable, start)
+    items = list(iterable)
+    if all(protocols.is_plain(one) for one in (start, *items)):
+        return sum(items, start)
+    for one in items:
+        start = protocols.BINARY["Add"](start, one)
+    return start
+
+
 ALWAYS: dict[Any, Callable[..., Any]] = {
     any: any_true, all: all_true, min: _extreme("min", lambda a, b: a < b), max: _extreme("max", lambda a, b: a > b),
-    sorted: sorted_items, print: printed, type: type_of, map: mapped, filter: kept_by,
+    sorted: sorted_items, print: printed, type: type_of, map: mapped, filter: kept_by, sum: _sum,
 }  # fmt: skip
 """Builtins whose items may be tensors, and the one that sees what stands for a number."""
 ON_TENSORS: dict[Any, Callable[..., Any]] = {
     range: ranged, enumerate: enumerated, zip: zipped, reversed: reversed_rows, bool: _bool,
 }  # fmt: skip
 """Builtins that are another function if an argument is a tensor."""
-ON_FILTERED: dict[Any, Callable[..., Any]] = {sum: filtered.summed, len: filtered.counted}
+ON_FILTERED: dict[Any, Callable[..., Any]] = {len: filtered.counted}
 """Builtins that are another function if a tensor says which items there are."""
 
 

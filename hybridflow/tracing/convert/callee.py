@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import operator
 import os
 import sysconfig
 from collections import deque
-from types import CodeType, FunctionType, MethodType
+from collections.abc import Callable
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 import jax
 import numpy as np
 
+from hybridflow.core.context import context_now
 from hybridflow.core.functions import KEPT
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
 from hybridflow.tracing import observe
-from hybridflow.tracing.convert import builtin, protocols, wrappers
+from hybridflow.tracing.access import IN_CLASS, IN_INSTANCE, MISSING
+from hybridflow.tracing.convert import builtin, protocols, regions, wrappers
 from hybridflow.tracing.convert.regions import before_change
+from hybridflow.tracing.parts import is_users_class
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _PATHS = sysconfig.get_paths()
@@ -52,24 +60,45 @@ def converted(function: Any) -> Any:
     if kind is FunctionType:
         if is_converted(function.__code__):
             return function
+        observe.called(function)
         made = function if function in KEPT else converted_function(function)
-        if made is function:
-            observe.unconverted(function)
-        return made
+        return _as_it_is(function) if made is function else made
     if kind is MethodType:
         inner = converted(function.__func__)
-        if inner is not function.__func__:
-            return MethodType(inner, function.__self__)
-        if type(inner) is FunctionType and not is_converted(inner.__code__):
-            observe.unconverted(inner, function.__self__)
-        return function
+        return function if inner is function.__func__ else MethodType(inner, function.__self__)
     if kind is functools.partial:
         inner = converted(function.func)
         return function if inner is function.func else functools.partial(inner, *function.args, **function.keywords)
-    method = getattr(kind, "__call__", None)  # noqa: B004 (the method itself is wanted)
-    if isinstance(method, FunctionType) and is_users(method.__code__):
-        return MethodType(converted(method), function)
+    method = _call_of(function)
+    return function if method is None else MethodType(converted(method), function)
+
+
+def _call_of(function: Any) -> FunctionType | None:
+    """Return the ``__call__`` that a user wrote for a class of callable objects."""
+    method = getattr(type(function), "__call__", None)  # noqa: B004 (the method itself is wanted)
+    if type(method) is FunctionType and is_users(method.__code__):
+        observe.class_attribute(function, "__call__")
+        return method
+    return None
+
+
+def _as_it_is(function: FunctionType) -> Any:
+    """Return a user's function that is not converted so that it tells what it gets; itself if it gets nothing."""
+    code = function.__code__
+    takes = code.co_argcount or code.co_kwonlyargcount or code.co_flags & (_VARIABLE | _KEYWORDS)
+    if takes and context_now() is not None:
+        return functools.partial(_call_as_it_is, function)
+    observe.runs_as_it_is(function, (), {})
     return function
+
+
+_VARIABLE, _KEYWORDS = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
+
+
+def _call_as_it_is(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a user's function that is not converted."""
+    observe.runs_as_it_is(function, args, kwargs)
+    return function(*args, **kwargs)
 
 
 def target(function: Any) -> Any:
@@ -92,15 +121,96 @@ def target(function: Any) -> Any:
         return _constructor(function)
     if issubclass(kind, type):
         return None
-    method = getattr(kind, "__call__", None)  # noqa: B004 (the method itself is wanted)
-    if type(method) is FunctionType and is_users(method.__code__):
-        return MethodType(converted(method), function)
-    return None
+    if kind in LIBRARY_READERS:
+        return functools.partial(LIBRARY_READERS[kind], function)
+    method = _call_of(function)
+    return None if method is None else MethodType(converted(method), function)
+
+
+def _read_attributes(getter: Any, /, obj: Any) -> Any:
+    """Call what `operator.attrgetter` made."""
+    found = [functools.reduce(read_attribute, name.split("."), obj) for name in getter.__reduce__()[1]]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _read_items(getter: Any, /, obj: Any) -> Any:
+    """Call what `operator.itemgetter` made."""
+    found = [read_item(obj, key) for key in getter.__reduce__()[1]]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _call_method(caller: Any, /, obj: Any) -> Any:
+    """Call what `operator.methodcaller` made."""
+    made, given = caller.__reduce__()[:2]
+    named = made.keywords if isinstance(made, functools.partial) else {}
+    name, *args = made.args if isinstance(made, functools.partial) else given
+    return callee(read_attribute(obj, name))(*args, *(given if made is not type(caller) else ()), **named)
+
+
+LIBRARY_READERS: dict[type, Callable[..., Any]] = {
+    operator.attrgetter: _read_attributes, operator.itemgetter: _read_items, operator.methodcaller: _call_method,
+}  # fmt: skip
+"""How the readers of the operator module run as converted code would."""
+
+
+def read_attribute(obj: Any, name: str) -> Any:
+    """Read an attribute as Python finds it: what the user wrote to that end runs converted."""
+    kind = type(obj)
+    if kind in _PLAIN:
+        return observe.read_attr(obj, name)
+    if kind.__getattribute__ is not object.__getattribute__:
+        hook = protocols.method_of(obj, "__getattribute__")
+        if hook is not None:
+            return hook(obj, name)
+    if not isinstance(obj, type | ModuleType):
+        found = IN_CLASS.get(kind, name)
+        getter = _getter_of(obj, name, found)
+        if getter is not None:
+            return getter(obj)
+        if found is MISSING and IN_INSTANCE.get(obj, name) is MISSING:
+            hook = protocols.method_of(obj, "__getattr__")
+            if hook is not None:
+                observe.absent(obj, name)
+                return hook(obj, name)
+    return observe.read_attr(obj, name)
+
+
+def _getter_of(obj: Any, name: str, found: Any) -> Any:
+    """Return what computes an attribute if a property or a descriptor that the user wrote does."""
+    kind = type(found)
+    if kind is functools.cached_property:
+        return wrappers.cached_property_of(obj, name)
+    if kind is property and type(found.fget) is FunctionType and is_users(found.fget.__code__):
+        observe.class_attribute(obj, name)
+        return converted(found.fget)
+    get = None if kind in _PLAIN or kind is FunctionType else protocols.method_of(found, "__get__")
+    if get is None:
+        return None
+    if not hasattr(kind, "__set__"):
+        observe.own(obj, name)
+        if IN_INSTANCE.get(obj, name) is not MISSING:
+            return None
+    observe.class_attribute(obj, name)
+    return lambda obj: get(found, obj, type(obj))
+
+
+def read_item(obj: Any, key: Any) -> Any:
+    """Read an item."""
+    getter = protocols.method_of(obj, "__getitem__")
+    if getter is not None:
+        return getter(obj, key)
+    regions.read(obj)
+    return observe.read_item(obj, key)
+
+
+_PLAIN = frozenset({Tensor, Variable, type(None), int, float, bool, str, bytes, list, tuple, dict, set, np.ndarray})
 
 
 def _constructor(cls: type) -> Any:
     """Return what makes an object of a user's class, with its ``__init__`` converted."""
     method: Any = cls.__init__
+    if is_users_class(cls):
+        observe.constructed(cls)
     if type(method) is not FunctionType or not is_users(method.__code__) or cls.__new__ is not object.__new__:
         return None
     after = getattr(cls, "__post_init__", None)
@@ -112,7 +222,7 @@ def _constructor(cls: type) -> Any:
         return None
 
     def construct(*args: Any, **kwargs: Any) -> Any:
-        made = object.__new__(cls)
+        made = observe.made(object.__new__(cls))
         inner(made, *args, **kwargs)
         return made
 
@@ -121,7 +231,7 @@ def _constructor(cls: type) -> Any:
 
 def _construct_dataclass(cls: type, after: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Make an object of a dataclass, whose generated ``__init__`` calls a converted ``__post_init__``."""
-    made: Any = object.__new__(cls)
+    made: Any = observe.made(object.__new__(cls))
     made.__dict__["__post_init__"] = MethodType(after, made)
     made.__init__(*args, **kwargs)
     del made.__dict__["__post_init__"]
@@ -154,7 +264,7 @@ def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a function of hybridflow: functions among its arguments run inside the trace, so they are converted."""
     if getattr(function, "__name__", None) not in _KEEPS_FUNCTIONS:
         args, kwargs = _converted_arguments(args, kwargs)
-    observe.before_call(function, args, kwargs)
+    observe.before_call(function, args, kwargs, own=True)
     return function(*args, **kwargs)
 
 
@@ -184,7 +294,8 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if before_change(function, args):
         return None
     observe.before_call(function, args, kwargs)
-    return function(*args, **kwargs)
+    result = function(*args, **kwargs)
+    return observe.made(result) if type(result) is function else result
 
 
 _CALLING: frozenset[Any] = frozenset(
@@ -209,14 +320,6 @@ def _argument(value: Any) -> Any:
         found = target(value)
         return value if found is None else found
     return value
-
-
-def getter_of(obj: Any, name: str) -> Any:
-    """Return the converted getter if an attribute is a property that the user wrote."""
-    found = getattr(type(obj), name, None)
-    if type(found) is property and type(found.fget) is FunctionType and is_users(found.fget.__code__):
-        return converted(found.fget)
-    return wrappers.cached_property_of(obj, name) if type(found) is functools.cached_property else None
 
 
 _CHANGING = {list: "__iadd__", dict: "__ior__", set: "__ior__", deque: "__iadd__", bytearray: "__iadd__",

@@ -10,19 +10,23 @@ from typing import Any, cast
 
 import numpy as np
 
-from hybridflow.core.staged_number import StagedNumber
+from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
+from hybridflow.tracing import observe
 from hybridflow.tracing.convert import callee as callees
 from hybridflow.tracing.convert import regions
 from hybridflow.tracing.convert.values import negated
+from hybridflow.tracing.parts import is_users_class
 
 _PLAIN = frozenset(
     {Tensor, Variable, TracedFloat, StagedNumber, int, float, bool, complex, str, bytes, list, tuple, dict, set,
      type(None), range, np.ndarray, type, slice}
 )  # fmt: skip
 """Types whose special methods are no user's."""
+_COLLECTIONS = frozenset({list, tuple, dict, set})
+"""Those of them that compare what is in them."""
 
 
 def method_of(obj: Any, name: str) -> Callable[..., Any] | None:
@@ -31,9 +35,33 @@ def method_of(obj: Any, name: str) -> Callable[..., Any] | None:
     if kind in _PLAIN:
         return None
     found = getattr(kind, name, None)
+    if is_users_class(kind):
+        observe.class_attribute(obj, name)
     if type(found) is FunctionType and callees.is_users(found.__code__):
         return callees.converted(found)
     return None
+
+
+def is_plain(obj: Any) -> bool:
+    """Whether an object's special methods are no user's, by its type."""
+    return type(obj) in _PLAIN
+
+
+def truth_of(obj: Any) -> Any:
+    """Return what says whether an object counts as true, asked of the user's own method where there is one."""
+    if type(obj) in _PLAIN:
+        return obj
+    for name, kind in (("__bool__", bool), ("__len__", int)):
+        method = method_of(obj, name)
+        if method is not None:
+            answer = method(obj)
+            if isinstance(answer, kind) or (type(answer) is StagedNumber and answer.kinds == BOOL):
+                return answer
+            raise TypeError(f"{name} should return {kind.__name__}, returned {type(answer).__name__}")
+        if hasattr(type(obj), name):
+            observe.special(obj, name)
+            return obj
+    return True
 
 
 def _binary(
@@ -46,12 +74,16 @@ def _binary(
         plain: the operator itself.
         identity: what it does if no method knows the answer; else that is an error.
     """
+    compares = not reflected.startswith("__r")
 
     def operate(a: Any, b: Any) -> Any:
         if type(a) in _PLAIN and type(b) in _PLAIN:
+            if compares and type(a) in _COLLECTIONS:
+                observe.whole(a, b)
             return plain(a, b)
         mine, other = method_of(a, name), method_of(b, reflected)
         if mine is None and other is None:
+            observe.whole(a, b)
             return plain(a, b)
         plain_mine, plain_other = getattr(type(a), name, None), getattr(type(b), reflected, None)
         tries = [(mine or plain_mine, a, b), (other or plain_other, b, a)]

@@ -15,6 +15,8 @@ OF_THE_FRAME = frozenset(
 )
 """Functions that look at the frame that calls them: they are called directly."""
 
+_OF_ARGUMENTS = frozenset({"vars", "dir"})
+"""Those of them that look at an argument instead, if there is one."""
 _REDUCTIONS = frozenset({"sum", "len", "min", "max", "any", "all"})
 """Builtins that can do with items that may not be there."""
 
@@ -108,14 +110,28 @@ class Reads(ast.NodeTransformer):
         node.args = [self.visit(one) for one in node.args]
         node.args = [pieces(one) if text else one for one, text in zip(node.args, printed, strict=True)]
         for keyword in node.keywords:
-            keyword.value = self.visit(keyword.value)
-        if name in OF_THE_FRAME or self.is_super(node):
+            keyword.value = self.spread(keyword.value) if keyword.arg is None else self.visit(keyword.value)
+        if (name in OF_THE_FRAME and not (name in _OF_ARGUMENTS and node.args)) or self.is_super(node):
             return self.of_the_frame(node)
         if isinstance(function, ast.Attribute) and function.end_lineno != function.lineno:
             # As Python does: a call in a chain over several lines is on the line of its method.
             end: int = function.end_col_offset or 0
             node.lineno, node.col_offset = function.end_lineno or node.lineno, max(end - len(function.attr), 0)
         node.func = runtime(function, "callee", self.visit(function))
+        return node
+
+    def spread(self, node: Any) -> Any:
+        """Return what ``**`` takes apart."""
+        return runtime(node, "spread", self.visit(node))
+
+    def visit_Dict(self, node: ast.Dict) -> Any:
+        values = zip(node.keys, node.values, strict=True)
+        node.values = [self.spread(value) if key is None else self.visit(value) for key, value in values]
+        node.keys = [None if key is None else self.visit(key) for key in node.keys]
+        return node
+
+    def visit_Starred(self, node: ast.Starred) -> Any:
+        node.value = self.iterated(node.value)
         return node
 
     def is_super(self, node: ast.Call) -> bool:
@@ -287,7 +303,7 @@ class Reads(ast.NodeTransformer):
     def visit_JoinedStr(self, node: ast.JoinedStr) -> Any:
         for one in node.values:
             if isinstance(one, ast.FormattedValue):
-                one.value = self.visit(one.value)
+                one.value = runtime(one.value, "shown", self.visit(one.value))
                 if isinstance(one.format_spec, ast.JoinedStr):
                     self.visit_JoinedStr(one.format_spec)
         return node

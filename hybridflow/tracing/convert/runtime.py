@@ -60,16 +60,11 @@ class Runtime:
 
     def read_attr(self, obj: Any, name: str) -> Any:
         """Read an attribute; a property's getter is converted."""
-        getter = callees.getter_of(obj, name)
-        return observe.read_attr(obj, name) if getter is None else getter(obj)
+        return callees.read_attribute(obj, name)
 
     def read_item(self, obj: Any, key: Any) -> Any:
         """Read an item."""
-        getter = protocols.method_of(obj, "__getitem__")
-        if getter is not None:
-            return getter(obj, key)
-        regions.read(obj)
-        return observe.read_item(obj, key)
+        return callees.read_item(obj, key)
 
     slice = slice
 
@@ -80,12 +75,21 @@ class Runtime:
 
     manager = staticmethod(protocols.manager)
     filtered = Filtered
-    keeps = staticmethod(keeps)
+
+    def keeps(self, test: Any) -> Any:
+        """Return a comprehension's filter, which must be Python's."""
+        return keeps(protocols.truth_of(test))
+
     kept = staticmethod(kept)
 
     def callee(self, function: Any) -> Any:
         """Return what to call in place of a function."""
         return callees.callee(function)
+
+    def matched(self, subject: Any) -> Any:
+        """Return what Python matches with patterns by itself: all of it may be looked at."""
+        observe.whole(subject)
+        return subject
 
     def without_temporaries(self, names: Any) -> Any:
         """Return what ``locals()`` or ``dir()`` gave, without the names that the conversion made."""
@@ -109,6 +113,7 @@ class Runtime:
         self, test: Any, true: Callable[[], Any], false: Callable[[], Any] | None, bound: Any, live: Any
     ) -> None:
         """Run an ``if``."""
+        test = protocols.truth_of(test)
         if is_staged(test):
             branch_on_tensor(test, true, false, Cells(bound, true, false), live)
         elif test:
@@ -123,7 +128,7 @@ class Runtime:
         names = LoopNames(bound, head, live)
         while True:
             before = _Effects()
-            goes = test()
+            goes = protocols.truth_of(test())
             if is_staged(goes):
                 if test_binds or before.grown():
                     while_with_effects(goes, test, step, names)
@@ -171,14 +176,14 @@ class Runtime:
                         message(f"for: an iterator of unknown length, which only a tensor could stop, at {where_now()}",
                                 hint="Count in a while loop.")
                     )  # fmt: skip
-            goes = test()
+            goes = protocols.truth_of(test())
             if not is_staged(goes) and not goes:
                 break
 
     def none_of(self, *flags: Any) -> Any:
         """Whether no flag is set."""
         found: Any = None
-        for flag in flags:
+        for flag in map(protocols.truth_of, flags):
             if is_staged(flag):
                 flag = truth(flag)
                 found = flag if found is None else PUBLIC.logical_or(found, flag)
@@ -189,7 +194,10 @@ class Runtime:
     def and_(self, first: Any, second: Callable[[], Any], simple: bool) -> Any:
         """Return ``first and second``; a simple second operand may be computed in any case."""
         if not is_staged(first):
-            return first and second()
+            holds = protocols.truth_of(first)
+            if is_staged(holds):
+                return value_on_tensor(holds, second, lambda: first)
+            return second() if holds else first
         if simple and _is_flag(first):
             value = second()
             if _is_flag(value):
@@ -200,7 +208,10 @@ class Runtime:
     def or_(self, first: Any, second: Callable[[], Any], simple: bool) -> Any:
         """Return ``first or second``."""
         if not is_staged(first):
-            return first or second()
+            holds = protocols.truth_of(first)
+            if is_staged(holds):
+                return value_on_tensor(holds, lambda: first, second)
+            return first if holds else second()
         if simple and _is_flag(first):
             value = second()
             if _is_flag(value):
@@ -210,10 +221,11 @@ class Runtime:
 
     def not_(self, value: Any) -> Any:
         """Return ``not value``."""
-        return negated(value)
+        return negated(protocols.truth_of(value))
 
     def choose(self, test: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
         """Return ``true if test else false``."""
+        test = protocols.truth_of(test)
         if is_staged(test):
             return value_on_tensor(test, true, false)
         return true() if test else false()
@@ -227,6 +239,7 @@ class Runtime:
 
     def holds(self, test: Any, text: Callable[[], Any]) -> Any:
         """Return what an ``assert`` asks; a tensor is checked by each call."""
+        test = protocols.truth_of(test)
         if not is_staged(test):
             return test
         regions.require_unhandled(AssertionError())
@@ -243,6 +256,22 @@ class Runtime:
     def caught(self) -> BaseException | None:
         """Return the exception that is handled."""
         return sys.exc_info()[1]
+
+    def shown(self, value: Any) -> Any:
+        """Return a value that an f-string shows."""
+        observe.special(value, "__format__", "__str__", "__repr__")
+        return value
+
+    def spread(self, mapping: Any) -> Any:
+        """Return what ``**`` takes apart."""
+        observe.iterate(mapping)
+        if not isinstance(mapping, dict):
+            observe.whole(mapping)
+        return mapping
+
+    def imported(self, name: str, value: Any, module: str) -> Any:
+        """Return what an import statement in a function gave."""
+        return observe.imported(name, value, module)
 
     def joined(self, *parts: Any) -> Any:
         """Return an f-string that is printed; with tensors in it, what each call makes the text of."""

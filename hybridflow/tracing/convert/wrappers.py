@@ -76,7 +76,7 @@ def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
         return _remembered(key, objects, make)
 
     def as_it_is() -> Any:
-        observe.unconverted(inner)
+        observe.runs_as_it_is(inner, args, kwargs)
         try:
             found = cached(*args, **kwargs)
         except TracedValueError:

@@ -67,6 +67,10 @@ class Writes(Reads):
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         value = self.visit(node.value)
+        if any(isinstance(target, ast.Tuple | ast.List) for target in node.targets) and not isinstance(
+            node.value, ast.Tuple | ast.List
+        ):
+            value = runtime(node.value, "iterate", value)
         if all(self.plain(target) for target in node.targets):
             node.value = value
             return node
@@ -219,16 +223,25 @@ class Writes(Reads):
         return node if plain else [node, assign(one_line(node), store(one_line(node), name), noted)]
 
     def imported(self, node: Any) -> Any:
-        """Return an import, noted for names that are not the function's own."""
+        """Return an import, noted for what it reads and for names that are not the function's own."""
         made: list[Any] = [node]
+        module = node.module if isinstance(node, ast.ImportFrom) and not node.level else None
         for alias in node.names:
             name = alias.asname or alias.name.split(".")[0]
+            if module is not None and alias.name != "*":
+                read = runtime(node, "imported", constant(node, alias.name), load(node, name), constant(node, module))
+                made.append(assign(node, store(node, name), read))
             noted = self.written(name, load(node, name), node)
             if not isinstance(noted, ast.Name):
                 made.append(assign(node, store(node, name), noted))
         return made
 
     visit_Import = visit_ImportFrom = imported
+
+    def visit_Match(self, node: ast.Match) -> Any:
+        node.subject = runtime(node.subject, "matched", self.visit(node.subject))
+        node.cases = [self.visit(one) for one in node.cases]
+        return node
 
     # -- patterns: Python allows nothing but constants and dotted names in them ------------------------------------
 

@@ -1,0 +1,115 @@
+"""The ways from an object to what is in it: how a place is read, at once and by the quick comparison's code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from types import CellType
+from typing import Any, Final, NamedTuple, cast
+
+
+class _Missing:
+    """Stands for an attribute, item or name that is not there."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+MISSING: Final = _Missing()
+
+
+def _attribute(holder: Any, name: str) -> Any:
+    return getattr(holder, name, MISSING)
+
+
+def _method(holder: Any, name: str) -> Any:
+    found = getattr(holder, name, MISSING)
+    return getattr(found, "__func__", found)
+
+
+def _item(holder: Any, name: Any) -> Any:
+    try:
+        return holder[name]
+    except (LookupError, TypeError):
+        return MISSING
+
+
+def _cell(holder: CellType, name: str) -> Any:
+    del name
+    try:
+        return holder.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def _raw(holder: Any, name: str) -> Any:
+    try:
+        return object.__getattribute__(holder, name)
+    except AttributeError:
+        return MISSING
+
+
+def _in_class(kind: type, name: str) -> Any:
+    """Return what a class or its bases keep under a name, a descriptor itself and not what it gives."""
+    for one in kind.__mro__:
+        if name in one.__dict__:
+            return one.__dict__[name]
+    return MISSING
+
+
+def _in_instance(holder: Any, name: str) -> Any:
+    own: Any = _raw(holder, "__dict__")
+    return MISSING if own is MISSING else own.get(name, MISSING)
+
+
+def _type(holder: Any, name: None) -> type:
+    del name
+    return type(holder)
+
+
+def _called(holder: Callable[[], Any], name: None) -> Any:
+    del name
+    return holder()
+
+
+def _current(holder: ContextVar[Any], name: None) -> Any:
+    del name
+    return holder.get(MISSING)
+
+
+def _state(holder: Any, name: None) -> Any:
+    """Return what pickling knows of an object: its class, and its state as a tuple."""
+    del name
+    reduced: Any = holder.__reduce_ex__(4)
+    return tuple([tuple(cast(Any, one)) if isinstance(one, Iterator) else one for one in reduced])
+
+
+class Access(NamedTuple):
+    """A way from an object to one of its values.
+
+    Attributes:
+        get: takes the object and the name; returns `MISSING` if there is no such value.
+        code: Python for the same, which may raise instead; ``{v}`` and ``{n}`` are variables of the two. Empty: `get`.
+        path: how error texts write it.
+    """
+
+    get: Callable[[Any, Any], Any]
+    code: str
+    path: str
+
+
+ATTRIBUTE = Access(_attribute, "getattr({v}, {n})", "{p}.{n}")
+METHOD = Access(_method, "getattr({v}, {n}).__func__", "{p}.{n}")
+ITEM = Access(_item, "{v}[{n}]", "{p}[{n!r}]")
+GLOBAL = Access(_item, "{v}[{n}]", "{n}")
+CELL = Access(_cell, "{v}.cell_contents", "{n}")
+RAW = Access(_raw, "", "{p}.{n}")
+"""An attribute without what the class says about how attributes are found."""
+IN_CLASS = Access(_in_class, "", "{p}.{n}")
+IN_INSTANCE = Access(_in_instance, "", "{p}.{n}")
+TYPE = Access(_type, "type({v})", "type({p})")
+CALLED = Access(_called, "{v}()", "{p}()")
+"""What a weak reference refers to."""
+CURRENT = Access(_current, "", "{p}.get()")
+"""The value of a context variable."""
+STATE = Access(_state, "", "the state of {p}")

@@ -1,0 +1,81 @@
+"""Frozen dataclasses among the arguments: those that hold tensors are structures by their fields, as lists are."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import jax
+
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
+
+
+def is_by_fields(value: Any) -> bool:
+    """Whether a value is what its fields are: a frozen dataclass with an ``==`` of its own."""
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen and parameters.eq
+
+
+class Opened:
+    """A frozen dataclass as a structure.
+
+    Attributes:
+        kind: its class.
+        names: its fields.
+        values: what is in them, opened too.
+    """
+
+    __slots__ = ("kind", "names", "values")
+
+    def __init__(self, kind: type, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+        self.kind = kind
+        self.names = names
+        self.values = values
+
+    def closed(self) -> Any:
+        """Return an object of the class with these fields; nothing of the class runs."""
+        made = object.__new__(self.kind)
+        for name, value in zip(self.names, self.values, strict=True):
+            object.__setattr__(made, name, closed(value))
+        return made
+
+
+def _is_opened(value: Any) -> bool:
+    return type(value) is Opened
+
+
+def closed(structure: Any) -> Any:
+    """Return a structure with its opened dataclasses made objects again."""
+
+    def close(leaf: Any) -> Any:
+        return leaf.closed() if _is_opened(leaf) else leaf
+
+    return jax.tree_util.tree_map(close, structure, is_leaf=_is_opened)
+
+
+def _holds_tensors(value: Any) -> bool:
+    values = [getattr(value, one.name, None) for one in dataclasses.fields(value)]
+    leaves = jax.tree_util.tree_leaves(values)
+    return any(isinstance(leaf, Tensor | Variable) or (is_by_fields(leaf) and _holds_tensors(leaf)) for leaf in leaves)
+
+
+def opened(leaf: Any) -> Any:
+    """Return a leaf of a structure opened, if it is a frozen dataclass that holds tensors or Variables."""
+    if not is_by_fields(leaf) or not _holds_tensors(leaf):
+        return leaf
+    names = tuple([one.name for one in dataclasses.fields(leaf)])
+    values = tuple([jax.tree_util.tree_map(opened, getattr(leaf, name)) for name in names])
+    return Opened(type(leaf), names, values)
+
+
+def _flatten(value: Opened) -> tuple[list[tuple[Any, Any]], Any]:
+    keys = map(jax.tree_util.GetAttrKey, value.names)
+    return list(zip(keys, value.values, strict=True)), (value.kind, value.names)
+
+
+def _unflatten(kind: Any, values: Any) -> Opened:
+    return Opened(*cast("tuple[type, tuple[str, ...]]", kind), tuple(values))
+
+
+jax.tree_util.register_pytree_with_keys(Opened, _flatten, _unflatten)
