@@ -135,7 +135,7 @@ def type_of(*args: Any, **more: Any) -> Any:
 
 def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
     """Return ``sum``, of objects with operators of their own one by one."""
-    if type(iterable) is Filtered:
+    if isinstance(iterable, Filtered):
         return filtered.summed(iterable, start)
     items = list(iterable)
     if all(protocols.is_plain(one) for one in (start, *items)):
@@ -174,7 +174,7 @@ def replacement(function: Any) -> Callable[..., Any] | None:
 def replaces(function: Any, args: tuple[Any, ...]) -> bool:
     """Whether a call of a builtin is one of its replacement."""
     if function in ON_FILTERED:
-        return bool(args) and (type(args[0]) is Filtered or (function is sum and isinstance(args[0], Filtered)))
+        return bool(args) and type(args[0]) is Filtered
     if function in NUMBER_FUNCTIONS:
         return any(map(_is_number, args))
     return function in ALWAYS or any(map(concerned, args))
