@@ -93,7 +93,7 @@ from hybridflow.ops.matmul import matmul as matmul
 from hybridflow.ops.namespace_info import array_namespace_info as __array_namespace_info__
 from hybridflow.tracing import config as config
 from hybridflow.tracing.function import CompiledFunction as CompiledFunction
-from hybridflow.tracing.function import compile as compile
+from hybridflow.tracing.compile import compile as compile
 from hybridflow.tracing.session import Session as Session
 from hybridflow.transforms.clipping import clip_by_global_norm as clip_by_global_norm
 from hybridflow.transforms.clipping import clip_by_norm as clip_by_norm

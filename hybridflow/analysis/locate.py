@@ -20,7 +20,8 @@ from hybridflow.core.spec import format_spec
 from hybridflow.ir.evaluate import RUN_NODE, evaluate
 from hybridflow.ir.graph import CONSTANT
 from hybridflow.ir.printer import format_node
-from hybridflow.tracing.function import CompiledFunction, compile
+from hybridflow.tracing.compile import compile
+from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.method import CompiledMethod
 from hybridflow.tracing.replay import Replay
 
