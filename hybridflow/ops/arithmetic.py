@@ -42,9 +42,13 @@ from hybridflow.ops.common import (
 def _shown(y: Any) -> Any:
     """Return a result in a form of which XLA's algebra does not know that it is a quotient, or a power.
 
-    It would make ``log(a ** b)`` ``b * log(a)``, which is NaN for ``a < 0``.
+    It would make ``log(a ** b)`` ``b * log(a)``, which is NaN for ``a < 0``. Limits that nothing exceeds leave every value
+    as it is, NaN too.
     """
-    return y if y.dtype.kind == "c" else lax.select(y != y, lax.full_like(y, np.nan), y)
+    if y.dtype.kind == "c":
+        return y
+    infinity = np.asarray(np.inf, y.dtype)
+    return lax.clamp(-infinity, y, infinity)
 
 
 def _divide_lower(a: Any, b: Any) -> Any:
