@@ -26,6 +26,7 @@ from hybridflow.core.op import Op, Stops
 from hybridflow.core.spec import make_spec
 from hybridflow.ir.evaluate import RUN_NODE, evaluate, run_lowering
 from hybridflow.ir.graph import Graph, clone_node, input_node
+from hybridflow.ops.xla_algebra import linear_lowerings
 
 
 def evaluate_with_rules(graph: Graph, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -135,8 +136,9 @@ def _linear(graph: Graph, primals: Sequence[Any]) -> tuple[Callable[..., tuple[A
         inner = {**environment, **{(node, 0): g for node, g in zip(cotangents, gs, strict=True)}}
         token = RUN_NODE.set(run_lowering)
         try:
-            for node in later:
-                _run(node, inner, run_lowering)
+            with linear_lowerings():
+                for node in later:
+                    _run(node, inner, run_lowering)
         finally:
             RUN_NODE.reset(token)
         return tuple([inner[edge] for edge, has in zip(graph.outputs, present, strict=True) if has])

@@ -23,7 +23,6 @@ from hybridflow.ops.common import (
     broadcasting,
     call_text,
     elements,
-    hidden,
     integers,
     normals,
     of_operands,
@@ -35,25 +34,14 @@ from hybridflow.ops.common import (
     unary_samples,
     unbroadcast,
 )
+from hybridflow.ops.xla_algebra import hidden, hidden_result
 
 # -- division -----------------------------------------------------------------------------------------------------
 
 
-def _shown(y: Any) -> Any:
-    """Return a result in a form of which XLA's algebra does not know that it is a quotient, or a power.
-
-    It would make ``log(a ** b)`` ``b * log(a)``, which is NaN for ``a < 0``. Limits that nothing exceeds leave every value
-    as it is, NaN too.
-    """
-    if y.dtype.kind == "c":
-        return y
-    infinity = np.asarray(np.inf, y.dtype)
-    return lax.clamp(-infinity, y, infinity)
-
-
 def _divide_lower(a: Any, b: Any) -> Any:
     """Divide; XLA makes ``a / b / c`` ``a / (b * c)``, and ``a / 3e38`` 0."""
-    return lax.div(a, b) if a.dtype.kind == "c" else _shown(lax.div(a, hidden(b, a)))
+    return lax.div(a, b) if a.dtype.kind == "c" else hidden_result(lax.div(a, hidden(b, a)))
 
 
 @op(
@@ -464,7 +452,10 @@ def _integer_power_lower(a: Any, b: Any) -> Any:
 def _power_lower(a: Any, b: Any) -> Any:
     shape = np.broadcast_shapes(a.shape, b.shape)
     a, b = broadcast_lowered(a, shape), broadcast_lowered(b, shape)
-    return _integer_power_lower(a, b) if is_integer(a.dtype) else _shown(lax.pow(a, b))
+    if is_integer(a.dtype):
+        return _integer_power_lower(a, b)
+    y = lax.pow(a, b)
+    return y if y.dtype.kind == "c" else hidden_result(y)
 
 
 def _power_of_base(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:

@@ -327,15 +327,6 @@ def broadcast_lowered(x: Any, shape: tuple[int, ...]) -> Any:
     return lax.broadcast_in_dim(x, shape, tuple(range(len(shape) - len(x.shape), len(shape))))
 
 
-def hidden(x: Any, beside: Any) -> Any:
-    """Return a float operand of a lowering in a form that XLA's algebra does not know, and so leaves alone.
-
-    The result of the operation must be NaN where `beside`, its other operand, is NaN: there it is put in the place of
-    `x`, in one comparison and one choice that are fused with the operation.
-    """
-    return lax.select(lax.ne(beside, beside), beside, x)
-
-
 # -- gradient rules -----------------------------------------------------------------------------------------------
 
 

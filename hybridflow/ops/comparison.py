@@ -20,7 +20,6 @@ from hybridflow.ops.common import (
     broadcasting,
     cast_to,
     elements,
-    hidden,
     integers,
     no_flops,
     normals,
@@ -28,6 +27,7 @@ from hybridflow.ops.common import (
     promote,
 )
 from hybridflow.ops.onnx import never
+from hybridflow.ops.xla_algebra import hidden
 
 _NOT_SMOOTH = Stops("a comparison is constant almost everywhere")
 _ORDERED = ("bool", "int", "uint", "float")

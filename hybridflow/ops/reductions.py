@@ -47,6 +47,7 @@ from hybridflow.ops.sizes import (
     size_value,
 )
 from hybridflow.ops.summation import add_up
+from hybridflow.ops.xla_algebra import positive_zero
 
 
 def _reduction(name: str, kinds: tuple[str, ...], *, empty: bool = True) -> Any:
@@ -103,9 +104,9 @@ def _sum_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
 
 
 def _total_lower(x: Any, axis: Axes) -> Any:
-    """Sum from 0.0 on, so that no sum is -0.0: not that of one element, nor of what XLA takes a negation out of."""
+    """Sum from 0.0 on, so that no sum is -0.0."""
     total = lax.reduce_sum(x, axis)
-    return lax.select(total == 0, lax.full_like(total, 0), total) if x.dtype.kind == "f" else total
+    return positive_zero(total) if x.dtype.kind == "f" else total
 
 
 def _sum_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
