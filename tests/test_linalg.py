@@ -340,7 +340,7 @@ def parts_of(result: Any) -> list[Any]:
 
 @pytest.mark.parametrize("size", [70, 150])
 def test_threads_do_not_change_what_is_positive_definite(size: int) -> None:
-    """Eager mode factors in one thread, XLA in all of them."""
+    """What threads round otherwise, they round alike in both modes."""
     x = singular_matrices(12, size, hermitian=True) / 4
     for step in (0.0, 1e-6, 1e-5):
         shifted = x + np.eye(size, dtype=np.float32) * np.float32(step * size)

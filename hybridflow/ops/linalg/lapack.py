@@ -14,23 +14,18 @@ works where `can_flush_subnormals` says so. Elsewhere ops for which it matters r
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from typing import Any, cast
 
 import numpy as np
 
-from hybridflow.backend.blas_threads import one_thread
 from hybridflow.backend.host import can_flush_subnormals, subnormals_flushed
-from hybridflow.backend.products import SHARED, SMALL
 from hybridflow.core.op import No
 from hybridflow.ops.linalg.common import nan_of, real_dtype
 
 _Array = np.ndarray[Any, Any]
 _LETTER = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 """What the names of routines begin with."""
-_DOUBT = 8
-"""How many times the error bound of a factorisation a matrix must be away from singular ones, to be safe from it."""
 
 
 def flushed(kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,56 +79,32 @@ def solve_triangular(a: _Array, b: _Array, *, lower: bool, transpose: bool, unit
         return np.empty_like(b, order="C")
     routine = cast("Callable[..., Any]", getattr(blas, _LETTER[a.dtype.name] + "trsm"))
     solve = partial(routine, 1, side=1, lower=lower, trans_a=not transpose, diag=unit_diagonal)
-    with _alone(b.shape[-2] ** 2 * b.shape[-1]):
-        if b.ndim == 2:
-            return solve(a, b.T).T
-        result = np.empty_like(b, order="C")
-        for index in np.ndindex(b.shape[:-2]):
-            result[index] = solve(a[index], b[index].T).T
+    if b.ndim == 2:
+        return solve(a, b.T).T
+    result = np.empty_like(b, order="C")
+    for index in np.ndindex(b.shape[:-2]):
+        result[index] = solve(a[index], b[index].T).T
     return result
 
 
-def _alone(work: int) -> AbstractContextManager[object]:
-    """Return the block in which a routine of so many multiplications takes no thread but this one, if it is small.
-
-    Waiting for another thread would cost more than it saves, milliseconds where other programs have its core.
-    """
-    return (one_thread("scipy") if SMALL < work < SHARED else None) or nullcontext()
-
-
-def cholesky(x: _Array, *, alone: bool = False) -> _Array:
+def cholesky(x: _Array) -> _Array:
     """Return lower triangular factors of Hermitian matrices; NaN, in the lower triangle, where there is none.
 
-    Args:
-        x: ``(..., n, n)``.
-        alone: whether one thread may factor small matrices: then the bits are not always XLA's, the verdicts are.
+    In as many threads as XLA's: their number changes the rounding, and so the verdict on a matrix that is all but
+    singular.
 
     Returns:
         ``(..., n, n)``, laid out by columns, as the routines for triangular systems take them.
     """
     factor = _routine("potrf", x.dtype)
     result = np.empty_like(x, order="C").swapaxes(-1, -2)
-    work = x.shape[-1] ** 3 // 6
-    alone = alone and SMALL < work < SHARED
     for index in np.ndindex(x.shape[:-2]):
-        with _alone(work) if alone else nullcontext():
-            found, info = factor(x[index], lower=True, clean=True)
-        if alone and (info or not _surely_definite(x[index], found)):
-            found, info = factor(x[index], lower=True, clean=True)
+        found, info = factor(x[index], lower=True, clean=True)
         found = found if info == 0 else np.tril(np.full_like(found, nan_of(x.dtype)))
         if x.ndim == 2:
             return found
         result[index] = found
     return result
-
-
-def _surely_definite(x: _Array, factor: _Array) -> bool:
-    """Whether a matrix that was factored is so far from singular ones that no rounding could have denied it.
-
-    How many threads there are changes the rounding, and so the verdict on a matrix that is all but singular.
-    """
-    pivots, largest = np.real(np.diagonal(factor)), np.real(np.diagonal(x)).max()
-    return bool(pivots.min() ** 2 > _DOUBT * len(pivots) * np.finfo(pivots.dtype).eps * largest)
 
 
 def lu(x: _Array) -> tuple[_Array, _Array, _Array]:

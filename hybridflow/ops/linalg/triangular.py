@@ -150,7 +150,7 @@ def _cholesky_kernel(x: Any, *, upper: bool) -> Any:
         raise ValueError
     if not x.size:
         return x
-    found = lapack.cholesky(hermitian_part(x), alone=True)
+    found = lapack.cholesky(hermitian_part(x))
     failed = np.isnan(np.diagonal(found, axis1=-2, axis2=-1)).any(-1)
     if failed.any():
         found[failed] = np.tril(np.full(x.shape[-2:], nan_of(x.dtype)))
