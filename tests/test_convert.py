@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from processes import run_python
 
@@ -387,6 +388,23 @@ def test_libraries_and_hybridflow_are_left_alone():
         return hf.is_tracing.__code__, functools.wraps.__code__
 
     assert not any(is_converted(code) for code in converted(run)())
+
+
+@hf.custom_gradient
+def doubled(x):
+    return x * 2, lambda g: g * 2
+
+
+@pytest.mark.parametrize(
+    "function", [hf.tanh, doubled, functools.partial(hf.sum, axis=0), hf.grad(hf.sum), hf.vmap(hf.sin)],
+    ids=["operation", "custom_gradient", "partial", "grad", "vmap"],
+)  # fmt: skip
+def test_compiled_functions_of_hybridflow_are_traced_once(function):
+    """What hybridflow reads of its own, like the context of the trace, is no reason to trace again."""
+    compiled = hf.compile(function)
+    for _ in range(3):
+        np.testing.assert_allclose(compiled(hf.asarray([0.5, 2.0])), function(hf.asarray([0.5, 2.0])), rtol=1e-6)
+    assert len(compiled.explain()) == 1
 
 
 @pytest.mark.parametrize("bad", [len, 3, Probe])

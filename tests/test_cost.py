@@ -133,14 +133,21 @@ README_TABLE = {
 
 @pytest.mark.parametrize("optimizer", [sgd, adam])
 @pytest.mark.parametrize("name", STEPS)
-def test_temporaries_and_flops_of_training_steps_are_near_xlas(name: str, optimizer: Any):
+def test_temporaries_and_flops_of_training_steps_are_near_xlas(
+    name: str, optimizer: Any, monkeypatch: pytest.MonkeyPatch
+):
     step, args = STEPS[name](optimizer)
     found = step.cost(*args).against_xla()
     assert found.temporaries == pytest.approx(found.xla_temporaries, rel=0.25)
     shown = README_TABLE[name, optimizer.__name__.lower()]
     counted = found.flops_once / 1e6, (found.xla_flops + found.xla_transcendentals) / 1e6
     assert (found.temporaries / 2**20, found.xla_temporaries / 2**20, *counted) == pytest.approx(shown, rel=0.15)
-    exact = found.xla_flops + found.xla_transcendentals
+    # XLA also counts the comparisons and limits that keep its algebra off quotients, and compute nothing.
+    monkeypatch.setattr("hybridflow.ops.arithmetic.hidden_result", lambda y: y)
+    monkeypatch.setattr("hybridflow.ops.arithmetic.hidden", lambda x, beside: x)
+    step, args = STEPS[name](optimizer)
+    plain = step.cost(*args).against_xla()
+    exact = plain.xla_flops + plain.xla_transcendentals
     if name == "CNN":  # XLA leaves out the padding of its three "same" convolutions
         assert 0.85 * found.flops_once < exact < 1.05 * found.flops_once
     else:

@@ -77,8 +77,8 @@ def test_only_what_is_assigned_is_written():
     f()
     assert read._value is before
     assert written.item() == 3.0
-    assert f.explain()[0].variables == (read.name, written.name)
-    assert f.explain()[0].assigned == (written.name,)
+    assert f.explain()[0].variables == ("read", "written")
+    assert f.explain()[0].assigned == ("written",)
 
 
 def test_a_function_that_only_assigns():

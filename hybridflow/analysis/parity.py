@@ -164,8 +164,14 @@ def check_against(
 
 def _inputs(found: Rehearsal, signatures: Sequence[Signature]) -> list[Array]:
     """Return the values of the inputs of `chained`, for calls in a row."""
-    inputs = [np.asarray(value) for signature in signatures for value in found.trace.arrays(signature)]
-    inputs += [host_array(tensor) for tensor in found.trace.captures]
+    trace = found.trace
+    with np.errstate(over="ignore"):  # Python numbers are rounded to the dtype of their input, as the executable does
+        inputs = [
+            np.asarray(value, node.spec().dtype)
+            for signature in signatures
+            for value, node in zip(trace.arrays(signature), trace.graph.inputs, strict=False)
+        ]
+    inputs += [host_array(tensor) for tensor in trace.captures]
     return inputs + [np.array(variable.current()) for variable in found.variables]
 
 

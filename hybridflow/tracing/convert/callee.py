@@ -53,13 +53,18 @@ def is_users(code: CodeType) -> bool:
 
 
 def converted(function: Any) -> Any:
-    """Return a function (method, partial, object with ``__call__``) converted; as it is where it cannot be."""
+    """Return a function (method, partial, object with ``__call__``) converted; as it is where it cannot be.
+
+    hybridflow's own run as they do when converted code calls them.
+    """
     from hybridflow.tracing.convert.build import converted_function, is_converted
 
     kind = type(function)
     if kind is FunctionType:
         if is_converted(function.__code__):
             return function
+        if _is_hybridflows(function):  # what it reads is none of the user's, like the context of the trace itself
+            return functools.partial(_call_own, function)
         observe.called(function)
         made = function if function in KEPT else converted_function(function)
         return _as_it_is(function) if made is function else made
