@@ -15,7 +15,8 @@ from hypothesis import assume, given, settings
 from programs import Program, programs
 
 import hybridflow as hf
-from hybridflow.analysis.parity import kept, with_gradients
+from hybridflow.analysis.parity import with_gradients
+from hybridflow.analysis.rehearsal import rehearsed
 from hybridflow.analysis.same import judge
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import HybridflowError
@@ -30,17 +31,16 @@ def test_eager_is_compiled(program: Program) -> None:
 @given(programs())
 def test_recorded_is_eager(program: Program) -> None:
     gradients = hf.compile(with_gradients(program.function()))
-    trace, signature = gradients._trace_for(tuple(program.inputs), {})
-    variables = trace.variables(signature)
-    arrays = [host_array(leaf.value) for leaf in signature.leaves]
-    arrays += [np.array(variable.current()) for variable in variables]
-    with kept(variables) as restore:
+    with rehearsed(gradients, (tuple(program.inputs), {})) as found:
+        trace = found.trace
+        arrays = [host_array(leaf.value) for leaf in found.signature.leaves]
+        arrays += [np.array(variable.current()) for variable in found.variables]
         with hf.config.run_eagerly():
             eager = gradients(*program.inputs)
-        restore()
+        found.restore()
         recorded = with_gradients(hf.compile(program.function()))(*program.inputs)
     assert list(eager) == list(recorded)
-    results = [[host_array(t) for t in found.values()] for found in (eager, recorded)]
+    results = [[host_array(t) for t in one.values()] for one in (eager, recorded)]
     order = [list(eager).index(name) for name in sorted(eager)]  # the graph's outputs are in jax's order
     ordered = [[found[i] for i in order] for found in results]
     for judgement in judge(trace.raw_graph, arrays, *ordered):

@@ -78,6 +78,7 @@ def test_what_is_read_is_never_stale(way):
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", hf.EffectWarning)
+            warnings.filterwarnings("ignore", "functools.partial will be a method", FutureWarning)
             try:
                 found, expected = answers(name, way, change)
             except (HybridflowError, TypeError):

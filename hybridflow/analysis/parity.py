@@ -73,8 +73,10 @@ def fresh_copy(function: Any) -> CompiledFunction[Any, Any]:
     elif isinstance(function, CompiledFunction):
         like, python = function, function.python_function
     else:
-        return CompiledFunction(function)
-    return like._like(python)
+        like, python = CompiledFunction(function), function
+    made = like._like(python)
+    made._warns = False  # that one call is repeated is no fault of the user's
+    return made
 
 
 def check_parity(

@@ -129,6 +129,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         self._budget = None if memory_budget is None else _budget_of(memory_budget)
         self._shapes = SeenShapes(dynamic)
         self._floats = SeenFloats()
+        self._warns = True
         self._inputs = InputSignature.of(input_signature, self._parameters, self._name)
         self._max_traces = max_traces
         self._lock = threading.RLock()
@@ -322,7 +323,7 @@ class CompiledFunction(Entry, Generic[P, R]):
             self._keep(_cache_key(signature), trace)
             if to_run:
                 self._shorten(trace, signature)
-        if self._misses == _MANY and self._hits < _MANY:
+        if self._misses == _MANY and self._hits < _MANY and self._warns:
             self._warn(trace.record)
         return trace, signature
 

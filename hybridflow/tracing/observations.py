@@ -399,7 +399,8 @@ def _is_leaf(value: Any) -> bool:
         return True
     if kind is types.BuiltinFunctionType:
         return value.__self__ is None or isinstance(value.__self__, types.ModuleType)
-    return isinstance(value, Tensor | Variable | np.generic | jax.Array) or kind.__module__.startswith("hybridflow.")
+    ours = str(kind.__module__).startswith("hybridflow.")
+    return ours or isinstance(value, Tensor | Variable | np.generic | jax.Array)
 
 
 def _is_traced(value: Any) -> bool:

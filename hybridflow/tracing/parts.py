@@ -95,7 +95,7 @@ def is_watched_module(module: types.ModuleType) -> bool:
 
 def is_users_class(kind: type) -> bool:
     """Whether a class is the user's own."""
-    return bool(kind.__flags__ & _HEAP_TYPE) and is_users_module(kind.__module__)
+    return bool(kind.__flags__ & _HEAP_TYPE) and is_users_module(str(kind.__module__))
 
 
 _HEAP_TYPE = 1 << 9
@@ -117,7 +117,7 @@ def parts_of(value: Any) -> Iterator[Part]:
     kind = type(value)
     if kind in PLAIN or isinstance(value, _CLOSED) or kind is object:
         return
-    if kind.__module__.partition(".")[0] in _OWN_LIBRARIES:
+    if str(kind.__module__).partition(".")[0] in _OWN_LIBRARIES:
         inner = RAW.get(value, "__wrapped__")
         if inner is not MISSING:
             yield Part(None, ATTRIBUTE, "__wrapped__", inner)
@@ -181,6 +181,9 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
         yield from (Part(item, None, None, item) for item in cast("set[Any]", value))
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:
         yield from (Part(item, None, None, item) for item in value.ravel().tolist())
+    if not inside and not is_users_class(kind) and _tells_its_state(kind):
+        yield Part(None, STATE, None, _state_of(value))
+        return
     own = RAW.get(value, "__dict__")
     if own is not MISSING:
         inside = True
@@ -202,6 +205,12 @@ def _slots(kind: type) -> Iterator[str]:
             if name not in ("__dict__", "__weakref__"):
                 private = name.startswith("__") and not name.endswith("__")
                 yield f"_{one.__name__.lstrip('_')}{name}" if private else name
+
+
+def _tells_its_state(kind: type) -> bool:
+    """Whether a class says itself what its objects consist of, as pandas's do, whose attributes lead to C types."""
+    names = ("__reduce_ex__", "__reduce__", "__getstate__")
+    return any(getattr(kind, name) is not getattr(object, name) for name in names)
 
 
 def _state_of(value: Any) -> Any:

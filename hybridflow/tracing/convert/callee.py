@@ -262,7 +262,7 @@ def _is_hybridflows(function: Any) -> bool:
     code = getattr(function, "__code__", None)
     if type(code) is CodeType:
         return code.co_filename.startswith(_PACKAGE)
-    return type(function).__module__.startswith("hybridflow.")
+    return str(type(function).__module__).startswith("hybridflow.")
 
 
 def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
