@@ -420,12 +420,14 @@ def test_kernels_are_named_by_operations_and_lines():
 
 
 def test_kernels_of_a_loop_run_as_often_as_its_body():
-    w, rows = numbers(64, 64), numbers(40, 64)  # XLA makes one kernel of a small loop
+    w, rows = numbers(64, 64), numbers(40, 64)
 
     def loop(x):
         return hf.scan(lambda c, row: (hf.tanh(c @ w + row), row), x, rows)[0]
 
     found = hf.compare(loop, numbers(64), repeats=1)
+    if any(run.name == "call" for run in found.kernel_runs):
+        pytest.skip("this jaxlib (0.12) runs the loop as one kernel, and tells nothing of its body")
     assert {run.runs for run in found.kernel_runs if "tanh" in run.operations} == {40}
     assert found.kernels < len(found.kernel_runs)  # those of the body are launched by the loop
 
