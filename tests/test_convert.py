@@ -498,9 +498,9 @@ def test_cells_of_a_notebook():
 
 def test_a_function_without_source_is_traced_as_it_is():
     namespace: dict[str, Any] = {}
-    exec("def positive(x):\n    if x > 0:\n        return x\n    return -x\n", namespace)
+    exec(compile("def positive(x):\n    if x > 0:\n        return x\n    return -x\n", "<nowhere>", "exec"), namespace)
     f = hf.compile(namespace["positive"])
-    with pytest.raises(TracedValueError, match=r"positive was not converted: its source, <string>, cannot be found"):
+    with pytest.raises(TracedValueError, match=r"positive was not converted: its source, <nowhere>, cannot be found"):
         f(hf.asarray(1.0))
     with pytest.raises(ArgumentError, match=r"converted_code: positive is traced as it is, for .*cannot be found"):
         f.converted_code()

@@ -484,4 +484,6 @@ def test_only_the_shim_imports_what_is_semi_public():
             assert "jax.extend" not in text, path
             assert "jax.experimental" not in text, path
             assert "jax.enable_x64" not in text, path
-        assert "jax._src" not in text, path
+        private = [line for line in text.splitlines() if "jax._src" in line]
+        # Whether XLA has begun has no other name; where this one is gone, it is taken to have.
+        assert all(path.name == "jax_shim.py" and "backends_are_initialized" in line for line in private), path

@@ -181,7 +181,8 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
         yield from (Part(item, None, None, item) for item in cast("set[Any]", value))
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:
         yield from (Part(item, None, None, item) for item in value.ravel().tolist())
-    if not inside and not is_users_class(kind) and _tells_its_state(kind):
+    handle = isinstance(value, (*_HANDLES, Iterator))
+    if not inside and not handle and not is_users_class(kind) and _tells_its_state(kind):
         yield Part(None, STATE, None, _state_of(value))
         return
     own = RAW.get(value, "__dict__")

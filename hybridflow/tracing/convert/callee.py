@@ -9,7 +9,7 @@ import os
 import sysconfig
 from collections import deque
 from collections.abc import Callable
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 import jax
@@ -20,7 +20,7 @@ from hybridflow.core.functions import KEPT
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.tracing import observe
-from hybridflow.tracing.access import IN_CLASS, IN_INSTANCE, MISSING
+from hybridflow.tracing.access import CELL, IN_CLASS, IN_INSTANCE, MISSING
 from hybridflow.tracing.convert import builtin, protocols, regions, wrappers
 from hybridflow.tracing.convert.regions import before_change
 from hybridflow.tracing.parts import is_users_class
@@ -55,7 +55,7 @@ def is_users(code: CodeType) -> bool:
 def converted(function: Any) -> Any:
     """Return a function (method, partial, object with ``__call__``) converted; as it is where it cannot be.
 
-    hybridflow's own run as they do when converted code calls them.
+    hybridflow's own run as they do when converted code calls them, with the user's functions that they hold converted.
     """
     from hybridflow.tracing.convert.build import converted_function, is_converted
 
@@ -64,7 +64,7 @@ def converted(function: Any) -> Any:
         if is_converted(function.__code__):
             return function
         if _is_hybridflows(function):  # what it reads is none of the user's, like the context of the trace itself
-            return functools.partial(_call_own, function)
+            return functools.partial(_call_own, _with_converted(function))
         observe.called(function)
         made = function if function in KEPT else converted_function(function)
         return _as_it_is(function) if made is function else made
@@ -76,6 +76,32 @@ def converted(function: Any) -> Any:
         return function if inner is function.func else functools.partial(inner, *function.args, **function.keywords)
     method = _call_of(function)
     return function if method is None else MethodType(converted(method), function)
+
+
+def _with_converted(function: FunctionType, around: tuple[FunctionType, ...] = ()) -> FunctionType:
+    """Return a function of hybridflow with the user's functions in its closure converted; itself if it holds none.
+
+    Args:
+        function: the function.
+        around: the functions whose closures it was found in.
+    """
+
+    def with_converted(cell: CellType) -> CellType:
+        value = CELL.get(cell, "")
+        if type(value) is FunctionType and _is_hybridflows(value):
+            found = value if value in around else _with_converted(value, (*around, function))
+        else:
+            found = _argument(value)
+        return cell if found is value else CellType(found)
+
+    cells = function.__closure__ or ()
+    others = tuple(map(with_converted, cells))
+    if all(map(operator.is_, others, cells)):
+        return function
+    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, others)
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__dict__.update(function.__dict__)
+    return made
 
 
 def _call_of(function: Any) -> FunctionType | None:
