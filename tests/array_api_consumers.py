@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy
 import sklearn
 from scipy import fft, integrate, ndimage, signal, special, stats
 from scipy.spatial import distance
@@ -47,7 +48,6 @@ TENSORS: dict[str, Callable[..., Any]] = {
     "scipy.ndimage.gaussian_filter": lambda xp: ndimage.gaussian_filter(xp.asarray(X), 1.0),
     "scipy.integrate.trapezoid": lambda xp: integrate.trapezoid(xp.asarray(X)),
     "scipy.spatial.distance.pdist": lambda xp: distance.pdist(xp.asarray(X)),
-    "scipy.spatial.transform.Rotation": lambda xp: Rotation.from_quat(xp.asarray(X[0])).as_matrix(),
     "sklearn.metrics.pairwise.polynomial_kernel": lambda xp: metrics.pairwise.polynomial_kernel(xp.asarray(X)),
     "sklearn.metrics.pairwise.chi2_kernel": lambda xp: metrics.pairwise.chi2_kernel(xp.asarray(X * X)),
     "sklearn.metrics.confusion_matrix": lambda xp: metrics.confusion_matrix(
@@ -59,6 +59,8 @@ TENSORS: dict[str, Callable[..., Any]] = {
     "sklearn.decomposition.PCA": lambda xp: PCA(2, svd_solver="full").fit_transform(xp.asarray(X)),
     "sklearn.model_selection.train_test_split": lambda xp: train_test_split(xp.asarray(X), random_state=0)[0],
 }
+if tuple(map(int, scipy.__version__.split(".")[:2])) >= (1, 17):  # before, rotations were NumPy's alone
+    TENSORS["scipy.spatial.transform.Rotation"] = lambda xp: Rotation.from_quat(xp.asarray(X[0])).as_matrix()
 NUMBERS: dict[str, Callable[..., Any]] = {
     "sklearn.metrics.accuracy_score": lambda xp: metrics.accuracy_score(xp.asarray(LABELS), xp.asarray(LABELS * 0)),
     "sklearn.metrics.mean_squared_error": lambda xp: metrics.mean_squared_error(xp.asarray(U), xp.asarray(U * U)),
