@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pipelines import use_limits
 
 import hybridflow as hf
 from hybridflow.core.errors import ParityError
@@ -16,18 +17,14 @@ from hybridflow.core.node import Edge
 from hybridflow.ir.builder import trace_body
 from hybridflow.ir.fusion import OUTLINED
 from hybridflow.ir.graph import Graph
-from hybridflow.passes import PASSES
-from hybridflow.passes.check import check_pass
+from hybridflow.passes import Pass
+from hybridflow.passes.outline import outline as whole
+from hybridflow.testing.check_pass import check_pass
 
-outline = PASSES["outline"]
+LIMITS = {"nodes": 0, "period": 3, "repeats": 2}
+outline = whole.with_limits(**LIMITS)
 ROWS, WIDTH, LAYERS = 32, 4, 5
 Cheap = Callable[[Any, Any], Any]
-
-
-@pytest.fixture(autouse=True)
-def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    for name, limit in {"NODES": 0, "PERIOD": 3, "REPEATS": 2}.items():
-        monkeypatch.setattr(f"hybridflow.passes.outline.{name}", limit)
 
 
 def specs(layers: int, bias: tuple[int, ...] = (WIDTH,)) -> list[hf.TensorSpec]:
@@ -54,8 +51,8 @@ def values_for(graph: Graph) -> list[Any]:
     return [rng.standard_normal(spec.shape).astype(spec.dtype) for spec in graph.input_specs]
 
 
-def checked(graph: Graph) -> Graph:
-    return check_pass(outline, graph, values_for(graph), differentiable=False)
+def checked(graph: Graph, pass_: Pass = outline) -> Graph:
+    return check_pass(pass_, graph, values_for(graph), differentiable=False)
 
 
 def parts(graph: Graph) -> list[Graph]:
@@ -84,16 +81,15 @@ def test_the_reader_adds_the_bias_again():
 
 
 def test_what_is_in_no_part_computes_it_again_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("hybridflow.passes.outline.OFTEN", 2)
-    monkeypatch.setattr("hybridflow.passes.outline._distances", lambda tokens: [3])
-    graph = checked(there_and_back(hf.add, lambda x, y: hf.sum(x) * y + y))
+    monkeypatch.setattr("hybridflow.passes.outline._distances", lambda tokens, limits: [3])
+    graph = checked(there_and_back(hf.add, lambda x, y: hf.sum(x) * y + y), outline.with_limits(often=2))
     assert crossing(graph) == ["matmul", "tanh"]
     assert len(parts(graph)) == 1
     assert names(graph)[-6:] == ["sin", "negative", "sum", "add", "multiply", "add"]
 
 
 def test_where_places_that_look_alike_read_other_things_the_call_takes_a_copy(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("hybridflow.passes.outline._distances", lambda tokens: [3])
+    monkeypatch.setattr("hybridflow.passes.outline._distances", lambda tokens, limits: [3])
 
     def run(x: Any, weight: Any, *biases: Any) -> list[Any]:
         seen: list[Any] = []
@@ -157,7 +153,7 @@ def test_any_such_program_computes_the_same_bits(cheap: Cheap, back: Cheap, bias
 
 
 def test_a_value_computed_again_from_something_else_is_caught(monkeypatch: pytest.MonkeyPatch):
-    repeats = outline.function.__globals__["_Repeats"]
+    repeats = whole.function.__globals__["_Repeats"]
     copy = repeats._copy
 
     def swapped(self: Any, edge: Edge, inputs: tuple[Edge, ...]) -> Edge:
@@ -168,7 +164,8 @@ def test_a_value_computed_again_from_something_else_is_caught(monkeypatch: pytes
         checked(there_and_back(hf.add, hf.multiply, ()))
 
 
-def test_a_training_step_is_the_same_and_open_sizes_are_asked_nothing():
+def test_a_training_step_is_the_same_and_open_sizes_are_asked_nothing(monkeypatch: pytest.MonkeyPatch):
+    use_limits(monkeypatch, outline=LIMITS)
     weights = [hf.Variable(np.full((4, 4), 0.1 * i, np.float32)) for i in range(1, 6)]
     biases = [hf.Variable(np.full(4, 0.1 * i, np.float32)) for i in range(1, 6)]
 

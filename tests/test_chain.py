@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 from benchmarks.networks import NETWORKS, Draw, OurStep
+from pipelines import use_limits
 
 import hybridflow as hf
 from hybridflow.core.variable import WRITES
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="other ba
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Find repeats in small graphs, and cut those."""
-    monkeypatch.setattr("hybridflow.passes.outline.NODES", 0)
+    use_limits(monkeypatch, outline={"nodes": 0})
     monkeypatch.setattr(pieces, "CALLS", 2)
     monkeypatch.setattr(pieces, "SECONDS", 0.0)
     monkeypatch.setattr(pieces, "GAIN", 0)

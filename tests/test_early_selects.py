@@ -13,10 +13,10 @@ import hybridflow as hf
 from hybridflow.core.errors import ParityError
 from hybridflow.ir.builder import trace_body
 from hybridflow.ir.graph import Graph, edges_of
-from hybridflow.passes import PASSES, PassContext
-from hybridflow.passes.check import check_pass
+from hybridflow.passes import PassContext
+from hybridflow.passes.early_selects import early_selects
+from hybridflow.testing.check_pass import check_pass
 
-early_selects = PASSES["early_selects"]
 VECTOR, FLAG = hf.TensorSpec((3,), np.float32), hf.TensorSpec((), np.bool_)
 
 

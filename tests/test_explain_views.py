@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from pipelines import use_limits
 from rich.console import Console
 
 import hybridflow as hf
@@ -233,8 +234,7 @@ def test_a_loaded_executable_tells_the_lines_of_who_loads_it(store: None):
 
 
 def test_outlined_graphs(monkeypatch: pytest.MonkeyPatch):
-    for name, limit in {"NODES": 0, "PERIOD": 3, "REPEATS": 2}.items():
-        monkeypatch.setattr(f"hybridflow.passes.outline.{name}", limit)
+    use_limits(monkeypatch, outline={"nodes": 0, "period": 3, "repeats": 2})
 
     def repeated(x: Any) -> Any:
         for _ in range(5):
@@ -253,8 +253,7 @@ def test_outlined_graphs(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_loops_of_repeats(monkeypatch: pytest.MonkeyPatch):
-    for name, limit in {"outline.NODES": 0, "outline.PERIOD": 3, "roll.STEPS": 4}.items():
-        monkeypatch.setattr(f"hybridflow.passes.{name}", limit)
+    use_limits(monkeypatch, outline={"nodes": 0, "period": 3}, roll={"steps": 4})
 
     def run(x: Any, rows: Any) -> Any:
         for number in range(5):

@@ -16,7 +16,8 @@ from hybridflow import ir
 from hybridflow.core.node import Node
 from hybridflow.ir.costs import graph_flops
 from hybridflow.ir.graph import Graph
-from hybridflow.passes import PASSES
+from hybridflow.passes import PIPELINE
+from hybridflow.passes.loop_invariants import loop_invariants
 
 
 def loops(graph: Graph) -> list[Node]:
@@ -270,16 +271,16 @@ def test_branches_run_once_forward_and_once_backward(capsys: pytest.CaptureFixtu
 
 def test_the_passes_say_what_they_did():
     graph = ir.parse(ir.print_graph(hf.compile(everything).lower(hf.asarray(0.5), hf.asarray(3)).traced, elide=None))
-    for name in ("expose_residuals", "unused_outputs", "loop_invariants", "unroll"):
-        once = PASSES[name](graph)
+    for one in PIPELINE.only("expose_residuals", "unused_outputs", "loop_invariants", "unroll").passes():
+        once = one(graph)
         ir.verify(once)
-        assert PASSES[name](once) is once
+        assert one(once) is once
 
 
 def test_invariants_of_a_parsed_graph_belong_to_the_graph_around():
-    text = inspect.getdoc(PASSES["loop_invariants"]) or ""
+    text = inspect.getdoc(loop_invariants) or ""
     before = text.split("Before:\n")[1].split("\n\nAfter:")[0]
-    graph = PASSES["loop_invariants"](ir.parse(textwrap.dedent(before)))
+    graph = loop_invariants(ir.parse(textwrap.dedent(before)))
     ir.verify(graph)
     assert {node.scope for node in graph.nodes} == {graph.inputs[0].scope}
 

@@ -15,7 +15,7 @@ import hybridflow as hf
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MemoryBudgetError
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.verify import verify
-from hybridflow.passes.recompute import plans
+from hybridflow.passes.lib.recompute import plans
 from hybridflow.tracing.budget import budget_bytes, bytes_text
 
 RNG = np.random.default_rng(0)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pipelines import use_limits
 
 import hybridflow as hf
 from hybridflow.core.errors import ParityError
@@ -17,17 +18,18 @@ from hybridflow.core.node import Node
 from hybridflow.ir.builder import trace_body
 from hybridflow.ir.fusion import OUTLINED
 from hybridflow.ir.graph import Graph
-from hybridflow.passes import PASSES, PassContext
-from hybridflow.passes.check import check_pass
+from hybridflow.passes import PassContext
+from hybridflow.passes.outline import outline as whole
+from hybridflow.testing.check_pass import check_pass
 
-outline = PASSES["outline"]
+LIMITS = {"nodes": 0, "period": 3, "repeats": 2}
+outline = whole.with_limits(**LIMITS)
 WIDTH = 3
 
 
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    for name, limit in {"NODES": 0, "PERIOD": 3, "REPEATS": 2}.items():
-        monkeypatch.setattr(f"hybridflow.passes.outline.{name}", limit)
+    use_limits(monkeypatch, outline=LIMITS)
 
 
 def calls(graph: Graph) -> list[Node]:
@@ -108,7 +110,7 @@ def test_a_repeat_that_differs_in_one_thing_is_not_merged_wrongly(odd: int, kind
 
 def test_swapped_arguments_are_caught(monkeypatch: pytest.MonkeyPatch):
     graph = layers(5, PROGRAM)
-    repeats = outline.function.__globals__["_Repeats"]
+    repeats = whole.function.__globals__["_Repeats"]
 
     def swapped(self: Any, start: int, moved: Any) -> Node:
         self.arguments[start][:2] = self.arguments[start][1::-1]
@@ -120,16 +122,14 @@ def test_swapped_arguments_are_caught(monkeypatch: pytest.MonkeyPatch):
         check_pass(outline, graph, values_for(graph), differentiable=False)
 
 
-def test_few_repeats_and_small_graphs_with_few_are_left_alone(monkeypatch: pytest.MonkeyPatch):
+def test_few_repeats_and_small_graphs_with_few_are_left_alone():
     graph = layers(5, PROGRAM)
     assert calls(outline(graph, PassContext(False)))
-    monkeypatch.setattr("hybridflow.passes.outline.REPEATS", 6)
-    assert outline(graph, PassContext(False)) is graph
-    monkeypatch.setattr("hybridflow.passes.outline.REPEATS", 2)
-    monkeypatch.setattr("hybridflow.passes.outline.NODES", 1 << 30)
-    assert outline(graph, PassContext(False)) is graph
-    assert not calls(outline(layers(15, PROGRAM), PassContext(False)))
-    assert calls(outline(layers(17, PROGRAM), PassContext(False)))  # its first repeat has another wiring
+    assert whole.with_limits(nodes=0, period=3, repeats=6)(graph, PassContext(False)) is graph
+    in_large_graphs = whole.with_limits(nodes=1 << 30, period=3, repeats=2)
+    assert in_large_graphs(graph, PassContext(False)) is graph
+    assert not calls(in_large_graphs(layers(15, PROGRAM), PassContext(False)))
+    assert calls(in_large_graphs(layers(17, PROGRAM), PassContext(False)))  # its first repeat has another wiring
 
 
 def test_a_repeat_is_as_short_as_may_be():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import pkgutil
 import re
 import textwrap
 import time
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridflow as hf
-from hybridflow import ir
+from hybridflow import ir, passes
 from hybridflow.core.attrs import attr_key
 from hybridflow.core.dims import DimScope
 from hybridflow.core.dtypes import SHORT_NAMES
@@ -26,19 +27,26 @@ from hybridflow.core.spec import make_spec
 from hybridflow.ir.builder import trace_body
 from hybridflow.ir.evaluate import run_lowering
 from hybridflow.ir.graph import Graph, constant_node, input_node
-from hybridflow.passes import PASSES, Pass, PassContext, PassRecord, graph_pass, run_passes
-from hybridflow.passes.algebra import RULES, holds, is_unit
-from hybridflow.passes.check import check_pass, same_bits
-from hybridflow.passes.registry import ordered
-from hybridflow.passes.rewrite import count_nodes
+from hybridflow.passes import PIPELINE, Pass, PassContext, PassRecord, pipeline, run_passes
+from hybridflow.passes.algebra import RULES, algebra, holds, is_unit
+from hybridflow.passes.lib.rewrite import count_nodes
+from hybridflow.testing.check_pass import check_pass, same_bits
 
+EXAMPLES = (
+    PIPELINE.with_limits("outline", nodes=0, period=2, repeats=2)
+    .with_limits("fusion_breaks", fewest=1)
+    .with_limits("join_parts", parts=2)
+    .with_limits("roll", steps=2, apart=float("inf"))
+)
+"""The passes with the limits that their examples have."""
+PASSES = {one.name: one for one in EXAMPLES.passes()}
 HARD = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-40, 3e38, np.inf, -np.inf, np.nan)
 
 
 def examples() -> list[Any]:
     """Return every documented example: the passes' own and those of the rules of algebra."""
-    found = [pytest.param(one, one.function, id=name) for name, one in PASSES.items()]
-    return found + [pytest.param(PASSES["algebra"], one.rewrite, id=one.name) for one in RULES]
+    found = [pytest.param(PASSES[one.name], one.function, id=one.name) for one in PIPELINE.passes()]
+    return found + [pytest.param(algebra, one.rewrite, id=one.name) for one in RULES]
 
 
 def example(function: Any) -> tuple[str, str]:
@@ -66,15 +74,7 @@ def values_for(graph: Graph, rng: np.random.Generator) -> list[Any]:
 
 
 @pytest.mark.parametrize(("pass_", "function"), examples())
-def test_the_example_is_true(
-    pass_: Pass, function: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-):
-    for name, limit in {"NODES": 0, "PERIOD": 2, "REPEATS": 2}.items():  # as the example says
-        monkeypatch.setattr(f"hybridflow.passes.outline.{name}", limit)
-    monkeypatch.setattr("hybridflow.passes.fusion_breaks.FEWEST", 1)
-    monkeypatch.setattr("hybridflow.passes.join_parts.PARTS", 2)
-    monkeypatch.setattr("hybridflow.passes.roll.STEPS", 2)
-    monkeypatch.setattr("hybridflow.passes.roll.APART", float("inf"))
+def test_the_example_is_true(pass_: Pass, function: Any, rng: np.random.Generator):
     before, after = example(function)
     graph = ir.parse(before)
     ir.verify(graph)
@@ -87,12 +87,14 @@ def test_the_example_is_true(
 @pytest.mark.parametrize("function", [one.rewrite for one in RULES if one.final], ids=lambda f: f.__name__)
 def test_final_rules_leave_differentiable_graphs_alone(function: Any):
     graph = ir.parse(example(function)[0])
-    assert PASSES["algebra"](graph) is graph
+    assert algebra(graph) is graph
 
 
 def test_each_pass_is_in_a_file_of_its_name():
-    for name, one in PASSES.items():
-        assert inspect.getmodule(one.function).__name__ == f"hybridflow.passes.{name}"
+    listed = {one.name for one in PIPELINE.passes()}
+    assert listed == {one.name for one in pkgutil.iter_modules(passes.__path__)} - {"lib", "pipeline"}
+    for one in PIPELINE.passes():
+        assert inspect.getmodule(one.function).__name__ == f"hybridflow.passes.{one.name}"
 
 
 # -- dead code ----------------------------------------------------------------------------------------------------
@@ -221,7 +223,7 @@ def folded(text: str) -> tuple[Graph, list[PassRecord]]:
     graph = ir.parse(text)
     ir.verify(graph)
     check_pass(PASSES["constant_fold"], graph, [])
-    return run_passes(graph, only=["constant_fold", "dead_code"])
+    return run_passes(graph, pipeline=PIPELINE.only("constant_fold", "dead_code"))
 
 
 def test_values_made_from_attributes_stay_unless_something_is_computed_from_them():
@@ -308,7 +310,7 @@ def test_symbolic_sizes_are_not_folded():
       %3 = multiply(%2, %2) : f32[]
       return %1, %3
     }""")
-    result, _ = run_passes(graph, only=["constant_fold"])
+    result, _ = run_passes(graph, pipeline=PIPELINE.only("constant_fold"))
     assert result is graph
     assert not graph.dims.guards
 
@@ -439,7 +441,7 @@ def check_samples(op: Op) -> None:
 
         graph = trace_body(body, [hf.TensorSpec(value.shape, value.dtype) for value in tensors], "f").graph
         for differentiable in (True, False):
-            check_pass(PASSES["algebra"], graph, tensors, differentiable=differentiable)
+            check_pass(algebra, graph, tensors, differentiable=differentiable)
 
 
 @pytest.mark.parametrize(
@@ -477,7 +479,7 @@ def test_records_say_what_each_pass_did():
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_is_left_as_it_was(enabled: bool, monkeypatch: pytest.MonkeyPatch):
+def test_the_collector_is_left_as_it_was(enabled: bool):
     graph = trace_body(lambda x: [hf.tanh(x)], [hf.TensorSpec([2])], "f").graph
 
     def fails(*args: Any) -> Any:
@@ -488,9 +490,9 @@ def test_the_collector_is_left_as_it_was(enabled: bool, monkeypatch: pytest.Monk
     try:
         run_passes(graph)
         assert gc.isenabled() is enabled
-        monkeypatch.setitem(PASSES, "cse", Pass("cse", fails, "simplify"))
+        failing = pipeline.Pipeline((pipeline.Phase("simplify", 1, (Pass(fails, "cse"),)),))
         with pytest.raises(HybridflowError):
-            run_passes(graph)
+            run_passes(graph, pipeline=failing)
         assert gc.isenabled() is enabled
     finally:
         gc.enable()
@@ -498,56 +500,26 @@ def test_the_collector_is_left_as_it_was(enabled: bool, monkeypatch: pytest.Monk
 
 def test_only_runs_the_named_passes_in_their_order():
     graph = trace_body(lambda x: [hf.tanh(x)], [hf.TensorSpec([2])], "f").graph
-    _, records = run_passes(graph, only=["dead_code", "cse"])
+    _, records = run_passes(graph, pipeline=PIPELINE.only("dead_code", "cse"))
     assert [record.name for record in records] == ["cse", "dead_code"]
 
 
-def test_an_unknown_pass_is_named_with_close_matches():
-    graph = trace_body(lambda x: [x], [hf.TensorSpec([2])], "f").graph
+def test_an_unknown_pass_or_limit_is_named_with_close_matches():
     with pytest.raises(ArgumentError, match="'dead_cod' is not a pass\n  Did you mean dead_code"):
-        run_passes(graph, only=["dead_cod"])
+        PIPELINE.only("dead_cod")
     with pytest.raises(ArgumentError, match="'zzz' is not a pass\n  Passes: "):
-        run_passes(graph, only=["zzz"])
-
-
-@pytest.fixture
-def _own_passes():
-    before = dict(PASSES)
-    yield
-    PASSES.clear()
-    PASSES.update(before)
-
-
-@pytest.mark.usefixtures("_own_passes")
-def test_registering_a_pass_checks_its_record():
-    with pytest.raises(ArgumentError, match="'sometime' is not a phase"):
-        graph_pass(phase="sometime")
-
-    def cse(graph: Graph, context: PassContext) -> Graph:
-        return graph
-
-    with pytest.raises(ArgumentError, match="the name 'cse' is taken"):
-        graph_pass(phase="simplify")(cse)
-
-    def one(graph: Graph, context: PassContext) -> Graph:
-        return graph
-
-    graph_pass(phase="simplify", after=("two",))(one)
-    with pytest.raises(ArgumentError, match="'two' is not a pass"):
-        ordered()
-    PASSES["one"] = Pass("one", one, "simplify", ("one",))
-    with pytest.raises(ArgumentError, match="cycle: one after one"):
-        ordered()
-    PASSES["one"] = Pass("one", one, "arrange", ("cse",))
-    with pytest.raises(ArgumentError, match="cse is not a pass of the phase 'arrange'"):
-        ordered()
+        PIPELINE.without("zzz")
+    with pytest.raises(ArgumentError, match="'step' is not one of its limits\n  Its limits: steps, "):
+        PIPELINE.with_limits("roll", step=2)
+    with pytest.raises(ArgumentError, match="'steps' is not one of its limits\n  It has none"):
+        PIPELINE.with_limits("cse", steps=2)
 
 
 # -- the checker --------------------------------------------------------------------------------------------------
 
 
 def faulty(function: Any) -> Pass:
-    return Pass("faulty", function, "simplify")
+    return Pass(function, "faulty")
 
 
 def test_the_checker_catches_wrong_passes(rng: np.random.Generator):
@@ -662,7 +634,7 @@ def test_random_graphs_keep_their_bits(graph: Graph, seed: int):
     for differentiable in (True, False):
         result = graph
         for _ in range(2):
-            for one in ordered():
+            for one in PIPELINE.passes():
                 if not (one.final and differentiable):
                     result = check_pass(one, result, values, differentiable=differentiable)
         settled, _ = run_passes(graph, differentiable=differentiable)

@@ -10,25 +10,28 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pipelines import use_limits
 
 import hybridflow as hf
 from hybridflow.core.node import Node
 from hybridflow.ir.builder import trace_body
 from hybridflow.ir.graph import Graph, graphs_of
 from hybridflow.ir.rolled import ROLLED
-from hybridflow.passes import PASSES
-from hybridflow.passes.check import check_pass
+from hybridflow.passes.outline import outline
+from hybridflow.passes.roll import roll
+from hybridflow.testing.check_pass import check_pass
 
 WIDTH = 3
 Values = Sequence[Any]
 
 
+OUTLINE = {"nodes": 0, "period": 3, "repeats": 2, "often": 2}
+APART = float("inf")
+
+
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    for name, limit in {"NODES": 0, "PERIOD": 3, "REPEATS": 2, "OFTEN": 2}.items():
-        monkeypatch.setattr(f"hybridflow.passes.outline.{name}", limit)
-    monkeypatch.setattr("hybridflow.passes.roll.STEPS", 3)
-    monkeypatch.setattr("hybridflow.passes.roll.APART", float("inf"))
+    use_limits(monkeypatch, outline=OUTLINE, roll={"steps": 3, "apart": APART})
 
 
 def loops(graph: Graph) -> list[Node]:
@@ -39,7 +42,7 @@ def specs_of(values: Values) -> list[hf.TensorSpec]:
     return [hf.TensorSpec(value.shape, value.dtype) for value in values]
 
 
-def rolled(run: Callable[..., Any], *values: Any) -> Graph:
+def rolled(run: Callable[..., Any], *values: Any, steps: int = 3) -> Graph:
     """Trace a function, outline and roll its graph, and check that no bit changes in either."""
 
     def listed(*args: Any) -> list[Any]:
@@ -47,8 +50,8 @@ def rolled(run: Callable[..., Any], *values: Any) -> Graph:
         return result if isinstance(result, list) else [result]
 
     graph = trace_body(listed, specs_of(values), "f").graph
-    graph = check_pass(PASSES["outline"], graph, values, differentiable=False)
-    return check_pass(PASSES["roll"], graph, values, differentiable=False)
+    graph = check_pass(outline.with_limits(**OUTLINE), graph, values, differentiable=False)
+    return check_pass(roll.with_limits(steps=steps, apart=APART), graph, values, differentiable=False)
 
 
 def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
@@ -313,11 +316,9 @@ def test_one_number_of_a_row_is_an_array():
     assert loop.attrs["takes"][1] == (0, 0, 1, 0)
 
 
-def test_fewer_steps_than_the_limit_are_calls(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("hybridflow.passes.roll.STEPS", 7)
-    assert not loops(rolled(lambda x, xs: recurrent_sum(x, xs), ROWS[0], ROWS))
-    monkeypatch.setattr("hybridflow.passes.roll.STEPS", 6)
-    assert loops(rolled(lambda x, xs: recurrent_sum(x, xs), ROWS[0], ROWS))
+def test_fewer_steps_than_the_limit_are_calls():
+    assert not loops(rolled(lambda x, xs: recurrent_sum(x, xs), ROWS[0], ROWS, steps=7))
+    assert loops(rolled(lambda x, xs: recurrent_sum(x, xs), ROWS[0], ROWS, steps=6))
 
 
 def test_layers_with_weights_of_their_own_are_calls():

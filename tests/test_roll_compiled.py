@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import onnx
 import pytest
+from pipelines import use_limits
 
 import hybridflow as hf
 from hybridflow.core.node import Node
@@ -19,7 +20,7 @@ from hybridflow.ir.graph import Graph, graphs_of
 from hybridflow.ir.liveness import liveness
 from hybridflow.ir.onnx import model_of
 from hybridflow.ir.rolled import ROLLED
-from hybridflow.passes.check import run_eagerly
+from hybridflow.testing.check_pass import run_eagerly
 from hybridflow.testing.onnx import run_model
 from hybridflow.xla.store import keeping
 from hybridflow.xla.store.fingerprint import fingerprint
@@ -29,10 +30,8 @@ WIDTH, BATCH, STEPS = 3, 2, 8
 
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    for name, limit in {"NODES": 0, "PERIOD": 3, "REPEATS": 2, "OFTEN": 2}.items():
-        monkeypatch.setattr(f"hybridflow.passes.outline.{name}", limit)
-    monkeypatch.setattr("hybridflow.passes.roll.STEPS", 3)
-    monkeypatch.setattr("hybridflow.passes.roll.APART", float("inf"))
+    outline = {"nodes": 0, "period": 3, "repeats": 2, "often": 2}
+    use_limits(monkeypatch, outline=outline, roll={"steps": 3, "apart": float("inf")})
 
 
 def numbers(*shape: int, seed: int = 0) -> Any:
@@ -104,7 +103,7 @@ def training(network: Callable[..., Any]) -> tuple[Any, list[hf.Variable]]:
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_training_steps_are_what_eager_ones_are(network: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("hybridflow.passes.outline.PERIOD", 12)
+    use_limits(monkeypatch, outline={"period": 12})
     x = rows_of(network)
     eager, eager_weights = training(network)
     step, weights = training(network)
@@ -219,7 +218,7 @@ def test_it_is_loaded_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_it_costs_what_its_steps_cost(monkeypatch: pytest.MonkeyPatch):
     fn, args = compiled_recurrent()
     rolled = hf.cost(fn, *args)
-    monkeypatch.setattr("hybridflow.passes.roll.STEPS", 100)
+    use_limits(monkeypatch, roll={"steps": 100})
     apart = hf.compile(lambda *args: recurrent(*args))
     assert not loops(apart.graph(*args))
     straight = hf.cost(apart, *args)

@@ -21,8 +21,8 @@ from hybridflow.ir.effects import has_effect
 from hybridflow.ir.graph import CONSTANT, Graph
 from hybridflow.ir.verify import same_spec
 from hybridflow.passes.cse import attrs_key
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import Replacement, changed, rewrite
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import Replacement, changed, rewrite
 
 SCANNED = 4096
 """Larger constants are not searched for one repeated value."""
@@ -58,7 +58,7 @@ def rule(*traits: str, final: bool = False) -> Callable[[Callable[[Node], Found]
     return decorate
 
 
-@graph_pass(phase="simplify")
+@graph_pass()
 def algebra(graph: Graph, context: PassContext) -> Graph:
     """Drop operations that change nothing, and join those that add up; `dead_code` removes what is left over.
 

@@ -8,11 +8,11 @@ from hybridflow.core.node import Node
 from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.ops.index_keys import StaticIndex
 from hybridflow.ops.indexing import getitem
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import changed, rewrite
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import changed, rewrite
 
 
-@graph_pass(phase="simplify")
+@graph_pass()
 def compose_index(graph: Graph, context: PassContext) -> Graph:
     """Take a part of a part of an array from the array itself.
 

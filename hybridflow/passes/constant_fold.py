@@ -13,8 +13,8 @@ from hybridflow.core.errors import HybridflowError
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import No, Op
 from hybridflow.ir.graph import CONSTANT, Graph, constant_node
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import Replacement, placed, rewrite
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import Replacement, placed, rewrite
 
 SMALL = 1024
 """A result of up to this many elements becomes a constant, whatever it is computed from."""
@@ -23,7 +23,7 @@ LARGE = 1 << 16
 _IMPURE = frozenset({"effect", "random", "nested", "source", "tensor_rule", "dynamic_shape"})
 
 
-@graph_pass(phase="simplify", after=("algebra",))
+@graph_pass()
 def constant_fold(graph: Graph, context: PassContext) -> Graph:
     """Replace an op on constants by its result, computed as eager code computes it.
 

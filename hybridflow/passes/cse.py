@@ -9,11 +9,11 @@ from hybridflow.core.node import Node
 from hybridflow.core.op import Op
 from hybridflow.ir.effects import has_effect
 from hybridflow.ir.graph import Graph
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import Replacement, rewrite
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import Replacement, rewrite
 
 
-@graph_pass(phase="simplify", after=("constant_fold",))
+@graph_pass()
 def cse(graph: Graph, context: PassContext) -> Graph:
     """Compute equal things once: the same op on the same inputs with the same attributes.
 

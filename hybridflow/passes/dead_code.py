@@ -5,11 +5,11 @@ from __future__ import annotations
 from hybridflow.core.node import Node
 from hybridflow.ir.effects import has_effect
 from hybridflow.ir.graph import Graph
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import rebuilt
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import rebuilt
 
 
-@graph_pass(phase="simplify", after=("cse", "dead_residuals"), cleanup=True)
+@graph_pass(cleanup=True)
 def dead_code(graph: Graph, context: PassContext) -> Graph:
     """Remove nodes that no output depends on; those with an effect stay, and so do inputs.
 

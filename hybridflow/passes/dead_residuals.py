@@ -6,11 +6,11 @@ from typing import cast
 
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.graph import Graph
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import changed, rewrite
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import changed, rewrite
 
 
-@graph_pass(phase="simplify", after=("cse",), final=True)
+@graph_pass(final=True)
 def dead_residuals(graph: Graph, context: PassContext) -> Graph:
     """Ask an op for its visible outputs only, where nothing reads the hidden ones that its gradient rule would.
 

@@ -8,13 +8,13 @@ from operator import is_
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.effects import has_effect
 from hybridflow.ir.graph import Graph, edges_of
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import changed, readers_of, rebuilt, relinked
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import changed, readers_of, rebuilt, relinked
 
 Conditions = frozenset[Edge]
 
 
-@graph_pass(phase="arrange", after=("unroll",), final=True)
+@graph_pass(final=True)
 def early_selects(graph: Graph, context: PassContext) -> Graph:
     """Choose a result by a scalar condition right behind its new value, and go on with what was chosen.
 

@@ -6,11 +6,11 @@ from typing import cast
 
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.graph import Graph
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import changed, rewrite
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import changed, rewrite
 
 
-@graph_pass(phase="simplify", after=("dead_residuals",), final=True)
+@graph_pass(final=True)
 def expose_residuals(graph: Graph, context: PassContext) -> Graph:
     """Replace a loop or branch with hidden outputs by one whose graphs return them, which other passes can change.
 

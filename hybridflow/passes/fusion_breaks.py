@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from typing import NamedTuple
 
-from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.ir.fusion import BREAK
 from hybridflow.ir.graph import Graph, edges_of
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import followed, placed, readers_of, rebuilt
-
-CHAIN = 6
-"""How many cheap operations in a row XLA may compute anew for each reader."""
-FEWEST = 10
-"""Graphs that would get fewer breaks get none, """
-LONG = 18
-"""unless without them a chain between stored values would have more operations."""
-CHEAP = 32
-"""Up to so many floating-point operations per element of the result an operation is cheap."""
-EXACT = 1
-"""Element-wise operations with a larger bound, in ulp, are programs of their own, like exp: XLA runs none twice."""
-_KEPT = frozenset({"effect", "random", "nested", "source", "foreign", "tensor_rule", "reads_never"})
-"""XLA computes these once, whoever reads them."""
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import followed, placed, readers_of, rebuilt
+from hybridflow.passes.lib.stored import is_kept
 
 
-@graph_pass(phase="arrange", after=("unroll", "outline", "roll"), final=True)
-def fusion_breaks(graph: Graph, context: PassContext) -> Graph:
+class Limits(NamedTuple):
+    """When there are breaks.
+
+    Attributes:
+        chain: how many cheap operations in a row XLA may compute anew for each reader.
+        fewest: graphs that would get fewer breaks get none,
+        long: unless without them a chain between stored values would have more operations.
+    """
+
+    chain: int = 6
+    fewest: int = 10
+    long: int = 18
+
+
+LIMITS = Limits()
+
+
+
+@graph_pass(final=True)
+def fusion_breaks(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
     """Have a value computed once if several read it and it ends a chain of 6 or more cheap operations.
 
     XLA:CPU computes cheap operations anew in everything that reads them, and what they read with them, back to the
@@ -74,7 +79,7 @@ def fusion_breaks(graph: Graph, context: PassContext) -> Graph:
           return %7, %8
         }
     """
-    if len(graph.nodes) <= CHAIN:
+    if len(graph.nodes) <= limits.chain:
         return graph
     readers = readers_of(graph)
     kept = {node for node in graph.nodes if is_kept(node, graph, len(readers.get(node, ())))}
@@ -88,14 +93,14 @@ def fusion_breaks(graph: Graph, context: PassContext) -> Graph:
             continue
         length = max([chains.get(edge[0], 0) for edge in edges_of(current)], default=0) + _adds(current)
         reading = readers.get(node, ())
-        if length < CHAIN or len(node.outputs) != 1 or len(reading) < 2 or kept.issuperset(reading):
+        if length < limits.chain or len(node.outputs) != 1 or len(reading) < 2 or kept.issuperset(reading):
             chains[current] = length
             continue
         made = make_node(BREAK, ((current, 0),), {}, current.outputs, where=node.where, scope=node.scope)
         nodes.append(placed(made, node))
         moved[node, 0] = (made, 0)
     breaks = len(nodes) - len(graph.nodes)
-    if not breaks or (breaks < FEWEST and _longest(graph, readers, kept) <= LONG):
+    if not breaks or (breaks < limits.fewest and _longest(graph, readers, kept) <= limits.long):
         return graph
     context.notes.update([_place(node) for node, _ in moved if moved[node, 0][0].op is BREAK])
     return rebuilt(graph, nodes, [moved.get(edge, edge) for edge in graph.outputs])
@@ -124,26 +129,3 @@ def _adds(node: Node) -> int:
 def _place(node: Node) -> str:
     place = short_where(node.where)
     return f"break at {place}" if place else "break"
-
-
-def is_kept(node: Node, graph: Graph, readers: int) -> bool:
-    """Whether XLA computes a node once, if so many read it, since that costs more than to write and read its result."""
-    op = node.op
-    traits = op.traits
-    if not _KEPT.isdisjoint(traits):
-        return True
-    if "pointwise" in traits:
-        return readers > 1 and op.ulp > EXACT
-    if "layout" in traits:
-        return False
-    if "matrix_product" in traits:
-        return True
-    specs: Any = node.specs
-    inputs = [edge[0].spec(edge[1]) for edge in edges_of(node)]
-    guards = len(graph.dims.guards)
-    try:
-        work = op.flops(specs if len(specs) != 1 else specs[0], *inputs, **node.attrs)
-        hints = graph.dims.hints
-        return evaluate_size(work, hints) > CHEAP * sum([evaluate_size(spec.size, hints) for spec in specs])
-    finally:
-        graph.dims.forget_guards(guards)  # what an op asks of sizes here is not the trace's question

@@ -9,11 +9,11 @@ from hybridflow.autodiff.checkpoint_graphs import CHECKPOINT, kept_by
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.ir.fusion import TIED
 from hybridflow.ir.graph import Graph, clone_node
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import Replacement, rewrite
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import Replacement, rewrite
 
 
-@graph_pass(phase="simplify", final=True)
+@graph_pass(final=True)
 def inline_checkpoints(graph: Graph, context: PassContext) -> Graph:
     """Replace a checkpoint by the operations in it; those of a second run wait for the gradients that it is for.
 

@@ -15,12 +15,22 @@ from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.ops.elementwise import add, plus_zero
 from hybridflow.ops.indexing import slice_scatter
 from hybridflow.ops.shape import concat, stack
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import followed, placed, rebuilt
-from hybridflow.passes.windows import span_of
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import followed, placed, rebuilt
+from hybridflow.passes.lib.windows import span_of
 
-PARTS = 8
-"""So many parts there are at least."""
+
+class Limits(NamedTuple):
+    """What is joined.
+
+    Attributes:
+        parts: how many parts there are at least.
+    """
+
+    parts: int = 8
+
+
+LIMITS = Limits()
 
 
 class _Part(NamedTuple):
@@ -44,17 +54,17 @@ class _Sum(NamedTuple):
     parts: list[_Part]
     inner: list[Node]
 
-    def is_gapless(self) -> bool:
-        """Whether the parts, put in order, are next to each other, all with the axis or all without it."""
+    def is_gapless(self, fewest: int) -> bool:
+        """Whether the parts are enough and, put in order, next to each other, all with the axis or all without it."""
         self.parts.sort(key=itemgetter(0))
-        return len(self.parts) >= PARTS and all(
+        return len(self.parts) >= fewest and all(
             one.start + (one.size or 1) == other.start and bool(one.size) == bool(other.size)
             for one, other in pairwise(self.parts)
         )
 
 
-@graph_pass(phase="arrange", after=("unroll",), final=True)
-def join_parts(graph: Graph, context: PassContext) -> Graph:
+@graph_pass(final=True)
+def join_parts(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
     """Join parts of an array that are put among zeros each and added up: gradients of ``x[t]`` for many `t`, of splits.
 
     That holds where the parts are next to each other and none overlaps another, and nothing else reads what is
@@ -80,7 +90,7 @@ def join_parts(graph: Graph, context: PassContext) -> Graph:
           return %1
         }
     """
-    sums = _sums(graph)
+    sums = _sums(graph, limits.parts)
     if not sums:
         return graph
     gone = {node for one in sums.values() for node in one.inner}
@@ -98,7 +108,7 @@ def join_parts(graph: Graph, context: PassContext) -> Graph:
     return rebuilt(graph, nodes, [moved.get(edge, edge) for edge in graph.outputs])
 
 
-def _sums(graph: Graph) -> dict[Node, _Sum]:
+def _sums(graph: Graph, fewest: int) -> dict[Node, _Sum]:
     """Return the sums of parts that can be joined, by their last node."""
     reads = Counter([edge for node in graph.nodes for edge in edges_of(node)])
     reads.update(graph.outputs)
@@ -119,7 +129,7 @@ def _sums(graph: Graph) -> dict[Node, _Sum]:
                 a.inner.extend([*b.inner, one, other])
                 del found[one], found[other]
                 found[node] = a
-    return {node: one for node, one in found.items() if one.is_gapless()}
+    return {node: one for node, one in found.items() if one.is_gapless(fewest)}
 
 
 def _part(node: Node) -> tuple[int, _Part] | None:

@@ -7,11 +7,11 @@ from typing import Any, cast
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.graph import Graph, clone_node, input_node
 from hybridflow.ir.invariants import hoist
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import Replacement, changed, rewrite
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import Replacement, changed, rewrite
 
 
-@graph_pass(phase="simplify", after=("cse", "expose_residuals", "unused_outputs"))
+@graph_pass()
 def loop_invariants(graph: Graph, context: PassContext) -> Graph:
     """Move out of the bodies and conditions of loops what depends only on values from around them.
 

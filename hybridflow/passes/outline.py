@@ -12,26 +12,37 @@ from hybridflow.core.attrs import attrs_key
 from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.ir.fusion import OUTLINED
 from hybridflow.ir.graph import INPUT, Graph, clone_node, edges_of, input_node
-from hybridflow.passes.borders import read_again
-from hybridflow.passes.fusion_breaks import is_kept
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import changed, followed, placed, rebuilt
-from hybridflow.passes.windows import windows_first
+from hybridflow.passes.lib.borders import read_again
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import changed, followed, placed, rebuilt
+from hybridflow.passes.lib.stored import is_kept
+from hybridflow.passes.lib.windows import windows_first
 
-NODES = 400
-"""In graphs of fewer nodes only what is repeated often is outlined."""
-PERIOD = 12
-"""So many nodes a repeat has at least, """
-HEAVY_PERIOD = 4
-"""or so many, if XLA makes one of them a kernel of its own anyway, as it does of a product of matrices."""
-REPEATS = 4
-"""So many repeats there are at least, """
-OFTEN = 16
-"""or so many, in a graph of few nodes."""
 _CANDIDATES = 4
 """How many distances between places that look alike are tried."""
 _UNLIKE = frozenset({"effect", "nested", "foreign", "tensor_rule", "convolution"})
 """Nodes of these kinds are like no other. A called function's convolutions took XLA:CPU 3 to 6 times as long."""
+
+
+class Limits(NamedTuple):
+    """What is outlined.
+
+    Attributes:
+        nodes: in graphs of fewer nodes only what is repeated often is outlined.
+        period: how many nodes a repeat has at least,
+        heavy_period: or so many, if XLA makes one of them a kernel of its own anyway, as a product of matrices.
+        repeats: how many repeats there are at least,
+        often: or so many, in a graph of few nodes.
+    """
+
+    nodes: int = 400
+    period: int = 12
+    heavy_period: int = 4
+    repeats: int = 4
+    often: int = 16
+
+
+LIMITS = Limits()
 
 
 class Place(NamedTuple):
@@ -41,8 +52,8 @@ class Place(NamedTuple):
     period: int
 
 
-@graph_pass(phase="arrange", after=("unroll", "join_parts", "early_selects"), final=True)
-def outline(graph: Graph, context: PassContext) -> Graph:
+@graph_pass(final=True)
+def outline(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
     """Make the repeated parts of a graph one graph, which is called: XLA compiles it once.
 
     Parts are alike if their nodes have the same operations, attributes, shapes and wiring; what they read from
@@ -95,11 +106,11 @@ def outline(graph: Graph, context: PassContext) -> Graph:
           return %2
         }
     """
-    if len(graph.nodes) < min(NODES, OFTEN * HEAVY_PERIOD):
+    if len(graph.nodes) < min(limits.nodes, limits.often * limits.heavy_period):
         return graph
     sources = [node for node in graph.nodes if _is_source(node)]
-    nodes = [node for node in windows_first(graph, REPEATS) if not _is_source(node)]
-    groups = list(_groups(graph, nodes, _tokens(nodes)))
+    nodes = [node for node in windows_first(graph, limits.repeats) if not _is_source(node)]
+    groups = list(_Search(graph, nodes, limits).groups())
     if not groups:
         return graph
     calls: dict[int, _Repeats] = {}
@@ -150,13 +161,14 @@ def _spec_key(edge: Edge) -> Any:
     return spec.dtype.num, tuple([size if type(size) is int else str(size) for size in spec.shape])
 
 
-def _distances(tokens: np.ndarray[Any, Any]) -> list[int]:
+def _distances(tokens: np.ndarray[Any, Any], limits: Limits) -> list[int]:
     """Return the distances at which places most often look alike; first those at which they often do in a row."""
-    short, long = sorted((HEAVY_PERIOD, PERIOD))
-    likely = dict.fromkeys([*_common(tokens, short), *_common(tokens, long)])
+    short, long = sorted((limits.heavy_period, limits.period))
+    common = [distance for length in (short, long) for distance in _common(tokens, length)]
+    likely = dict.fromkeys([distance for distance in common if distance >= short])
 
     def is_rare(distance: int) -> bool:
-        return all(end - start < (OFTEN - 1) * distance for start, end in _rows(tokens, distance))
+        return all(end - start < (limits.often - 1) * distance for start, end in _rows(tokens, distance))
 
     return sorted(likely, key=is_rare)
 
@@ -171,7 +183,7 @@ def _common(tokens: np.ndarray[Any, Any], length: int) -> list[int]:
         if before is not None:
             found[position - before] += 1
         last[key] = position
-    return [distance for distance, _ in found.most_common(_CANDIDATES) if distance >= min(PERIOD, HEAVY_PERIOD)]
+    return [distance for distance, _ in found.most_common(_CANDIDATES)]
 
 
 def _rows(
@@ -186,49 +198,57 @@ def _rows(
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def _groups(graph: Graph, nodes: Sequence[Node], tokens: np.ndarray[Any, Any]) -> Iterator[list[Place]]:
-    """Yield repeats that are alike, wiring included; no two overlap."""
-    position = {node: index for index, node in enumerate(nodes)}
-    taken = np.zeros(len(tokens), bool)
-    least = REPEATS if len(graph.nodes) >= NODES else OFTEN
-    for period in _distances(tokens):
-        for start, end in _rows(tokens, period, taken):
-            run = slice(start, end + period)
-            for group in _alike(graph, nodes, position, run, _periods(tokens[run], period), least):
-                for place in group:
-                    taken[place.start : place.start + place.period] = True
-                yield group
+class _Search:
+    """Repeats that are alike, wiring included; no two overlap.
 
-
-def _periods(run: np.ndarray[Any, Any], period: int) -> Iterator[int]:
-    """Yield after how many tokens a run repeats itself, the smallest number first; one of them is given."""
-    for part in range(HEAVY_PERIOD, period // 2 + 1):
-        if period % part == 0 and np.array_equal(run[part:], run[:-part]):
-            yield part
-    yield period
-
-
-def _alike(
-    graph: Graph, nodes: Sequence[Node], position: dict[Node, int], run: slice, periods: Iterator[int], least: int
-) -> list[list[Place]]:
-    """Return a run's repeats of the first period that has any; those that are wired alike are together.
-
-    Short ones are best: all that a call makes is there until its last result is.
+    Attributes:
+        graph: the graph.
+        nodes: its nodes that have inputs, or an effect.
+        limits: what counts as a repeat.
     """
-    for period in periods:
-        alike: dict[Any, list[Place]] = {}
-        for start in range(run.start, run.stop - period + 1, period):
-            alike.setdefault(_wiring(nodes, position, start, period), []).append(Place(start, period))
-        found = [group for group in alike.values() if len(group) >= least]
-        found = [group for group in found if period >= PERIOD or _is_heavy(graph, nodes, group[0])]
-        if found:
-            return found
-    return []
 
+    def __init__(self, graph: Graph, nodes: Sequence[Node], limits: Limits) -> None:
+        self.graph, self.nodes, self.limits = graph, nodes, limits
+        self._position = {node: index for index, node in enumerate(nodes)}
+        self._least = limits.repeats if len(graph.nodes) >= limits.nodes else limits.often
 
-def _is_heavy(graph: Graph, nodes: Sequence[Node], place: Place) -> bool:
-    """Whether XLA makes a node a kernel of its own, so that a call hides little that could be fused."""
-    return any(is_kept(node, graph, 1) for node in _part(nodes, place))
+    def groups(self) -> Iterator[list[Place]]:
+        """Yield repeats; those of a group are alike."""
+        tokens = _tokens(self.nodes)
+        taken = np.zeros(len(tokens), bool)
+        for period in _distances(tokens, self.limits):
+            for start, end in _rows(tokens, period, taken):
+                run = slice(start, end + period)
+                for group in self._alike(run, self._periods(tokens[run], period)):
+                    for place in group:
+                        taken[place.start : place.start + place.period] = True
+                    yield group
+
+    def _periods(self, run: np.ndarray[Any, Any], period: int) -> Iterator[int]:
+        """Yield after how many tokens a run repeats itself, the smallest number first; one of them is given."""
+        for part in range(self.limits.heavy_period, period // 2 + 1):
+            if period % part == 0 and np.array_equal(run[part:], run[:-part]):
+                yield part
+        yield period
+
+    def _alike(self, run: slice, periods: Iterator[int]) -> list[list[Place]]:
+        """Return a run's repeats of the first period that has any; those that are wired alike are together.
+
+        Short ones are best: all that a call makes is there until its last result is.
+        """
+        for period in periods:
+            alike: dict[Any, list[Place]] = {}
+            for start in range(run.start, run.stop - period + 1, period):
+                alike.setdefault(_wiring(self.nodes, self._position, start, period), []).append(Place(start, period))
+            found = [group for group in alike.values() if len(group) >= self._least]
+            found = [group for group in found if period >= self.limits.period or self._is_heavy(group[0])]
+            if found:
+                return found
+        return []
+
+    def _is_heavy(self, place: Place) -> bool:
+        """Whether XLA makes a node a kernel of its own, so that a call hides little that could be fused."""
+        return any(is_kept(node, self.graph, 1) for node in _part(self.nodes, place))
 
 
 def _wiring(nodes: Sequence[Node], position: dict[Node, int], start: int, period: int) -> Any:

@@ -20,22 +20,32 @@ from hybridflow.ir.graph import CONSTANT, Graph, constant_node, edges_of
 from hybridflow.ir.printer import print_graph
 from hybridflow.ir.rolled import ROLLED, Take, carried
 from hybridflow.ops.indexing import getitem
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import followed, placed, rebuilt
-from hybridflow.passes.windows import Window, windows_of
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import followed, placed, rebuilt
+from hybridflow.passes.lib.windows import Window, windows_of
 
-STEPS = 16
-"""So many calls there are at least: fewer run faster one by one."""
-SECONDS = 1e-3
-"""So long a step takes at most."""
-APART = 0.05
-"""So much of what its steps read and write, at most, is what is taken from a loop piece by piece."""
-BYTES = 4096
-"""So large a constant is at most, if each call has its own; larger ones are the weights of layers."""
-STRIDES = 4
-"""Up to so many loops may take turns."""
-
+_LARGEST_CONSTANT = 4096
+"""How many bytes a constant has at most, if each call has its own; larger ones are the weights of layers."""
+_STRIDES = 4
+"""How many loops may take turns."""
 _CONSTANTS = "constants"
+
+
+class Limits(NamedTuple):
+    """What becomes a loop.
+
+    Attributes:
+        steps: how many calls there are at least: fewer run faster one by one.
+        seconds: how long a step takes at most.
+        apart: which part of what its steps read and write may be taken from a loop piece by piece.
+    """
+
+    steps: int = 16
+    seconds: float = 1e-3
+    apart: float = 0.05
+
+
+LIMITS = Limits()
 
 
 class _Moving(NamedTuple):
@@ -57,8 +67,8 @@ _Link = int | _Moving | str | None
 moves on, or a constant of each call's own."""
 
 
-@graph_pass(phase="arrange", after=("outline",), final=True)
-def roll(graph: Graph, context: PassContext) -> Graph:
+@graph_pass(final=True)
+def roll(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
     """Make 16 and more calls of a repeated part in a row a loop, if they share what they read.
 
     An argument may be the same in every call, what the call before returned, a part of an array that moves on from
@@ -110,8 +120,8 @@ def roll(graph: Graph, context: PassContext) -> Graph:
     """
     left: set[int] = set()
     while True:
-        found, loops = _rolled(graph, left)
-        apart = {run.calls[0].sequence for loop, run in loops.items() if _is_read_apart(found, loop)}
+        found, loops = _rolled(graph, left, limits)
+        apart = {run.calls[0].sequence for loop, run in loops.items() if _is_read_apart(found, loop, limits.apart)}
         if not apart:
             break
         left |= apart
@@ -121,24 +131,24 @@ def roll(graph: Graph, context: PassContext) -> Graph:
     return found
 
 
-def _rolled(graph: Graph, left: set[int]) -> tuple[Graph, dict[Node, _Run]]:
+def _rolled(graph: Graph, left: set[int], limits: Limits) -> tuple[Graph, dict[Node, _Run]]:
     """Return the graph with loops, and what they were; runs whose first call was recorded then are left as they are."""
     loops: dict[Node, _Run] = {}
     while True:
-        run = next((run for run in _runs(graph) if run.calls[0].sequence not in left), None)
+        run = next((run for run in _runs(graph, limits) if run.calls[0].sequence not in left), None)
         if run is None:
             return graph, loops
         graph, loop, moved = _with_loop(graph, run)
         loops = {moved.get((one, 0), (one, 0))[0]: before for one, before in loops.items()} | {loop: run}
 
 
-def _is_read_apart(graph: Graph, loop: Node) -> bool:
+def _is_read_apart(graph: Graph, loop: Node, allowed: float) -> bool:
     """Whether much of what a loop's steps return is taken from it piece by piece, so that it is moved twice."""
     hints, states = graph.dims.hints, len(carried(loop.attrs["takes"]))
     rows = {(loop, index) for index in range(states, len(loop.outputs))}
     read = [node.spec() for node in graph.nodes if node.op is getitem.op and edges_of(node)[0] in rows]
     moved = loop.attrs["count"] * graph_cost(loop.attrs["graph"], hints).moved
-    return sum([spec.dtype.itemsize * evaluate_size(spec.size, hints) for spec in read]) > APART * moved
+    return sum([spec.dtype.itemsize * evaluate_size(spec.size, hints) for spec in read]) > allowed * moved
 
 
 class _Run(NamedTuple):
@@ -153,7 +163,7 @@ class _Run(NamedTuple):
     links: tuple[_Link, ...]
 
 
-def _runs(graph: Graph) -> Iterator[_Run]:
+def _runs(graph: Graph, limits: Limits) -> Iterator[_Run]:
     """Yield what could be loops, in order; the longest are those of calls in a row.
 
     No call needs what others make of an earlier one's results, or its argument would be none of the four kinds. So
@@ -170,22 +180,23 @@ def _runs(graph: Graph) -> Iterator[_Run]:
     hints = graph.dims.hints
     windows: dict[Node, list[Window]] = {}
     for several in calls.values():
-        if len(several) < STEPS or seconds_on_cpu(graph_cost(several[0].attrs["graph"], hints)) > SECONDS:
+        cost = graph_cost(several[0].attrs["graph"], hints)
+        if len(several) < limits.steps or seconds_on_cpu(cost) > limits.seconds:
             continue
-        for stride in range(1, STRIDES + 1):
+        for stride in range(1, _STRIDES + 1):
             for first in range(stride):
-                yield from _in_a_row(several[first::stride], windows)
+                yield from _in_a_row(several[first::stride], windows, limits.steps)
 
 
-def _in_a_row(calls: Sequence[Node], windows: dict[Node, list[Window]]) -> Iterator[_Run]:
+def _in_a_row(calls: Sequence[Node], windows: dict[Node, list[Window]], fewest: int) -> Iterator[_Run]:
     start, before = 0, None
     for position, (one, other) in enumerate(pairwise(calls)):
         links = _links(one, other, windows)
         if links is None or links != before:
-            if before is not None and position + 1 - start >= STEPS:
+            if before is not None and position + 1 - start >= fewest:
                 yield _Run(calls[start : position + 1], before)
             start, before = position, links
-    if before is not None and len(calls) - start >= STEPS:
+    if before is not None and len(calls) - start >= fewest:
         yield _Run(calls[start:], before)
 
 
@@ -193,7 +204,7 @@ def _links(one: Node, other: Node, windows: dict[Node, list[Window]]) -> tuple[_
     """Return how each argument goes on from one call to another; None if one does not."""
     found: list[_Link] = []
     for a, b in zip(edges_of(one), edges_of(other), strict=True):
-        if all(edge[0].op is CONSTANT and edge[0].attrs["value"].array.nbytes <= BYTES for edge in (a, b)):
+        if all(edge[0].op is CONSTANT and edge[0].attrs["value"].array.nbytes <= _LARGEST_CONSTANT for edge in (a, b)):
             found.append(_CONSTANTS)  # equal ones, too: in a schedule some steps may be alike
         elif a == b:
             found.append(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
@@ -11,17 +11,28 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import trace_body
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.graph import Graph, clone_node, nested_graphs
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import Replacement, placed, rewrite
-
-STEPS = 4
-"""Up to this many steps are unrolled."""
-NODES = 32
-"""Up to this many nodes may come of it."""
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import Replacement, placed, rewrite
 
 
-@graph_pass(phase="arrange", final=True)
-def unroll(graph: Graph, context: PassContext) -> Graph:
+class Limits(NamedTuple):
+    """What is unrolled.
+
+    Attributes:
+        steps: how many steps a loop may have.
+        nodes: how many nodes may come of it.
+    """
+
+    steps: int = 4
+    nodes: int = 32
+
+
+LIMITS = Limits()
+
+
+
+@graph_pass(final=True)
+def unroll(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
     """Unroll scans of up to 4 steps whose steps have up to 32 nodes together, and no loops, branches or effects.
 
     Measured with jaxlib 0.10.2 on a CPU, bodies of 3 to 12 element-wise ops on 1 to 4096 elements and products of
@@ -56,7 +67,7 @@ def unroll(graph: Graph, context: PassContext) -> Graph:
     """
 
     def visit(node: Node) -> Replacement | None:
-        if node.op.name != "scan" or not _is_small(node):
+        if node.op.name != "scan" or not _is_small(node, limits):
             return None
         context.notes["scan"] += 1
         inputs = cast("tuple[Edge, ...]", node.inputs)
@@ -75,11 +86,11 @@ def unroll(graph: Graph, context: PassContext) -> Graph:
     return rewrite(graph, visit)
 
 
-def _is_small(node: Node) -> bool:
+def _is_small(node: Node, limits: Limits) -> bool:
     body, length = node.attrs["body"], node.attrs["length"]
     if type(length) is not int or node.attrs.get("counted") or node.op.hidden_outputs(node.attrs):
         return False
-    if not 0 < length <= STEPS or len(body.nodes) * length > NODES or body.dims.hints:
+    if not 0 < length <= limits.steps or len(body.nodes) * length > limits.nodes or body.dims.hints:
         return False
     return not has_effects(body) and not any(map(nested_graphs, body.nodes))
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, cast
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.effects import has_effect, has_effects
 from hybridflow.ir.graph import Graph, nested_graphs
-from hybridflow.passes.registry import PassContext, graph_pass
-from hybridflow.passes.rewrite import Replacement, changed, rewrite
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import Replacement, changed, rewrite
 
 
-@graph_pass(phase="simplify", after=("cse", "dead_residuals", "expose_residuals"))
+@graph_pass()
 def unused_outputs(graph: Graph, context: PassContext) -> Graph:
     """Drop the outputs of loops and branches that nothing reads, carried values that only they need, unread inputs.
 

@@ -14,9 +14,9 @@ from hybridflow.core.tensor import Tensor, asarray
 from hybridflow.ir.parser import parse
 from hybridflow.ir.printer import print_graph
 from hybridflow.ir.verify import verify
-from hybridflow.passes.check import check_pass
-from hybridflow.passes.registry import ordered
+from hybridflow.passes.pipeline import PIPELINE
 from hybridflow.testing.calls import arrays_of, trace_sample
+from hybridflow.testing.check_pass import check_pass
 from hybridflow.testing.checks import op_check, samples_of
 
 
@@ -78,5 +78,5 @@ def passes_keep_the_value(op: Op, seed: int) -> None:
     """No pass changes a bit of what the graph of a good sample computes."""
     for sample in _good(op, seed):
         traced = trace_sample(op, sample)
-        for one in ordered():
+        for one in PIPELINE.passes():
             check_pass(one, traced.graph, traced.arrays, differentiable=False)

@@ -10,8 +10,8 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MemoryBudge
 from hybridflow.core.node import format_where
 from hybridflow.core.units import BYTE_UNITS, parse_bytes
 from hybridflow.ir.graph import Graph
-from hybridflow.passes.recompute import Plan, Recomputed, plans
-from hybridflow.passes.registry import run_passes
+from hybridflow.passes import PIPELINE, run_passes
+from hybridflow.passes.lib.recompute import Plan, Recomputed, plans
 from hybridflow.xla.executable import Executable, compile_graph
 
 _NEAR = 3
@@ -119,7 +119,7 @@ def compile_within(
     def attempt(level: int) -> _Attempt:
         if level not in tried:
             plan = levels[level]
-            arranged, _ = run_passes(plan.graph(graph), differentiable=False, only=("fusion_breaks",))
+            arranged, _ = run_passes(plan.graph(graph), differentiable=False, pipeline=PIPELINE.only("fusion_breaks"))
             made = compile_graph(arranged, donate=donate, sizes=sizes, device=device)
             tried[level] = _Attempt(plan, arranged, made, _temporaries(made))
         return tried[level]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hybridflow.core.device import device_label
 from hybridflow.core.node import Node, short_where
-from hybridflow.passes.recompute import Recomputed
+from hybridflow.passes.lib.recompute import Recomputed
 from hybridflow.xla.executable import LOADED, Executable
 
 

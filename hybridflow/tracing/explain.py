@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hybridflow.backend.files import write_text
 from hybridflow.core.html import page
-from hybridflow.passes.left import Outlined, Rolled
-from hybridflow.passes.recompute import Recomputed
+from hybridflow.passes.lib.left import Outlined, Rolled
+from hybridflow.passes.lib.recompute import Recomputed
 from hybridflow.tracing.budget import MemoryRecord
 from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.tracing.explain_items import trace_item

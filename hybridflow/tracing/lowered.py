@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.ir.graph import Graph
-from hybridflow.passes.history import PassHistory
+from hybridflow.passes.lib.history import PassHistory
 from hybridflow.xla.executable import Executable
 
 

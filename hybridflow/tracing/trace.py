@@ -34,8 +34,8 @@ from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.variables import VariableState
-from hybridflow.passes import PASSES, run_passes
-from hybridflow.passes.left import outlined_in, recomputed_in, rolled_in
+from hybridflow.passes import PIPELINE, run_passes
+from hybridflow.passes.lib.left import outlined_in, recomputed_in, rolled_in
 from hybridflow.tracing.budget import compile_within
 from hybridflow.tracing.calls import depth_explained
 from hybridflow.tracing.dynamic import sizes_of
@@ -103,8 +103,8 @@ class Trace:
     ) -> None:
         self.raw_graph = graph
         # What is to be computed again is chosen operation by operation, so nothing is outlined before.
-        chosen = None if budget is None else PASSES.keys() - {"outline"}
-        self.graph, passes = run_passes(graph, only=chosen, differentiable=False)
+        pipeline = None if budget is None else PIPELINE.without("outline")
+        self.graph, passes = run_passes(graph, pipeline=pipeline, differentiable=False)
         self.plan = plan
         self.single = plan.tree == LEAF
         self.returns_none = plan.tree == jax.tree_util.tree_structure(None)

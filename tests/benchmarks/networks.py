@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import hybridflow as hf
-from hybridflow.passes import PASSES
+from hybridflow.passes import pipeline
 
 from .rows.eager import jax_layer_norm
 
@@ -340,11 +340,11 @@ class OurStep:
         """Train for one step and return the loss."""
         if not self.without:
             return self.compiled(self.x)
-        left = {name: PASSES.pop(name) for name in self.without}
+        whole, pipeline.PIPELINE = pipeline.PIPELINE, pipeline.PIPELINE.without(*self.without)
         try:
             self.compiled.graph(self.x)
         finally:
-            PASSES.update(left)
+            pipeline.PIPELINE = whole
         self.without = ()
         return self.compiled(self.x)
 

@@ -12,9 +12,10 @@ import hybridflow as hf
 from hybridflow.core.node import Node
 from hybridflow.ir.fusion import BREAK
 from hybridflow.ir.graph import Graph
-from hybridflow.passes import PASSES, run_passes
-from hybridflow.passes.fusion_breaks import CHAIN, FEWEST, is_kept
-from hybridflow.passes.outline import NODES
+from hybridflow.passes import PIPELINE, pipeline, run_passes
+from hybridflow.passes.fusion_breaks import LIMITS
+from hybridflow.passes.lib.stored import is_kept
+from hybridflow.passes.outline import LIMITS as OUTLINED
 from hybridflow.xla.executable import compile_graph
 
 from .deep import main
@@ -34,8 +35,7 @@ def breaks(graph: Graph) -> list[Node]:
 
 def leave_alone(monkeypatch: pytest.MonkeyPatch, nodes: int) -> None:
     """Outline nothing in graphs of fewer nodes, however often it is repeated."""
-    monkeypatch.setattr("hybridflow.passes.outline.NODES", nodes)
-    monkeypatch.setattr("hybridflow.passes.outline.OFTEN", 1 << 30)
+    monkeypatch.setattr(pipeline, "PIPELINE", PIPELINE.with_limits("outline", nodes=nodes, often=1 << 30))
 
 
 @pytest.mark.parametrize("outlined_from", [0, 1 << 30])
@@ -73,13 +73,13 @@ def test_plain_and_shallow_networks_have_no_breaks(name: str, layers: int):
 @pytest.mark.parametrize(("name", "few", "enough"), [("lstm", 4, 5), ("gated", 4, 5)])
 def test_few_breaks_are_put_where_a_chain_grows_with_every_layer_and_is_long(name: str, few: int, enough: int):
     assert not breaks(step(name, few)[1])
-    assert 0 < len(breaks(step(name, enough)[1])) < FEWEST
+    assert 0 < len(breaks(step(name, enough)[1])) < LIMITS.fewest
 
 
 @pytest.mark.parametrize(("name", "layers"), [("post_norm_mlp", 3), ("post_norm", 2), ("resnet", 6)])
 def test_few_breaks_are_not_put_where_every_layer_ends_its_chains(name: str, layers: int):
     _, graph = step(name, layers)
-    assert len(graph.nodes) < NODES  # nothing is outlined
+    assert len(graph.nodes) < OUTLINED.nodes  # nothing is outlined
     assert not breaks(graph)
 
 
@@ -104,7 +104,7 @@ def test_no_value_that_several_read_ends_a_longer_chain(name: str):
                for node in graph.nodes}  # fmt: skip
     for node, length in chain_to_the_last_kept(graph, readers).items():
         goes_on = any(not is_kept(one, graph, len(readers[one])) for one in readers[node])
-        assert length < CHAIN or len(readers[node]) < 2 or not goes_on or len(node.outputs) > 1
+        assert length < LIMITS.chain or len(readers[node]) < 2 or not goes_on or len(node.outputs) > 1
 
 
 @pytest.mark.usefixtures("not_outlined")
@@ -113,8 +113,8 @@ def test_a_network_with_breaks_computes_the_same(name: str):
     made, graph = step(name, 16)
     named = {variable.name: variable.numpy() for variable in made.variables}
     values = [named.get(node.attrs["name"], made.x.numpy()) for node in graph.inputs]
-    others = PASSES.keys() - {"fusion_breaks"}
-    plain, _ = run_passes(made.compiled.lower(made.x).traced, only=others, differentiable=False)
+    others = PIPELINE.without("fusion_breaks")
+    plain, _ = run_passes(made.compiled.lower(made.x).traced, pipeline=others, differentiable=False)
     assert breaks(graph)
     assert not breaks(plain)
     for a, b in zip(run(graph, values), run(plain, values), strict=True):

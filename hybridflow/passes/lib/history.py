@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hybridflow.backend.files import write_text
 from hybridflow.ir.graph import Graph
-from hybridflow.passes.registry import PassRecord, run_passes
+from hybridflow.passes.pipeline import PassRecord, run_passes
 
 
 class Step(NamedTuple):

@@ -14,7 +14,7 @@ from hybridflow.ir.evaluate import run_eagerly as run_eagerly
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.printer import print_graph
 from hybridflow.ir.verify import verify
-from hybridflow.passes.registry import Pass, PassContext
+from hybridflow.passes.lib.graph_pass import Pass, PassContext
 
 
 def check_pass(

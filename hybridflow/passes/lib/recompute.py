@@ -18,7 +18,7 @@ from hybridflow.ir.effects import has_effect, has_effects
 from hybridflow.ir.fusion import TIED
 from hybridflow.ir.graph import Graph, clone_node, nested_graphs
 from hybridflow.ir.liveness import bytes_of, roots
-from hybridflow.passes.fusion_breaks import is_kept
+from hybridflow.passes.lib.stored import is_kept
 
 _FLOPS_PER_BYTE = 4
 """How many floating-point operations cost as much time as moving a byte; only ratios of costs matter."""

@@ -10,7 +10,7 @@ from hybridflow.ir.costs import node_costs
 from hybridflow.ir.fusion import OUTLINED, TIED
 from hybridflow.ir.graph import Graph, graphs_of
 from hybridflow.ir.rolled import ROLLED
-from hybridflow.passes.recompute import Recomputed
+from hybridflow.passes.lib.recompute import Recomputed
 
 
 class Outlined(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.ir.liveness import bytes_of
-from hybridflow.passes.fusion_breaks import is_kept
-from hybridflow.passes.rewrite import readers_of
+from hybridflow.passes.lib.rewrite import readers_of
+from hybridflow.passes.lib.stored import is_kept
 
 SMALL = 16
 """A value of so many times fewer bytes than another one costs nothing to read beside it, as a bias beside its sums."""

@@ -1,0 +1,94 @@
+"""What a pass is."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from hybridflow.core.errors import ArgumentError, message
+from hybridflow.ir.graph import Graph
+from hybridflow.passes.lib.rewrite import map_nested
+
+
+@dataclass
+class PassContext:
+    """What a pass is told, and what it tells.
+
+    Attributes:
+        differentiable: whether somebody may still differentiate the graph. Then its gradients must stay as they
+            are, not only its values: an op that blocks gradients stays, and so do values only a gradient reads.
+        notes: what the pass did and how often, for its record.
+    """
+
+    differentiable: bool = True
+    notes: Counter[str] = field(default_factory=Counter[str])
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A function from a graph to an equivalent graph; the same object comes back if nothing changed.
+
+    Attributes:
+        function: ``(graph, context)`` to a graph; it never changes the graph it is given, nor its inputs' positions.
+        name: its name in records.
+        final: whether it is right only for graphs that nobody differentiates any more.
+        cleanup: whether it only removes what nothing reads, so that the other passes need not run again after it.
+    """
+
+    function: Callable[[Graph, PassContext], Graph]
+    name: str
+    final: bool = False
+    cleanup: bool = False
+
+    def __call__(self, graph: Graph, context: PassContext | None = None) -> Graph:
+        """Return the graph after the pass, nested graphs included."""
+        context = context or PassContext()
+        done: dict[int, Graph] = {}
+
+        def run(one: Graph) -> Graph:
+            found = done.get(id(one))
+            if found is None:
+                found = done[id(one)] = self.function(map_nested(one, run), context)
+            return found
+
+        return run(graph)
+
+    def with_limits(self, **limits: Any) -> Pass:
+        """Return the pass with other limits, which say from where on it does something.
+
+        Args:
+            limits: fields of the named tuple that is the default of the function's argument `limits`.
+
+        Raises:
+            ArgumentError: the pass has no such limit.
+        """
+        parameter = inspect.signature(self.function).parameters.get("limits")
+        present: Any = None if parameter is None else parameter.default
+        known: tuple[str, ...] = getattr(present, "_fields", ())
+        unknown = [name for name in limits if name not in known]
+        if unknown:
+            hint = f"Its limits: {', '.join(known)}." if known else "It has none."
+            raise ArgumentError(message(f"pass {self.name}: {unknown[0]!r} is not one of its limits", hint=hint))
+        function: Callable[..., Graph] = self.function
+        return replace(self, function=partial(function, limits=present._replace(**limits)))
+
+
+def graph_pass(*, final: bool = False, cleanup: bool = False) -> Callable[[Callable[..., Graph]], Pass]:
+    """Make a function a pass; it runs when `hybridflow.passes.pipeline` lists it.
+
+    Its docstring shows an example in IR text, under ``Before:`` and ``After:``; that example is its test.
+
+    Args:
+        final, cleanup: as `Pass` holds them.
+    """
+
+    def decorate(function: Callable[..., Graph]) -> Pass:
+        made = Pass(function, function.__name__, final, cleanup)
+        object.__setattr__(made, "__doc__", function.__doc__)
+        return made
+
+    return decorate

@@ -1,0 +1,39 @@
+"""Which values XLA:CPU stores, and which it computes anew in everything that reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybridflow.core.dims import evaluate as evaluate_size
+from hybridflow.core.node import Node
+from hybridflow.ir.graph import Graph, edges_of
+
+_CHEAP = 32
+"""Up to so many floating-point operations per element of the result an operation is cheap."""
+_EXACT = 1
+"""Element-wise operations with a larger bound, in ulp, are programs of their own, like exp: XLA runs none twice."""
+_KEPT = frozenset({"effect", "random", "nested", "source", "foreign", "tensor_rule", "reads_never"})
+"""XLA computes these once, whoever reads them."""
+
+
+def is_kept(node: Node, graph: Graph, readers: int) -> bool:
+    """Whether XLA computes a node once, if so many read it, since that costs more than to write and read its result."""
+    op = node.op
+    traits = op.traits
+    if not _KEPT.isdisjoint(traits):
+        return True
+    if "pointwise" in traits:
+        return readers > 1 and op.ulp > _EXACT
+    if "layout" in traits:
+        return False
+    if "matrix_product" in traits:
+        return True
+    specs: Any = node.specs
+    inputs = [edge[0].spec(edge[1]) for edge in edges_of(node)]
+    guards = len(graph.dims.guards)
+    try:
+        work = op.flops(specs if len(specs) != 1 else specs[0], *inputs, **node.attrs)
+        hints = graph.dims.hints
+        return evaluate_size(work, hints) > _CHEAP * sum([evaluate_size(spec.size, hints) for spec in specs])
+    finally:
+        graph.dims.forget_guards(guards)  # what an op asks of sizes here is not the trace's question
