@@ -239,6 +239,53 @@ def test_a_refused_call_leaves_state_alone():
     assert vars(o) == {"t": 0, "log": []}
 
 
+def test_what_follows_a_check_that_fails_does_not_happen():
+    def run(decorate):
+        o = Holder(t=0, log=[], table={}, buf=None)
+
+        def f(x):
+            o.t += 1
+            o.table[o.t] = x.shape
+            assert hf.sum(x) < 4, "large"
+            o.t += 10
+            o.log.append(o.t)
+            if o.buf is None:
+                o.buf = hf.Variable(0.0)
+            assert hf.sum(x) > -4, "small"
+            o.log.append(0)
+            o.buf.assign_add(1.0)
+            return x * o.t + len(o.log) * o.buf
+
+        fn, found = decorate(f), []
+        for scale in (5.0, 1.0, -5.0, 5.0, 0.5):
+            try:
+                found.append(fn(x() * scale).numpy().tolist())
+            except AssertionError as error:
+                found.append(str(error))
+            found.append((o.t, [*o.log], {**o.table}, o.buf if o.buf is None else o.buf.numpy().tolist()))
+        return found
+
+    eager, compiled = run(lambda f: f), run(hf.compile)
+    assert [str(one).splitlines()[0] for one in eager] == [str(one).splitlines()[0] for one in compiled]
+
+
+def test_a_call_that_fails_after_a_look_puts_back_what_it_changed():
+    o = Holder(count=0)
+
+    @hf.compile
+    def f(x):
+        assert hf.sum(x) < 4, "large"
+        o.count = 7
+        return x
+
+    f.graph(x())
+    with pytest.raises(AssertionError):
+        f(x() * 5)
+    assert o.count == 0
+    f(x())
+    f(x())
+
+
 def test_an_error_of_the_users_leaves_what_it_had_changed():
     o = Holder(t=0)
 

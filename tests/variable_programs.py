@@ -174,7 +174,6 @@ def history(program: Stateful, decorate: Callable[[Any], Any]) -> list[Any]:
             result = (x,)
             if isinstance(error, REFUSALS):
                 break  # what compiled code says that it cannot do
-        else:
-            found.append(o.state())
+        found.append(o.state())
     found.append(hf.random.uniform((2,)).numpy())  # the generator has drawn as often
     return found

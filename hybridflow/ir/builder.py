@@ -479,4 +479,5 @@ def add_check(ok: Tensor, error: type[Exception], text: str, example: Exception 
     if ok.dtype != np.bool_:
         raise DTypeError(message(f"check: the condition must be bool, not {ok.dtype}", got=str(spec_of(ok))))
     if SETTINGS.checks:
-        tracer.checks.append(Check(ok, error, text, user_place(2), example))
+        state = None if tracer.observations is None else tracer.observations.journal.now()
+        tracer.checks.append(Check(ok, error, text, user_place(2), example, state))

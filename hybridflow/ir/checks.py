@@ -17,6 +17,7 @@ class Check(NamedTuple):
         text: its text.
         where: the user's place.
         example: the error itself, if the user's code made it; calls raise its like, attributes included.
+        python_state: what was changed of Python's state so far when the check was met, as `Journal.now` returns it.
     """
 
     ok: Tensor
@@ -24,6 +25,7 @@ class Check(NamedTuple):
     text: str
     where: Where | None
     example: Exception | None = None
+    python_state: Any = None
 
     def failure(self, name: str) -> Exception:
         """Return the error of a call in which it does not hold.

@@ -64,26 +64,40 @@ class Journal:
 
     def mark(self) -> None:
         """Let `restore` go back to how things are now."""
-        self._marked = {key: spot.save() for key, spot in self._spots.items()}
+        self._marked = self.now()
 
     def restore(self) -> None:
         """Put everything back to the last mark; what was not known then to what it was when it was noted."""
+        self.back_to(self._marked)
+
+    def now(self) -> dict[tuple[str, int, Any], Any]:
+        """Return what every spot is now, for `back_to`."""
+        return {key: spot.save() for key, spot in self._spots.items()}
+
+    def back_to(self, state: dict[tuple[str, int, Any], Any]) -> None:
+        """Put everything back to what `now` returned; what was not known then to what it was when it was noted."""
         for key in reversed(self._spots):
-            self._spots[key].put(self._marked[key] if key in self._marked else self._before[key])
+            self._spots[key].put(state[key] if key in state else self._before[key])
+
+    def is_as_marked(self) -> bool:
+        """Whether nothing was changed since the last mark."""
+        return self._is(self._marked)
+
+    def _is(self, state: dict[tuple[str, int, Any], Any]) -> bool:
+        return all(_same(spot.save(), state[key]) for key, spot in self._spots.items())
 
     def undo(self) -> None:
         """Put everything back to what it was when it was noted."""
-        for key in reversed(self._spots):
-            self._spots[key].put(self._before[key])
+        self.back_to({})
 
     def postpone(self) -> None:
         """Undo everything, and remember it for `redo`."""
-        self._marked = {key: spot.save() for key, spot in self._spots.items()}
+        self.mark()
         self.undo()
 
     def redo(self) -> bool:
         """Do what was postponed; return whether that is still possible: nothing was changed since."""
-        if not all(_same(spot.save(), self._before[key]) for key, spot in self._spots.items()):
+        if not self._is(self._before):
             return False
         for key, spot in self._spots.items():
             spot.put(self._marked[key])

@@ -120,7 +120,7 @@ class Trace:
         self.autocast = record.autocast = autocast_name()
         self.freed_outputs = leaves.freed
         self.reads_leaves = leaves.recorded
-        self.checks: tuple[Check, ...] = tuple(builder.checks)
+        self.checks: tuple[Check, ...] = tuple([check._replace(python_state=None) for check in builder.checks])
         self.arguments = len(builder.arguments)
         self.wide = is_wide(self.graph)
         self.numbers = _numbers_of(builder, wide=self.wide)
@@ -147,6 +147,8 @@ class Trace:
         self.takes_floats = bool(self.first_floats)
         self.journal: Journal | None = builder.observations.journal
         self.postponed: Journal | None = None
+        self._states = [check.python_state for check in builder.checks]
+        self._changes: Journal | None = None
         # What a trace changes of that which it reads is changed by each call, so it is right for its own call alone.
         changed = self.guards is not None and not self.guards.untouched()
         self.again = record.again = builder.observations.again
@@ -182,7 +184,10 @@ class Trace:
             back; another one's changes are made by the first call that it serves.
         """
         journal, self.journal = self.journal, None
-        if called or not journal:
+        if not journal:
+            return True
+        if called:
+            self._expect_failure(journal)
             return True
         if self.once or self.created:
             journal.undo()
@@ -194,7 +199,18 @@ class Trace:
     def begin(self) -> bool:
         """Make the changes that were put back when the trace was made; return whether that is still possible."""
         journal, self.postponed = self.postponed, None
-        return journal is None or journal.redo()
+        if journal is None:
+            return True
+        done = journal.redo()
+        if done:
+            self._expect_failure(journal)
+        return done
+
+    def _expect_failure(self, journal: Journal) -> None:
+        """Let the call that makes a journal's changes put them back if one of its checks fails."""
+        if self.checks:
+            journal.mark()
+            self._changes = journal
 
     # -- guards -----------------------------------------------------------------------------------------------
 
@@ -489,13 +505,21 @@ class Trace:
             results: the tensors that the user gets.
         """
         pending = PendingChecks(outputs[self.plan.count + len(self.assigned)], self, self._raise_failed)
+        if self._changes is not None:  # the call that was traced: its errors are raised where it is made
+            pending.settle()
+            self._changes = None
+            return pending
         pending.later()
         for tensor in results:
             tensor._alt = pending
         return pending
 
     def _raise_failed(self, flags: Any) -> None:
-        raise self.checks[int(np.argmin(flags))].failure(self.raw_graph.name)
+        failed = int(np.argmin(flags))
+        changes, self._changes = self._changes, None
+        if changes is not None and changes.is_as_marked():  # not in a later call, if the first one was interrupted
+            changes.back_to(self._states[failed])  # what the code behind the check changed did not happen
+        raise self.checks[failed].failure(self.raw_graph.name)
 
     # -- gradients --------------------------------------------------------------------------------------------
 
