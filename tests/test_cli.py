@@ -21,11 +21,12 @@ from rich.console import Console
 
 import hybridflow as hf
 from hybridflow.backend import options
-from hybridflow.cli import checkup, crashes, main
-from hybridflow.cli.comparing import progress_bar
+from hybridflow.cli import crashes, main
 from hybridflow.cli.targets import load_target
+from hybridflow.cli.verbs import doctor
+from hybridflow.cli.verbs.compare import progress_bar
 
-VERSION = checkup._version
+VERSION = doctor._version
 
 GOOD = """
 import numpy as np
@@ -297,7 +298,7 @@ def test_doctor_names_a_jaxlib_that_is_newer_than_what_was_measured(
 def test_doctor_says_what_does_not_work(
     name: str, fault: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(checkup, name, fault)
+    monkeypatch.setattr(doctor, name, fault)
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
@@ -496,7 +497,7 @@ def test_no_error_is_mistaken_for_results_that_differ(
     def fail() -> Any:
         raise error
 
-    monkeypatch.setattr("hybridflow.cli.storing.store_table", fail)
+    monkeypatch.setattr("hybridflow.cli.verbs.cache.store_table", fail)
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["cache"]) == code
     printed = capsys.readouterr().err

@@ -1,3 +1,3 @@
-"""The command line: ``hybridflow demo | compare | inspect | profile | doctor | cache``."""
+"""The command line: ``hybridflow VERB``, with a file in `verbs` for each."""
 
 from hybridflow.cli.main import main as main

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 import hybridflow as hf
-from hybridflow.analysis import compare as comparing
+from hybridflow.analysis.compare import compare
 from hybridflow.backend.jax_shim import x64_enabled
 from hybridflow.backend.options import (
     CALL_OPTIONS,
@@ -32,10 +32,11 @@ from hybridflow.backend.options import (
 )
 from hybridflow.cli.check import Check
 from hybridflow.cli.crashes import crashes
-from hybridflow.cli.storing import store_table
+from hybridflow.cli.verbs.cache import store_table
 from hybridflow.xla.store.directory import Directory, Unsafe
 from hybridflow.xla.store.place import place
 
+HELP = "show versions, devices and known problems of this installation, and try it"
 EXTRAS = {
     "matplotlib": "plots; pip install 'hybridflow[viz]'",
     "tensorboard": "hf.summary; pip install 'hybridflow[tensorboard]'",
@@ -47,7 +48,12 @@ SETTINGS = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DISABLE_JIT", "
 """Environment variables that change what compiled functions do."""
 
 
-def doctor(arguments: argparse.Namespace, console: Console) -> bool:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tell the parser what the verb takes: nothing."""
+    del parser
+
+
+def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Print versions, devices, settings and the XLA options in use, and try what everything rests on."""
     del arguments
     console.print(_versions())
@@ -131,12 +137,12 @@ def _input() -> hf.Tensor:
 
 
 def _same() -> str:
-    found = comparing.compare(_example, _input(), repeats=1)
+    found = compare(_example, _input(), repeats=1)
     return "" if found.same else found.verdict()
 
 
 def _same_gradient() -> str:
-    found = comparing.compare(hf.grad(lambda x: hf.sum(_example(x))), _input(), repeats=1)
+    found = compare(hf.grad(lambda x: hf.sum(_example(x))), _input(), repeats=1)
     return "" if found.same else found.verdict()
 
 

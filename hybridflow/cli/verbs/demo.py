@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +20,12 @@ from hybridflow.analysis import report
 from hybridflow.analysis.compare import Comparison, compare
 from hybridflow.analysis.parity import check_parity
 from hybridflow.backend.files import write_text
+from hybridflow.cli.arguments import positive, seed_number
 from hybridflow.cli.outputs import require_files
 from hybridflow.core.errors import MissingPackageError, message
 from hybridflow.core.html import table_html
 
+HELP = "train a classifier of handwritten digits eagerly and compiled, and compare"
 EPOCHS = 30
 BATCH = 64
 RATE, MOMENTUM = 0.05, 0.9
@@ -151,6 +154,13 @@ def train(
             progress.update(task, advance=1, loss=loss, rate=run.rate())
     run.accuracy = model.accuracy(data.test_images, data.test_labels)
     return run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tell the parser what the verb takes."""
+    parser.add_argument("--out", type=Path, default=Path("report.html"), help="the report to write (%(default)s)")
+    parser.add_argument("--epochs", type=positive, default=EPOCHS, help="passes over the data (%(default)s)")
+    parser.add_argument("--seed", type=seed_number, default=0, help="of the split, weights and order (%(default)s)")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:

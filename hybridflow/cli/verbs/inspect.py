@@ -13,6 +13,7 @@ from hybridflow.analysis.compare import count_kernels
 from hybridflow.analysis.cost import CostReport, cost_body
 from hybridflow.analysis.parity import fresh_copy
 from hybridflow.backend.files import write_text
+from hybridflow.cli.arguments import add_target
 from hybridflow.cli.faults import users_errors
 from hybridflow.cli.outputs import require_files, require_folder
 from hybridflow.cli.targets import Target, load_target
@@ -21,6 +22,7 @@ from hybridflow.ir.pictures import framed
 from hybridflow.tracing.explain import Explanation
 from hybridflow.tracing.lowered import Lowered
 
+HELP = "show a function's graphs, cost and memory, and why it was traced"
 STAGES = {
     "graph": "Graph, as traced",
     "optimized": "Graph, after the passes",
@@ -29,7 +31,14 @@ STAGES = {
 }
 
 
-def inspect(arguments: argparse.Namespace, console: Console) -> bool:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tell the parser what the verb takes."""
+    add_target(parser)
+    parser.add_argument("--as", dest="stage", choices=STAGES, help="print this text alone")
+    parser.add_argument("--out", "--html", type=Path, help="a page to write (.html), or a folder of pages and texts")
+
+
+def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Print a function's graphs, the cost and memory of a call, and why it was traced; or one text alone."""
     page_path: Path | None = arguments.out
     (require_files if _is_page(page_path) else require_folder)("inspect", page_path)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from rich.console import Console
 
 import hybridflow as hf
 from hybridflow.analysis.parity import fresh_copy
+from hybridflow.cli.arguments import add_target, positive
 from hybridflow.cli.faults import users_errors
 from hybridflow.cli.outputs import require_ending, require_files
 from hybridflow.cli.targets import load_target
 
+HELP = "show where the time of a function goes, eagerly and compiled"
 _ENDINGS = (".html", ".htm", ".json")
 
 
-def profile(arguments: argparse.Namespace, console: Console) -> bool:
-    """``hybridflow profile``: print where the time goes, eagerly and compiled, and write a page or a flame chart."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tell the parser what the verb takes."""
+    add_target(parser)
+    parser.add_argument("--repeats", type=positive, default=10, help="calls of each mode (%(default)s)")
+    parser.add_argument("--out", type=Path, help="a page (.html) or a flame chart (.json) of the compiled calls")
+
+
+def run(arguments: argparse.Namespace, console: Console) -> bool:
+    """Print where the time goes, eagerly and compiled, and write a page or a flame chart."""
     require_files("profile", arguments.out)
     require_ending("profile", arguments.out, *_ENDINGS)
     target = load_target(arguments.target, arguments.shapes)

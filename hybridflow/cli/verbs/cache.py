@@ -12,9 +12,16 @@ from hybridflow.cli.faults import UserError
 from hybridflow.xla.store.directory import Directory, Unsafe, Use
 from hybridflow.xla.store.place import place
 
+HELP = "show the store of executables on disk, or empty it"
 
-def cache(arguments: argparse.Namespace, console: Console) -> bool:
-    """``hybridflow cache``: print what the store of executables on disk holds; ``clear`` empties it."""
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tell the parser what the verb takes."""
+    parser.add_argument("action", nargs="?", choices=("show", "clear"), default="show", help="what to do (%(default)s)")
+
+
+def run(arguments: argparse.Namespace, console: Console) -> bool:
+    """Print what the store of executables on disk holds; ``clear`` empties it."""
     if arguments.action == "clear":
         path = place().path
         if path is not None:
