@@ -6,12 +6,11 @@ fifth of the time that ``import hybridflow`` takes. The conversion of source is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from types import CodeType
 from typing import Any
 
-from hybridflow.core.functions import Hooks
-from hybridflow.tracing.costing import Costing, on_cost
+from hybridflow.core.attached import attach
 
 MODULES = ("analysis", "debugging", "summary", "testing")
 NAMES = {
@@ -21,6 +20,15 @@ NAMES = {
     "compile_recorded": "tracing.compile_recorded", "to_jax": "tracing.to_jax",
 }  # fmt: skip
 """Each name, and the module that it is in."""
+
+ATTACHED = {
+    "converted": "tracing.convert", "reason_of": "tracing.convert",
+    "to_dot": "view", "to_svg": "view", "to_html": "view", "to_model_explorer": "view", "show": "view",
+    "in_notebook_html": "view", "to_onnx": "export.onnx",
+    "text_of": "explain.items", "advice_on": "explain.advice",
+    "table_of": "explain.views", "tree_of": "explain.views", "html_of": "explain.views", "report_of": "analysis.cost",
+}  # fmt: skip
+"""What things ask for that are further down in the import order, and the module that has it: see `attached`."""
 
 
 def imported(name: str) -> Any:
@@ -39,24 +47,9 @@ def imported(name: str) -> Any:
     return found
 
 
-def _report_of(costing: Costing) -> Any:
-    from hybridflow.analysis.cost import report_of
-
-    return report_of(costing)
-
-
-def _converted(function: Any) -> Any:
-    from hybridflow.tracing.convert import converted
-
-    return converted(function)
+def attached_function(name: str) -> Callable[..., Any]:
+    """Return a function of `ATTACHED`."""
+    return getattr(import_module(f"hybridflow.{ATTACHED[name]}"), name)
 
 
-def _reason_of(code: CodeType) -> str | None:
-    from hybridflow.tracing.convert import reason_of
-
-    return reason_of(code)
-
-
-on_cost(_report_of)
-Hooks.convert = staticmethod(_converted)
-Hooks.reason = staticmethod(_reason_of)
+attach(attached_function)

@@ -12,11 +12,11 @@ from typing import Any, Self, cast
 import numpy as np
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
-from hybridflow.core.tensorboard import tensorboard_module
 from hybridflow.ir.graph import Graph
-from hybridflow.ir.pictures.graph_def import graph_def_of
 from hybridflow.ops.effects import pure_callback
 from hybridflow.tracing.function import CompiledFunction
+from hybridflow.view.graph_def import graph_def_of
+from hybridflow.view.tensorboard import tensorboard_module
 
 
 class Writer:

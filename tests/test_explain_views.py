@@ -19,8 +19,8 @@ from pipelines import use_limits
 from rich.console import Console
 
 import hybridflow as hf
+from hybridflow.explain.items import Item, trace_item
 from hybridflow.passes import run_passes
-from hybridflow.tracing.explain_items import Item, trace_item
 from hybridflow.xla.store import keeping
 
 HERE = Path(__file__).name

@@ -15,10 +15,10 @@ from pipelines import use_limits
 
 import hybridflow as hf
 from hybridflow.core.node import Node
+from hybridflow.export.onnx import model_of
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, graphs_of
 from hybridflow.ir.liveness import liveness
-from hybridflow.ir.onnx import model_of
 from hybridflow.ir.rolled import ROLLED
 from hybridflow.testing.check_pass import run_eagerly
 from hybridflow.testing.onnx import run_model

@@ -18,12 +18,12 @@ from hybridflow.analysis.memory_picture import timeline_svg
 from hybridflow.backend.files import write_text
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, message
-from hybridflow.core.html import page, paragraphs_html, rich_table_html, table_html
 from hybridflow.core.node import where_file_line
 from hybridflow.ir.costs import Cost, NodeCost, Sizes, node_costs, total
 from hybridflow.tracing.costing import Costing
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.method import CompiledMethod
+from hybridflow.view.html import page, paragraphs_html, rich_table_html, table_html
 
 _SHOWN = 12
 """How many lines and operations a table shows."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast
 
+from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now
 from hybridflow.core.errors import ArgumentTypeError, message
 
@@ -16,31 +17,10 @@ KEPT: weakref.WeakSet[Any] = weakref.WeakSet()
 """Functions that are never converted."""
 
 
-def _as_it_is(function: Any) -> Any:
-    return function
-
-
-def _no_reason(code: CodeType) -> str | None:
-    del code
-    return None
-
-
-class Hooks:
-    """What the conversion of source installs here.
-
-    Attributes:
-        convert: returns a function's converted form.
-        reason: returns why code of a user runs in a trace without being converted, None if it is converted.
-    """
-
-    convert: Callable[[Any], Any] = staticmethod(_as_it_is)
-    reason: Callable[[CodeType], str | None] = staticmethod(_no_reason)
-
-
 def as_traced(function: Any) -> Any:
     """Return a user's function as it is to be called now: converted inside a trace, untouched outside."""
     context = context_now()
-    return function if context is None or context.tracer is None else Hooks.convert(function)
+    return function if context is None or context.tracer is None else attached("converted")(function)
 
 
 def no_convert(function: F) -> F:

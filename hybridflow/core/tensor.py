@@ -9,6 +9,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now, current
 from hybridflow.core.convert import NUMBERS, common_dtype, is_number
 from hybridflow.core.convert import to_numpy as to_numpy
@@ -36,7 +37,6 @@ from hybridflow.core.errors import (
     message,
 )
 from hybridflow.core.forked import PROCESS
-from hybridflow.core.functions import Hooks
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node, renew, user_place
 from hybridflow.core.op import REGISTRY, No, Op, register
@@ -375,7 +375,7 @@ def require_value(tensor: Tensor, wanted: str) -> None:
             if wanted == "bool"
             else getattr(scope, "reading", f"Return it and read it outside {where}, or mark the argument static.")
         )
-        why = Hooks.reason(place[0]) if wanted == "bool" and (place := user_place(2)) is not None else None
+        why = attached("reason_of")(place[0]) if wanted == "bool" and (place := user_place(2)) is not None else None
         if why is not None:
             hint = f"{why} Use hf.where, hf.cond or hf.while_loop there."
         raise TracedValueError(

@@ -9,6 +9,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 
+from hybridflow.core.attached import attached
 from hybridflow.core.dims import DimScope
 from hybridflow.core.errors import LeakError, message
 from hybridflow.core.node import Edge, Node, Where, make_node
@@ -154,9 +155,7 @@ class Graph:
         Raises:
             ArgumentError: another word for `color`.
         """
-        from hybridflow.ir.pictures import to_dot
-
-        return to_dot(self, color)
+        return attached("to_dot")(self, color)
 
     def to_svg(self, path: str | PathLike[str], *, color: Any = None) -> None:
         """Write a picture of the graph as SVG: every operation, in the name scopes and lines that it comes from.
@@ -165,9 +164,7 @@ class Graph:
             path: the file.
             color: as `to_dot` takes it.
         """
-        from hybridflow.ir.pictures import to_svg
-
-        to_svg(self, path, color)
+        attached("to_svg")(self, path, color)
 
     def to_html(self, path: str | PathLike[str], *, color: Any = None) -> None:
         """Write a page with a picture of the graph that folds, searches and zooms; it needs no network.
@@ -176,9 +173,7 @@ class Graph:
             path: the file.
             color: as `to_dot` takes it.
         """
-        from hybridflow.ir.pictures import to_html
-
-        to_html(self, path, color)
+        attached("to_html")(self, path, color)
 
     def to_model_explorer(self, path: str | PathLike[str]) -> None:
         """Write the graph as JSON that Model Explorer (github.com/google-ai-edge/model-explorer) opens.
@@ -186,9 +181,7 @@ class Graph:
         Args:
             path: the file.
         """
-        from hybridflow.ir.pictures import to_model_explorer
-
-        to_model_explorer(self, path)
+        attached("to_model_explorer")(self, path)
 
     def to_onnx(self, path: str | PathLike[str], *, as_inputs: bool = False) -> None:
         """Write the graph as an ONNX model, which Netron shows and ONNX's runtimes run.
@@ -209,9 +202,7 @@ class Graph:
                 nothing is written then.
             MissingPackageError: without the `onnx` package.
         """
-        from hybridflow.ir.onnx import to_onnx
-
-        to_onnx(self, path, as_inputs=as_inputs)
+        attached("to_onnx")(self, path, as_inputs=as_inputs)
 
     def show(self, *, color: Any = None) -> Any:
         """Show the picture of the graph: in a notebook as a cell's result, elsewhere in the web browser.
@@ -222,14 +213,10 @@ class Graph:
         Returns:
             What a notebook shows; the path of the page elsewhere, which stays until the process ends.
         """
-        from hybridflow.ir.pictures import show
-
-        return show(self, color)
+        return attached("show")(self, color)
 
     def _repr_html_(self) -> str:
-        from hybridflow.ir.pictures import in_notebook_html
-
-        return in_notebook_html(self, None)
+        return attached("in_notebook_html")(self, None)
 
     def walk(self) -> Iterator[Node]:
         """Yield every node, those of nested graphs included."""

@@ -16,11 +16,11 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import run_raw
 from hybridflow.core.errors import ExportError
 from hybridflow.core.node import make_node
-from hybridflow.core.onnx import onnx_module
 from hybridflow.core.op import No
+from hybridflow.export.onnx import model_of
+from hybridflow.export.onnx.package import onnx_module
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, input_node
-from hybridflow.ir.onnx import model_of
 from hybridflow.testing.calls import Array, Attrs, Call, as_tuple, difference, trace_sample
 from hybridflow.testing.checks import allowance, call_check, fail, rounds
 

@@ -77,19 +77,6 @@ class Costing:
         )
 
 
-_REPORT: list[Callable[[Costing], Any]] = []
-
-
-def on_cost(report: Callable[[Costing], Any]) -> None:
-    """Have `CompiledFunction.cost` answered by a function: reports come after tracing in the import order."""
-    _REPORT[:] = [report]
-
-
-def report(costing: Costing) -> Any:
-    """Return the report of a call."""
-    return _REPORT[0](costing)
-
-
 class Specs:
     """Arguments in which tensors stand for specs: they have shapes and dtypes, and take no memory."""
 

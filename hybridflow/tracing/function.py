@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overlo
 
 import jax
 
+from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now, current
 from hybridflow.core.device import device_label
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, TraceError, message
@@ -41,7 +42,7 @@ from hybridflow.tracing.arguments import (
 )
 from hybridflow.tracing.cache import CacheInfo, TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
-from hybridflow.tracing.costing import Costing, Specs, report
+from hybridflow.tracing.costing import Costing, Specs
 from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_open, sizes_of
 from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
@@ -58,8 +59,9 @@ from hybridflow.tracing.signature import (
 )
 
 if TYPE_CHECKING:
-    from hybridflow.tracing.explain import Change, Explanation, TraceRecord
+    from hybridflow.tracing.explanation import Explanation
     from hybridflow.tracing.lowered import Lowered
+    from hybridflow.tracing.records import Change, TraceRecord
     from hybridflow.tracing.replay import Replay
     from hybridflow.tracing.sole import ShortWay
     from hybridflow.tracing.trace import Trace
@@ -351,8 +353,8 @@ class CompiledFunction(Entry, Generic[P, R]):
         return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in self._records)
 
     def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
-        from hybridflow.tracing.explain import TraceRecord
         from hybridflow.tracing.make_trace import make_trace
+        from hybridflow.tracing.records import TraceRecord
 
         dropped = self._traces.was_dropped(_cache_key(signature))
         named = named_leaves(signature)
@@ -371,7 +373,7 @@ class CompiledFunction(Entry, Generic[P, R]):
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
         """Return what differs from the cached trace that is most alike."""
-        from hybridflow.tracing.explain import Change
+        from hybridflow.tracing.records import Change
 
         best: tuple[bool, list[tuple[str, str, str]]] | None = None
         around = _around()
@@ -513,10 +515,10 @@ class CompiledFunction(Entry, Generic[P, R]):
 
     def explain(self) -> Explanation:
         """Return what was traced, why and at what cost: a printable sequence of records."""
-        from hybridflow.tracing.advice import advice_on
-        from hybridflow.tracing.explain import Explanation
+        from hybridflow.tracing.explanation import Explanation
 
-        return Explanation(self._name, self._records, advice_on(self._records, self._traces, self._hits))
+        advice = attached("advice_on")(self._records, self._traces, self._hits)
+        return Explanation(self._name, self._records, advice)
 
     def graph(self, *args: P.args, **kwargs: P.kwargs) -> Graph:
         """Return the graph, after the passes, that a call with these arguments runs (tracing it if needed).
@@ -540,10 +542,10 @@ class CompiledFunction(Entry, Generic[P, R]):
             *args, **kwargs: as for a call; a `TensorSpec` may stand for any tensor, None for a size left open. What is
                 left open has no texts of XLA's, which compiles for sizes.
         """
-        from hybridflow.tracing.lowered import Lowered
-
         trace, signature, opened = self._trace_of(Specs(args, kwargs))
         made = None if opened else trace.executable_for(sizes_of(signature, trace.places), current().device)
+        from hybridflow.tracing.lowered import Lowered
+
         return Lowered(trace.raw_graph, trace.graph, made)
 
     def cost(self, *args: Any, **kwargs: Any) -> Any:
@@ -558,7 +560,7 @@ class CompiledFunction(Entry, Generic[P, R]):
             The `hf.CostReport`; see `hf.cost`.
         """
         trace, signature, opened = self._trace_of(Specs(args, kwargs))
-        return report(Costing.of(self._name, trace, signature, opened=opened))
+        return attached("report_of")(Costing.of(self._name, trace, signature, opened=opened))
 
     def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:
         """Return what `hf.debugging.locate` runs: the call's graph as it was traced, and its inputs."""

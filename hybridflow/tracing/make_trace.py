@@ -20,13 +20,13 @@ from hybridflow.ir.graph import CONSTANT
 from hybridflow.ir.variables import ArgumentVariable
 from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
 from hybridflow.tracing.dynamic import symbol_places, symbolic_specs
-from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.fields import is_by_fields
 from hybridflow.tracing.leaves import TracedLeaves
 from hybridflow.tracing.objects import is_record, opened
 from hybridflow.tracing.observations import Observations
 from hybridflow.tracing.order import has_order, skeleton
 from hybridflow.tracing.outside_floats import OutsideFloats, SeenFloats
+from hybridflow.tracing.records import TraceRecord
 from hybridflow.tracing.signature import (
     FLOAT,
     NOTHING,

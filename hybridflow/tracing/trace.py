@@ -40,7 +40,6 @@ from hybridflow.tracing.budget import compile_within
 from hybridflow.tracing.calls import depth_explained
 from hybridflow.tracing.dynamic import sizes_of
 from hybridflow.tracing.executables import ExecutableRecord
-from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.journal import Journal
 from hybridflow.tracing.leaves import TracedLeaves, freed_edge
 from hybridflow.tracing.numbers import Numbers
@@ -48,6 +47,7 @@ from hybridflow.tracing.order import in_order_of, order_at
 from hybridflow.tracing.raw import move_to_xla, raw_value
 from hybridflow.tracing.reached import shown_names
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
+from hybridflow.tracing.records import TraceRecord
 from hybridflow.tracing.signature import (
     LEAF,
     TENSOR,

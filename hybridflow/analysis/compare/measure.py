@@ -42,8 +42,8 @@ from hybridflow.ir.costs import graph_flops, node_costs
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing import config
 from hybridflow.tracing.config import run_eagerly
-from hybridflow.tracing.explain import TraceRecord
 from hybridflow.tracing.function import CompiledFunction
+from hybridflow.tracing.records import TraceRecord
 from hybridflow.tracing.trace import Trace
 from hybridflow.xla.scopes import Namer, naming
 

@@ -23,10 +23,10 @@ from hybridflow.analysis.profile.recorder import Recorder, Run
 from hybridflow.analysis.report import page, titled_table
 from hybridflow.analysis.timing import format_seconds
 from hybridflow.backend.files import write_text
-from hybridflow.core.html import paragraphs_html, table_html
 from hybridflow.core.node import Node, Where, is_gradient, short_where
 from hybridflow.core.units import format_bytes
 from hybridflow.ir.graph import Graph
+from hybridflow.view.html import paragraphs_html, table_html
 
 SHOWN = 20
 """How many rows a printed table has."""

@@ -12,11 +12,11 @@ import numpy as np
 
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dtypes import DType, as_dtype, float32, float64, int32, int64
-from hybridflow.core.onnx import OPSET, element_type, onnx_module, type_text
+from hybridflow.export.onnx.package import OPSET, element_type, onnx_module, type_text
 
 if TYPE_CHECKING:
+    from hybridflow.export.onnx.model import Writer
     from hybridflow.ir.graph import Graph
-    from hybridflow.ir.onnx.model import Writer
 
 
 class NoCounterpartError(Exception):

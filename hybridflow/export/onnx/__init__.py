@@ -13,11 +13,11 @@ import numpy as np
 from hybridflow.backend.files import write_bytes
 from hybridflow.core.errors import ExportError, message
 from hybridflow.core.node import Node
-from hybridflow.core.onnx import onnx_module
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
+from hybridflow.export.onnx.model import Writer
+from hybridflow.export.onnx.package import onnx_module
 from hybridflow.ir.graph import Graph
-from hybridflow.ir.onnx.model import Writer
 
 LARGEST = 1 << 30
 """How many bytes of constants a file of its own may hold: the format's messages end at 2 GiB."""

@@ -13,12 +13,12 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import LOW_PRECISION, as_dtype, float32, kind_of
 from hybridflow.core.errors import ExportError, message
 from hybridflow.core.node import Edge, Node
-from hybridflow.core.onnx import OPSET, element_type, onnx_module
 from hybridflow.core.op import No
 from hybridflow.core.spec import TensorSpec
+from hybridflow.export.onnx.operators import NoCounterpartError, Operators, Value
+from hybridflow.export.onnx.package import OPSET, element_type, onnx_module
 from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import Graph, nested_graphs, plain_attrs
-from hybridflow.ir.onnx.operators import NoCounterpartError, Operators, Value
 from hybridflow.ir.printer import format_value
 
 _IR_VERSION = 10

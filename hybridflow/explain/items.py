@@ -12,7 +12,7 @@ from hybridflow.xla.executable import LOADED
 
 if TYPE_CHECKING:
     from hybridflow.passes.lib.left import Outlined, Rolled
-    from hybridflow.tracing.explain import TraceRecord
+    from hybridflow.tracing.records import TraceRecord
 
 _ONCE = "changed when it was traced, and only then"
 SHOWN = 10
@@ -42,6 +42,11 @@ class Item(NamedTuple):
         yield "  " * depth + str(self)
         for item in self.items:
             yield from item.lines(depth + 1)
+
+
+def text_of(record: TraceRecord) -> str:
+    """Return everything about a trace as text."""
+    return "\n".join(trace_item(record).lines())
 
 
 def trace_item(record: TraceRecord, shown: int | None = SHOWN) -> Item:

@@ -9,9 +9,9 @@ from typing import Any
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import short_name
 from hybridflow.core.node import Edge, Node
-from hybridflow.core.tensorboard import tensorboard_module
 from hybridflow.ir.graph import Graph, nested_graphs, plain_attrs
 from hybridflow.ir.printer import format_value
+from hybridflow.view.tensorboard import tensorboard_module
 
 _PRODUCER = 22
 """The version of the GraphDef format that this is, as TensorFlow counts them."""

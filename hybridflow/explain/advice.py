@@ -16,7 +16,7 @@ from hybridflow.core.dtypes import complex128, float32, float64
 from hybridflow.core.node import Edge, Node, format_where
 from hybridflow.ir.costs import bodies, moves_nothing, node_costs
 from hybridflow.ir.graph import CONSTANT, INPUT, Graph, graphs_of
-from hybridflow.tracing.explain import Change, TraceRecord
+from hybridflow.tracing.records import Change, TraceRecord
 from hybridflow.tracing.trace import Trace
 
 HUGE = 1 << 20

@@ -9,11 +9,12 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from hybridflow.core.html import table_html
-from hybridflow.tracing.explain_items import Item, advice_items, short_line, trace_item
+from hybridflow.explain.items import Item, advice_items, short_line, trace_item
+from hybridflow.view.html import table_html
 
 if TYPE_CHECKING:
-    from hybridflow.tracing.explain import Explanation, TraceRecord
+    from hybridflow.tracing.explanation import Explanation
+    from hybridflow.tracing.records import TraceRecord
 
 _STYLES = {"why": "bold", "donated": "green", "fused": "green", "outlined": "green", "rolled": "green"}
 _COLUMNS = ("trace", "called at", "arguments", "why", "nodes", "trace + passes + lower + XLA")

@@ -1,0 +1,1 @@
+"""Files of graphs that other programs read."""

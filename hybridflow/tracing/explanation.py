@@ -1,0 +1,73 @@
+"""`fn.explain()`: one record per trace, printable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from hybridflow.backend.files import write_text
+from hybridflow.core.attached import attached
+from hybridflow.tracing.records import TraceRecord
+from hybridflow.view.html import page
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.tree import Tree
+
+
+class Explanation(Sequence[TraceRecord]):
+    """The records of a compiled function's traces: a sequence that is printed, a table, a tree and a page.
+
+    Attributes:
+        name: the function's.
+        advice: what could be changed: see `hybridflow.explain.advice.Advice`.
+    """
+
+    def __init__(self, name: str, records: Sequence[TraceRecord], advice: Sequence[Any] = ()) -> None:
+        self.name = name
+        self.advice = tuple(advice)
+        self._records = tuple(records)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __str__(self) -> str:
+        count = len(self._records)
+        head = f"{self.name}: {count} trace{'' if count == 1 else 's'}"
+        return "\n".join([head, *map(str, self._records), *map(str, self.advice)])
+
+    __repr__ = __str__
+
+    def table(self) -> Table:
+        """Return one row per trace, for a `rich` console."""
+        return attached("table_of")(self)
+
+    def tree(self) -> Tree:
+        """Return everything as a tree for a `rich` console: traces, their reasons, passes and executables, and advice.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> f = hf.compile(lambda x: hf.tanh(x) * 2)
+            >>> _ = f(hf.asarray([1.0]))
+            >>> [str(branch.label) for branch in f.explain().tree().children[0].children][0]
+            'why: first call'
+        """
+        return attached("tree_of")(self)
+
+    def __rich__(self) -> Tree:
+        return self.tree()
+
+    def to_html(self, path: str | PathLike[str]) -> None:
+        """Write everything as one page that needs no network.
+
+        Args:
+            path: the file.
+        """
+        write_text(path, page(f"Why {self.name} was traced", self._repr_html_()))
+
+    def _repr_html_(self) -> str:
+        return attached("html_of")(self)
