@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from hybridflow.passes.lib.left import Outlined, Rolled
     from hybridflow.tracing.records import TraceRecord
 
-_ONCE = "changed when it was traced, and only then"
 SHOWN = 10
 """How many of a kind the text and the tree show; the page shows all."""
 _MANY_ALIKE = 4
@@ -99,7 +98,7 @@ def _surroundings(record: TraceRecord, shown: int | None) -> Iterator[Item]:
         yield Item("traced at every call", f"it reads what cannot be watched: {record.again}")
     for one in record.created:
         yield Item("created", one)
-    label = "changed, and read too: the trace served this call alone" if record.once else _ONCE
+    label = "changed, and read too: the trace served this call alone" if record.once else "changes at every call"
     for effect in record.effects:
         yield Item(label, effect)
 

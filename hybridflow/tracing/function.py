@@ -252,12 +252,14 @@ class CompiledFunction(Entry, Generic[P, R]):
     ) -> tuple[Trace, Signature]:
         """Return the trace of a call, made if there is none, and the signature by which it was found."""
         found = self._known(signature)
-        if found is None or (to_run and found[0].postponed is not None):
+        if found is None:
             with self._lock:
                 found = self._known(signature)
-                if found is None or (to_run and not self._begun(found[0])):
+                if found is None:
                     return self._add(self._shapes.to_trace(signature), args, to_run)
         self._hits += 1
+        if to_run and found[0].effects is not None:
+            found[0].repeat_effects(found[0].effects)
         if to_run and found[0] is not self._last:
             self._shorten(*found)
         return found
@@ -271,13 +273,6 @@ class CompiledFunction(Entry, Generic[P, R]):
         self._last = trace
         short = self._plain and SETTINGS.plain and self._traces.of_one_key and not trace.once
         self._enter_by(short_way(trace, signature, bound=self._bound) if short else None)
-
-    def _begun(self, trace: Trace) -> bool:
-        """Whether a trace may serve a call; what was put back when it was made for a look at it happens now."""
-        begun = trace.postponed is None or trace.begin()
-        if not begun:
-            self._traces.discard(trace)
-        return begun
 
     def _known(self, signature: Signature) -> tuple[Trace, Signature] | None:
         """Return the most specific trace that a call fits, and the signature by which it was found."""

@@ -165,6 +165,13 @@ class Place:
             return str(self.name)
         return self.access.path.format(p=self.parent.path, n=self.name)
 
+    def now(self) -> Any:
+        """Return what is at the place."""
+        if self.parent is None:
+            return self.holder()
+        holder = self.parent.now()
+        return MISSING if holder is MISSING else self.access.get(holder, self.name)
+
     def __str__(self) -> str:
         line = format_where(self.where)
         text = f"{self.path} is {self.text}"

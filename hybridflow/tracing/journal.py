@@ -90,18 +90,20 @@ class Journal:
         """Put everything back to what it was when it was noted."""
         self.back_to({})
 
-    def postpone(self) -> None:
-        """Undo everything, and remember it for `redo`."""
-        self.mark()
-        self.undo()
+    def has_changed(self) -> bool:
+        """Whether anything is not what it was when it was noted."""
+        return not self._is(self._before)
 
-    def redo(self) -> bool:
-        """Do what was postponed; return whether that is still possible: nothing was changed since."""
-        if not self._is(self._before):
-            return False
-        for key, spot in self._spots.items():
-            spot.put(self._marked[key])
-        return True
+    @contextmanager
+    def undone(self) -> Generator[None]:
+        """Have everything in a ``with`` block be what it was when it was noted."""
+        now = self.now()
+        self.undo()
+        try:
+            yield
+        finally:
+            for key, spot in self._spots.items():
+                spot.put(now[key])
 
     # -- what can be changed ------------------------------------------------------------------------------------
 
@@ -200,12 +202,19 @@ def _same(now: Any, before: Any) -> bool:
         return False
     if isinstance(now, np.ndarray):
         return bool(np.array_equal(now, before))
+    if isinstance(now, set):
+        return {*map(id, cast("set[Any]", now))} == {*map(id, before)}
     if isinstance(now, dict):
         return [*map(id, now), *map(id, now.values())] == [*map(id, before), *map(id, before.values())]
-    return isinstance(now, list | set | deque | bytearray | tuple) and [*map(id, now)] == [*map(id, before)]
+    return isinstance(now, list | deque | bytearray | tuple) and [*map(id, now)] == [*map(id, before)]
 
 
 _KEEPER: ContextVar[Journal | None] = ContextVar("keeper of Python state", default=None)
+
+
+def keeper() -> Journal | None:
+    """Return the journal of what keeps Python state around calls."""
+    return _KEEPER.get()
 
 
 def new_journal() -> Journal:
@@ -216,10 +225,10 @@ def new_journal() -> Journal:
 @contextmanager
 def python_state_kept() -> Generator[Journal]:
     """Put back at the end of a ``with`` block what traces in it found that the traced functions change."""
-    keeper = new_journal()
-    token = _KEEPER.set(keeper)
+    journal = new_journal()
+    token = _KEEPER.set(journal)
     try:
-        yield keeper
+        yield journal
     finally:
         _KEEPER.reset(token)
-        keeper.undo()
+        journal.undo()

@@ -22,6 +22,8 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.ir.variables import ArgumentVariable
+from hybridflow.tracing.access import TYPE
+from hybridflow.tracing.effects import Augmented, Change, Effects
 from hybridflow.tracing.guards import (
     CONTAINERS,
     ITEM,
@@ -30,7 +32,7 @@ from hybridflow.tracing.guards import (
     Guards,
     Place,
 )
-from hybridflow.tracing.journal import new_journal
+from hybridflow.tracing.journal import Journal, new_journal
 from hybridflow.tracing.order import order_at
 from hybridflow.tracing.outside_floats import OutsideFloats
 from hybridflow.tracing.parts import WRAPPERS, items_of, parts_of
@@ -66,9 +68,11 @@ class Observations:
         self._whole: dict[int, Any] = {}
         self.again: str | None = None
         """Why the trace can serve no other call than its own; None if it can."""
-        self._changed: set[int] = set()
-        self._used: set[int] = set()
         self.journal = new_journal()
+        self.fixed = Journal()
+        """What the trace changes in a way that later calls cannot: it may serve them if it found nothing to change."""
+        self.repeated = Effects()
+        self.augmented: Augmented | None = None
         self.floats = floats
 
     # -- what is outside ----------------------------------------------------------------------------------------
@@ -210,8 +214,17 @@ class Observations:
             place = self._add(parent, access, name, value, guarded=True)
         elif not place.guarded:
             place.guarded = True  # it was written before it is read: what it was then counts
+            self._register_inside(value, place)
         self._register(value, place)
         return place
+
+    def load(self, parent: Place, access: Access, name: Any, value: Any) -> None:
+        """Take note of a number or container that is loaded for nothing but to be changed: its type alone counts."""
+        place = self._places.get((id(parent), access, name))
+        if place is None:
+            place = self._add(parent, access, name, value, guarded=False)
+        self._outside.setdefault(id(value), (value, place))
+        self._read(place, TYPE, None, type(value))
 
     def _add(self, parent: Place, access: Access, name: Any, value: Any, *, guarded: bool) -> Place:
         place = Place(parent, access, name, value, user_place(3), guarded=guarded)
@@ -232,6 +245,9 @@ class Observations:
                 place.alias = known[1]
             return
         self._outside[id(value)] = (value, place)
+        self._register_inside(value, place)
+
+    def _register_inside(self, value: Any, place: Place) -> None:
         if isinstance(value, (*CONTAINERS, set, frozenset)) or type(value) in WRAPPERS:
             for part in parts_of(value):
                 if part.access is None:
@@ -277,15 +293,29 @@ class Observations:
         """Return the orders that were read of dicts among the arguments, by the ways to these."""
         return {way: order_at(arguments, way) for way in self.orders}
 
-    def use(self, obj: Any) -> None:
-        """Take note that what is in a container was looked at."""
-        if isinstance(obj, (*CONTAINERS, set)):
-            self._used.add(id(obj))
-
     # -- writes -----------------------------------------------------------------------------------------------
 
-    def write(self, parent: Place, access: Access, name: Any, before: Any, value: Any, *, nested: bool) -> None:
+    def write(
+        self,
+        parent: Place,
+        access: Access,
+        name: Any,
+        before: Any,
+        value: Any,
+        holder: Any,
+        change: Change,
+        *,
+        nested: bool,
+    ) -> None:
         """Take note that the trace is about to store a value outside.
+
+        Args:
+            parent, access, name: where.
+            before: what is there.
+            value: what is to be there.
+            holder: what is at `parent`.
+            change: how later calls do the same.
+            nested: whether this is in a branch or a loop body.
 
         Raises:
             MutationError: a traced value, or a write in a branch or a loop body.
@@ -296,10 +326,18 @@ class Observations:
         if place is None and not _is_traced(before):
             place = self._add(parent, access, name, before, guarded=False)
         self.floats.write(place, before)
+        self._do(parent, holder, change, place)
         self._note(what)
 
-    def change(self, obj: Any, how: str, values: Iterable[Any], *, nested: bool) -> None:
+    def change(self, obj: Any, how: str, values: Iterable[Any], change: Change, *, nested: bool) -> None:
         """Take note that the trace is about to change a container that is outside.
+
+        Args:
+            obj: the container.
+            how: what is done to it, for messages.
+            values: what it gets.
+            change: how later calls do the same.
+            nested: whether this is in a branch or a loop body.
 
         Raises:
             MutationError: an argument, a traced value, or a change in a branch or a loop body.
@@ -319,9 +357,23 @@ class Observations:
             return
         self._refuse(place.path + how, values, nested=nested)
         self.floats.write(place, obj)
-        self._changed.add(id(obj))
+        self._do(place, obj, change, place)
         self._note(place.path + how)
-        self.journal.content(obj)
+
+    def _do(self, where: Place, holder: Any, change: Change, changed: Place | None) -> None:
+        """Have later calls make a change too; if they cannot, the trace is for those that find nothing to change."""
+        change.note(self.journal, holder)
+        if change.act is not None:
+            self.repeated.add(where, change, len(self._checks))
+            return
+        change.note(self.fixed, holder)
+        if changed is not None:
+            changed.guarded = True
+
+    def hand_out(self, container: Any) -> None:
+        """Take note that a container from outside goes to code that is not converted, and may change it."""
+        self.journal.content(container)
+        self.fixed.content(container)
 
     def _refuse(self, what: str, values: Iterable[Any], *, nested: bool) -> None:
         if nested:
@@ -378,17 +430,8 @@ class Observations:
     # -- the end ----------------------------------------------------------------------------------------------
 
     def guards(self, captures: Sequence[Tensor], kept: Sequence[object]) -> Guards | None:
-        """Return the guards of the trace, which keeps some objects alive; None if it read nothing.
-
-        A container that the trace itself changed, and whose contents it did not look at, is none: the change
-        happens when the function is traced.
-        """
-        dropped = {id(self._outside[one][1]) for one in self._changed - self._used if one in self._outside}
-        places = [
-            place
-            for place in self._places.values()
-            if id(place) not in dropped and id(place.parent) not in dropped
-        ]
+        """Return the guards of the trace, which keeps some objects alive; None if it read nothing."""
+        places = [*self._places.values()]
         self.forget()
         return Guards(places, captures, kept) if any(place.guarded for place in places) else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
@@ -22,6 +22,19 @@ from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.tracing import reading
 from hybridflow.tracing.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, MISSING
+from hybridflow.tracing.effects import (
+    CELL_VALUE,
+    LOADED,
+    OTHER,
+    Augmented,
+    Change,
+    Target,
+    attribute,
+    called_again,
+    global_name,
+    is_constant,
+    item,
+)
 from hybridflow.tracing.guards import CONTAINERS, PLAIN
 from hybridflow.tracing.observations import Observations
 
@@ -152,21 +165,59 @@ def _item(found: Observations, obj: Any, key: Any) -> None:
     elif type(key) not in PLAIN:
         reading.special(found, key, ("__index__",) if isinstance(obj, list | tuple | deque) else ("__hash__", "__eq__"))
     if isinstance(obj, CONTAINERS):
-        found.use(obj)
         if type(obj) not in CONTAINERS:
             reading.special(found, obj, ("__missing__",))
     elif not isinstance(obj, _ARRAYS):
         reading.whole(found, obj)
 
 
-def augmented_attr(obj: Any, name: str) -> Any:
-    """Return ``obj.name`` for a statement such as ``obj.name += 1``; `write_attr` with `augmented` follows."""
-    return getattr(obj, name)
+# -- loads, for nothing but a change: `LOADED` is what they are for -----------------------------------------------
 
 
-def augmented_item(obj: Any, key: Any) -> Any:
-    """Return ``obj[key]`` for a statement such as ``obj[key] += 1``; `write_item` with `augmented` follows."""
-    return obj[key]
+def load_free(cell: CellType, name: str, value: Any) -> Any:
+    """Return the value of a name of a function around the converted one."""
+    found, _ = _observations()
+    if found is None or type(value) not in LOADED:
+        return read_free(cell, name, value)
+    found.load(found.root(cell, name), CELL, name, value)
+    return value
+
+
+def load_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
+    """Return the value of a global name."""
+    found, _ = _observations()
+    if found is None or type(value) not in LOADED or name not in namespace:
+        return read_global(namespace, name, value)
+    found.load(found.root(namespace, "globals"), GLOBAL, name, value)
+    return value
+
+
+def load_attr(obj: Any, name: str) -> Any:
+    """Return an attribute that is in the object itself; `MISSING` for what is to be read as others are."""
+    value = IN_INSTANCE.get(obj, name)
+    if type(value) not in LOADED or type(obj).__getattribute__ is not object.__getattribute__:
+        return MISSING
+    if hasattr(type(IN_CLASS.get(type(obj), name)), "__set__"):
+        return MISSING
+    found, _ = _observations()
+    place = None if found is None else found.place_of(obj)
+    if found is not None and place is not None:
+        found.load(place, ATTRIBUTE, name, value)
+    return value
+
+
+def load_item(obj: Any, key: Any) -> Any:
+    """Return ``obj[key]``."""
+    if type(obj) in (list, dict, deque, bytearray) and is_constant(key) and type(obj[key]) in PLAIN:
+        return obj[key]
+    return read_item(obj, key)
+
+
+def augmented(operate: Callable[[Any, Any], Any], operand: Any, value: Any) -> None:
+    """Take note of what an augmented assignment has computed, which it is about to store."""
+    found, _ = _observations()
+    if found is not None:
+        found.augmented = Augmented(operate, operand, value)
 
 
 def asked(container: Any, item: Any) -> None:
@@ -175,7 +226,6 @@ def asked(container: Any, item: Any) -> None:
     if found is None:
         return
     if isinstance(container, (*CONTAINERS, set, frozenset)):
-        found.use(container)
         one_by_one = isinstance(container, list | tuple | deque)
         for one in (item, *(container if one_by_one else ())):
             reading.special(found, one, ("__eq__",) if one_by_one else ("__hash__", "__eq__"))
@@ -201,7 +251,6 @@ def iterate(obj: Iterable[Any]) -> Any:
 
 
 def _run_over(found: Observations, obj: Any) -> None:
-    found.use(obj)
     found.use_order(obj)
     if not isinstance(obj, (*CONTAINERS, *_ARRAYS)) and found.is_outside(obj):
         reading.whole(found, obj)
@@ -223,20 +272,29 @@ def runs_as_it_is(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 # -- writes -------------------------------------------------------------------------------------------------------
 
 
-def _writes_attr(obj: Any, name: Any, value: Any) -> None:
+def _change(found: Observations, value: Any, target: Target, *, augmented: bool) -> Change:
+    """Return how later calls store what is about to be stored."""
+    made = found.augmented
+    if augmented and made is not None and made.value is value:
+        return made.change(target)
+    return target.stored(value)
+
+
+def _writes_attr(obj: Any, name: Any, value: Any, *, augmented: bool = False) -> None:
     """Take note that an attribute is about to be stored or deleted, and of how to take that back."""
     found, nested = _observations()
     place = None if found is None else found.place_of(obj)
     if found is None or place is None or type(name) is not str:
         return
     before = getattr(obj, name, MISSING)
-    found.write(place, ATTRIBUTE, name, before, value, nested=nested)
-    found.journal.attribute(obj, name)
+    if value is not before:
+        change = _change(found, value, attribute(name), augmented=augmented)
+        found.write(place, ATTRIBUTE, name, before, value, obj, change, nested=nested)
 
 
 def write_attr(obj: Any, name: str, value: Any, *, augmented: bool = False) -> None:
     """Do ``obj.name = value``."""
-    _writes_attr(obj, name, value)
+    _writes_attr(obj, name, value, augmented=augmented)
     setattr(obj, name, value)
 
 
@@ -244,13 +302,15 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
     """Do ``obj[key] = value``."""
     found, nested = _observations()
     if found is not None:
-        found.change(obj, f"[{key!r}]", (value,), nested=nested)
+        again = type(obj) in LOADED and is_constant(key)
+        change = _change(found, value, item(key), augmented=augmented) if again else OTHER
+        found.change(obj, f"[{key!r}]", (value,), change, nested=nested)
     obj[key] = value
 
 
 def delete_attr(obj: Any, name: str) -> None:
     """Do ``del obj.name``."""
-    _writes_attr(obj, name, None)
+    _writes_attr(obj, name, MISSING)
     delattr(obj, name)
 
 
@@ -258,43 +318,44 @@ def delete_item(obj: Any, key: Any) -> None:
     """Do ``del obj[key]``."""
     found, nested = _observations()
     if found is not None:
-        found.change(obj, f"[{key!r}]", (), nested=nested)
+        found.change(obj, f"[{key!r}]", (), OTHER, nested=nested)
     del obj[key]
 
 
 def write_global(namespace: dict[str, Any], name: str, value: Any, *, augmented: bool = False) -> Any:
     """Return the value to store to a global name; Python stores it after the call."""
     found, nested = _observations()
-    if found is not None:
-        before = namespace.get(name, MISSING)
-        found.write(found.root(namespace, "globals"), GLOBAL, name, before, value, nested=nested)
-        found.journal.item_of(namespace, name)
+    before = namespace.get(name, MISSING)
+    if found is not None and value is not before:
+        change = _change(found, value, global_name(name), augmented=augmented)
+        place = found.root(namespace, "globals")
+        found.write(place, GLOBAL, name, before, value, namespace, change, nested=nested)
     return value
 
 
 def delete_global(namespace: dict[str, Any], name: str) -> None:
     """Take note that a global name is about to be deleted."""
-    write_global(namespace, name, None)
+    write_global(namespace, name, MISSING)
 
 
 def write_free(cell: CellType, name: str, value: Any, *, augmented: bool = False) -> Any:
     """Return the value to store to a ``nonlocal`` name of a function outside the trace; Python stores it then."""
     found, nested = _observations()
-    if found is not None:
-        before = CELL.get(cell, name)
-        found.write(found.root(cell, name), CELL, name, before, value, nested=nested)
-        found.journal.cell(cell)
+    before = CELL.get(cell, name)
+    if found is not None and value is not before:
+        change = _change(found, value, CELL_VALUE, augmented=augmented)
+        found.write(found.root(cell, name), CELL, name, before, value, cell, change, nested=nested)
     return value
 
 
 def delete_free(cell: CellType, name: str) -> None:
     """Take note that a ``nonlocal`` name of a function outside the trace is about to be deleted."""
-    write_free(cell, name, None)
+    write_free(cell, name, MISSING)
 
 
 # -- calls --------------------------------------------------------------------------------------------------------
 
-_CHANGES = frozenset({
+CHANGES = frozenset({
     "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem",
     "add", "discard", "difference_update", "intersection_update", "symmetric_difference_update", "appendleft",
     "extendleft", "popleft", "rotate", "fill", "resize", "put", "itemset", "__iadd__", "__ior__", "__iand__",
@@ -303,8 +364,6 @@ _CHANGES = frozenset({
 """Methods of Python's and NumPy's containers that change them."""
 _BY_PROTOCOL = frozenset({"builtins", "operator", "_operator", "functools", "_functools", "itertools"})
 """Modules whose functions see values through Python's own protocols, which what stands for a number follows."""
-_GIVES = frozenset({"pop", "popitem", "popleft", "setdefault"})
-"""Those of them that also say what was inside."""
 _UNORDERED = frozenset({"get", "__getitem__", "__contains__", "__len__", "pop", "setdefault"})
 """Methods of a dict that its order says nothing to."""
 _SHALLOW: dict[Any, tuple[str, ...]] = {
@@ -336,20 +395,19 @@ def _hand_out(found: Observations, function: Any, arguments: Iterable[Any]) -> N
     for argument in arguments:
         if isinstance(argument, list | tuple | dict | set | deque):
             if found.is_outside(argument):
-                found.journal.content(argument)
+                found.hand_out(argument)
             if not by_protocol:
                 found.floats.require_plain(argument)
 
 
-def _is_changed(found: Observations, function: Any, owner: Any, args: tuple[Any, ...], nested: bool) -> None:
-    """Take note of the call of a container's method."""
-    name = getattr(function, "__name__", "")
-    if name in _CHANGES:
-        if name in _GIVES:
-            found.use(owner)
-        found.change(owner, f".{name}(...)", args, nested=nested)
-    else:
-        found.use(owner)
+def _is_changed(
+    found: Observations, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, nested: bool
+) -> None:
+    """Take note of the call of a container's method, if that changes it."""
+    name, owner = getattr(function, "__name__", ""), function.__self__
+    if name in CHANGES:
+        change = called_again(name, args, kwargs) if type(owner) in LOADED else OTHER
+        found.change(owner, f".{name}(...)", (*args, *kwargs.values()), change, nested=nested)
 
 
 def _goes_out(found: Observations, function: Any, args: Iterable[Any]) -> None:
@@ -395,11 +453,9 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
     owner = getattr(function, "__self__", None)
     values = (*args, *kwargs.values())
     if owner is not None and found.is_outside(owner):
-        _is_changed(found, function, owner, values, nested)
+        _is_changed(found, function, args, kwargs, nested=nested)
     if isinstance(owner, dict) and getattr(function, "__name__", "") not in _UNORDERED:
         found.use_order(owner)
-    for argument in args:
-        found.use(argument)
     if found.warn_of_baked(function, args):
         return
     if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS, *_ARRAYS)):
@@ -411,7 +467,7 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
     elif function is setattr and len(args) == 3:
         _writes_attr(*args)
     elif function is delattr and len(args) == 2:
-        _writes_attr(*args, None)
+        _writes_attr(*args, MISSING)
     else:
         _hand_out(found, function, values)
 

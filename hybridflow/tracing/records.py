@@ -46,7 +46,7 @@ class TraceRecord:
         captured: how many tensors from outside the function the trace reads.
         variables: the names of the Variables it reads; assigned: of those it assigns.
         guards: what it read from Python outside its arguments, and relies on.
-        effects: what it changed outside; that happened once, when it was traced.
+        effects: what it changes outside, at every call.
         autocast: the dtype of the `hf.autocast` that it was called under, or ``off``.
         executables: one record per executable: XLA's options, what it takes over, what was fused.
         outlined: the repeated parts of the graph that are compiled once and called.

@@ -42,7 +42,7 @@ def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | 
         return None
     kinds = [Tensor if leaf.kind == TENSOR else float for leaf in signature.leaves]
     variables = trace.variables(signature)
-    if trace.captures or variables or trace.checks or trace.calls_host:
+    if trace.captures or variables or trace.checks or trace.calls_host or trace.effects is not None:
         return _SoleTrace(trace, variables, kinds, bound=bound).call
     if trace.short_way is None:
         executable = trace.executable(trace.arrays(signature), None)
@@ -94,12 +94,13 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
 
 
 class _SoleTrace:
-    """A trace whose calls have more to them than arrays: Variables, captured tensors, checks or Python functions."""
+    """A trace whose calls have more to them than arrays: Variables, captured tensors, checks, Python's state."""
 
-    __slots__ = ("_bound", "_hold", "_kinds", "_trace", "_variables")
+    __slots__ = ("_bound", "_effects", "_hold", "_kinds", "_trace", "_variables")
 
     def __init__(self, trace: Trace, variables: tuple[Variable, ...], kinds: Sequence[type], *, bound: bool) -> None:
         self._trace = trace
+        self._effects = trace.effects
         self._variables = variables
         self._kinds = kinds
         self._bound = bound
@@ -133,6 +134,8 @@ class _SoleTrace:
         arrays = self._raw_arguments(args[1:] if self._bound else args, () if held is True else held)
         if arrays is None:
             return NotImplemented
+        if self._effects is not None:
+            trace.repeat_effects(self._effects)
         return trace.call(arrays, self._variables)
 
     def _raw_arguments(self, args: tuple[Any, ...], outside: tuple[float, ...]) -> list[Any] | None:

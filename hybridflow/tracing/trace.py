@@ -39,10 +39,12 @@ from hybridflow.passes.lib.left import outlined_in, recomputed_in, rolled_in
 from hybridflow.tracing.budget import compile_within
 from hybridflow.tracing.calls import depth_explained
 from hybridflow.tracing.dynamic import sizes_of
+from hybridflow.tracing.effects import Effects
 from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.tracing.journal import Journal
 from hybridflow.tracing.leaves import TracedLeaves, freed_edge
 from hybridflow.tracing.numbers import Numbers
+from hybridflow.tracing.observations import Observations
 from hybridflow.tracing.order import in_order_of, order_at
 from hybridflow.tracing.raw import move_to_xla, raw_value
 from hybridflow.tracing.reached import shown_names
@@ -146,13 +148,13 @@ class Trace:
         self.first_floats: tuple[float, ...] = builder.observations.floats.values
         self.takes_floats = bool(self.first_floats)
         self.journal: Journal | None = builder.observations.journal
-        self.postponed: Journal | None = None
         self._states = [check.python_state for check in builder.checks]
         self._changes: Journal | None = None
         # What a trace changes of that which it reads is changed by each call, so it is right for its own call alone.
-        changed = self.guards is not None and not self.guards.untouched()
+        changed = self._has_changed(builder.observations)
         self.again = record.again = builder.observations.again
         self.once = record.once = changed or self.again is not None
+        self.effects = None if self.once or not builder.observations.repeated else builder.observations.repeated
         self._taken: dict[tuple[int, ...], int] = {}
         self.symbolic = bool(places)
         self.symbols = symbol_positions(graph)
@@ -181,7 +183,7 @@ class Trace:
 
         Returns:
             Whether it may serve calls. One that changed what it read, or created Variables, may not if that was put
-            back; another one's changes are made by the first call that it serves.
+            back; another one's changes are made by every call that it serves.
         """
         journal, self.journal = self.journal, None
         if not journal:
@@ -189,28 +191,33 @@ class Trace:
         if called:
             self._expect_failure(journal)
             return True
-        if self.once or self.created:
-            journal.undo()
-            return False
-        journal.postpone()
-        self.postponed = journal
-        return True
+        journal.undo()
+        return not self.once and not self.created
 
-    def begin(self) -> bool:
-        """Make the changes that were put back when the trace was made; return whether that is still possible."""
-        journal, self.postponed = self.postponed, None
-        if journal is None:
-            return True
-        done = journal.redo()
-        if done:
+    def repeat_effects(self, effects: Effects) -> None:
+        """Change Python's state as the call that was traced did."""
+        journal = effects.repeat(self._states)
+        if journal is not None:
             self._expect_failure(journal)
-        return done
 
     def _expect_failure(self, journal: Journal) -> None:
         """Let the call that makes a journal's changes put them back if one of its checks fails."""
         if self.checks:
             journal.mark()
             self._changes = journal
+
+    def _has_changed(self, observations: Observations) -> bool:
+        """Whether something that the trace read is not what it was when the trace began, or when it read that."""
+        if observations.fixed.has_changed():
+            return True
+        if self.guards is None:
+            return False
+        if not self.guards.untouched():
+            return True
+        if not observations.repeated:
+            return False
+        with observations.journal.undone():
+            return not self.guards.untouched()
 
     # -- guards -----------------------------------------------------------------------------------------------
 
@@ -505,7 +512,7 @@ class Trace:
             results: the tensors that the user gets.
         """
         pending = PendingChecks(outputs[self.plan.count + len(self.assigned)], self, self._raise_failed)
-        if self._changes is not None:  # the call that was traced: its errors are raised where it is made
+        if self._changes is not None:  # what it changed of Python's state is put back at once, where the call is made
             pending.settle()
             self._changes = None
             return pending

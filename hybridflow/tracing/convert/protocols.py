@@ -151,9 +151,9 @@ COMPARISONS["NotEq"] = _not_equal
 _UNARY = {"USub": "neg", "UAdd": "pos", "Invert": "invert"}
 UNARY = {kind: _unary(f"__{name}__", getattr(operator, f"__{name}__")) for kind, name in _UNARY.items()}
 """Unary operators by the name of their node."""
-AUGMENTED = {
-    kind: _augmented(f"__i{name}__", BINARY[kind], getattr(operator, f"__i{name}__")) for kind, name in _NAMES.items()
-}
+IN_PLACE = {kind: getattr(operator, f"__i{name}__") for kind, name in _NAMES.items()}
+"""Python's augmented assignments by the name of their operator's node."""
+AUGMENTED = {kind: _augmented(f"__i{name}__", BINARY[kind], IN_PLACE[kind]) for kind, name in _NAMES.items()}
 """Augmented assignments by the name of their operator's node: the value to store."""
 OPERATORS: dict[str, Callable[..., Any]] = {**BINARY, **COMPARISONS, **UNARY}
 """All of them but the augmented assignments."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, cast
 
 from hybridflow.tracing.convert.exits import RESULT, inside, is_python
 from hybridflow.tracing.convert.protocols import METHODS
 from hybridflow.tracing.convert.scopes import GLOBAL, LOCAL, Scope
 from hybridflow.tracing.convert.syntax import at, constant, is_runtime, load, one_line, pack, runtime, store, thunk
+from hybridflow.tracing.observe import CHANGES
 
 OF_THE_FRAME = frozenset(
     {"locals", "globals", "vars", "dir", "eval", "exec", "breakpoint", "set_trace", "_getframe", "currentframe"}
@@ -19,6 +20,11 @@ _OF_ARGUMENTS = frozenset({"vars", "dir"})
 """Those of them that look at an argument instead, if there is one."""
 _REDUCTIONS = frozenset({"sum", "len", "min", "max", "any", "all"})
 """Builtins that can do with items that may not be there."""
+
+
+def _way(node: Any) -> str:
+    """Return how a name or attribute is read: one that is there for nothing but to be changed is loaded."""
+    return "load" if getattr(node, "loaded", False) else "read"
 
 
 def _lists_names(node: Any) -> bool:
@@ -55,7 +61,20 @@ class Reads(ast.NodeTransformer):
         kind = self.scope.kind(node.id)
         if kind == LOCAL or node.id == "__class__":
             return self.checked(node) if self.scope.is_shared(node.id) else node
-        return runtime(node, "read_global" if kind == GLOBAL else "read_free", constant(node, node.id), node)
+        method = f"{_way(node)}_{'global' if kind == GLOBAL else 'free'}"
+        return runtime(node, method, constant(node, node.id), node)
+
+    def loaded(self, node: Any) -> Any:
+        """Visit an expression whose value is there for nothing but to be changed."""
+        node.loaded = True
+        return self.visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        function = getattr(node.value, "func", None)
+        if isinstance(function, ast.Attribute) and function.attr in CHANGES:
+            cast(Any, function.value).loaded = True
+        node.value = self.visit(node.value)
+        return node
 
     def checked(self, node: ast.Name) -> Any:
         """Return a read of a variable that branches and loops set, which may leave it without a value."""
@@ -80,7 +99,7 @@ class Reads(ast.NodeTransformer):
     # -- attributes and items -----------------------------------------------------------------------------------
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
-        return runtime(node, "read_attr", self.visit(node.value), constant(node, node.attr))
+        return runtime(node, f"{_way(node)}_attr", self.visit(node.value), constant(node, node.attr))
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         return runtime(node, "read_item", self.visit(node.value), self.key(node.slice))

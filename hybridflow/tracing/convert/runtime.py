@@ -16,6 +16,7 @@ from hybridflow.ir.builder import add_check
 from hybridflow.ir.effects import has_effect
 from hybridflow.ops.host_values import Joined
 from hybridflow.tracing import observe
+from hybridflow.tracing.access import MISSING
 from hybridflow.tracing.convert import builtin, protocols, regions
 from hybridflow.tracing.convert import callee as callees
 from hybridflow.tracing.convert.branches import RAISED, branch_on_tensor, value_on_tensor, where_now
@@ -57,6 +58,19 @@ class Runtime:
     def read_free(self, name: str, value: Any) -> Any:
         """Read a name of a function around the converted one."""
         return observe.read_free(self.cells[name], name, value)
+
+    def load_global(self, name: str, value: Any) -> Any:
+        """Read a global name for nothing but to change what it is."""
+        return observe.load_global(self.namespace, name, value)
+
+    def load_free(self, name: str, value: Any) -> Any:
+        """Read a name of a function around the converted one for nothing but to change what it is."""
+        return observe.load_free(self.cells[name], name, value)
+
+    def load_attr(self, obj: Any, name: str) -> Any:
+        """Read an attribute for nothing but to change what it is."""
+        found = observe.load_attr(obj, name)
+        return callees.read_attribute(obj, name) if found is MISSING else found
 
     def read_attr(self, obj: Any, name: str) -> Any:
         """Read an attribute; a property's getter is converted."""
@@ -288,14 +302,10 @@ class Runtime:
 
     # -- writes -----------------------------------------------------------------------------------------------
 
-    def augmented_attr(self, obj: Any, name: str) -> Any:
-        """Read the attribute that an augmented assignment is about to write."""
-        return observe.augmented_attr(obj, name)
-
-    def augmented_item(self, obj: Any, key: Any) -> Any:
+    def load_item(self, obj: Any, key: Any) -> Any:
         """Read the item that an augmented assignment is about to write."""
         getter = protocols.method_of(obj, "__getitem__")
-        return observe.augmented_item(obj, key) if getter is None else getter(obj, key)
+        return observe.load_item(obj, key) if getter is None else getter(obj, key)
 
     def augment(self, kind: str, target: Any, operand: Any) -> Any:
         """Return what ``target += operand`` stores, noted if that changes the target itself."""
@@ -303,7 +313,9 @@ class Runtime:
             method = callees.changing_method(target)
             regions.before_change(method, (operand,))
             observe.before_call(method, (operand,), {})
-        return protocols.AUGMENTED[kind](target, operand)
+        value = protocols.AUGMENTED[kind](target, operand)
+        observe.augmented(protocols.IN_PLACE[kind], operand, value)
+        return value
 
     def write_attr(self, value: Any, obj: Any, name: str, augmented: bool = False) -> None:
         """Store an attribute; a property's setter is converted."""

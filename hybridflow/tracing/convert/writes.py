@@ -56,7 +56,7 @@ class Writes(Reads):
             arguments = self.visit(target.value), constant(target, target.attr)
             return [expression(target, runtime(target, "write_attr", value, *arguments))]
         if isinstance(target, ast.Subscript):
-            arguments = self.visit(target.value), self.key(target.slice)
+            arguments = self.loaded(target.value), self.key(target.slice)
             return [expression(target, runtime(target, "write_item", value, *arguments))]
         if isinstance(target, ast.Name):
             return [assign(target, target, self.written(target.id, value, target))]
@@ -98,12 +98,14 @@ class Writes(Reads):
             operand = self.visit(node.value)
             shared = self.scope.is_shared(target.id)
             before = load(target, target.id)
-            value = runtime(node, "augment", kind, self.checked(before) if shared else before, operand)
+            before = self.checked(before) if shared else self.loaded(before)
+            value = runtime(node, "augment", kind, before, operand)
             return assign(node, target, self.written(target.id, value, node, augmented=True))
         holder, key, name = self.temporary(), self.temporary(), self.temporary()
         attribute = isinstance(target, ast.Attribute)
         what = "attr" if attribute else "item"
-        made = [assign(target, store(target, holder), self.visit(target.value))]
+        held = self.visit(target.value) if attribute else self.loaded(target.value)
+        made = [assign(target, store(target, holder), held)]
         if not attribute:
             made.append(assign(target, store(target, key), self.key(target.slice)))
 
@@ -114,7 +116,7 @@ class Writes(Reads):
         value = runtime(node, "augment", kind, load(node, name), self.visit(node.value))
         return [
             *made,
-            assign(target, store(target, name), runtime(target, f"augmented_{what}", *place())),
+            assign(target, store(target, name), runtime(target, f"load_{what}", *place())),
             expression(node, runtime(target, f"write_{what}", value, *place(), constant(node, True))),
         ]
 
@@ -132,7 +134,7 @@ class Writes(Reads):
             made = runtime(target, "delete_attr", self.visit(target.value), constant(target, target.attr))
             return [expression(node, made)]
         if isinstance(target, ast.Subscript):
-            made = runtime(target, "delete_item", self.visit(target.value), self.key(target.slice))
+            made = runtime(target, "delete_item", self.loaded(target.value), self.key(target.slice))
             return [expression(node, made)]
         before: list[Any] = []
         if not self.plain(target):
