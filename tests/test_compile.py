@@ -485,7 +485,7 @@ def test_run_eagerly_as_a_context_and_as_a_call():
     finally:
         hf.config.run_eagerly(False)
     f(hf.asarray(2.0))
-    assert calls == [False, True, False, False, False]
+    assert calls == [False, True, False, False, False, True]
 
 
 def test_run_eagerly_gives_what_a_compiled_call_gives():

@@ -594,7 +594,7 @@ def test_reads_are_told(log):
 
 
 def test_writes_are_told(log):
-    told = log("write_attr", "write_item", "delete_attr", "delete_item", "augmented_attr", "augmented_item")
+    told = log("write_attr", "write_item", "delete_attr", "delete_item", "load_attr", "load_item")
     box, row = types.SimpleNamespace(a=1), [1, 2]
 
     def f():
@@ -606,8 +606,7 @@ def test_writes_are_told(log):
 
     converted(f)()
     assert [one[0] for one in told] == [
-        "write_attr", "write_item", "augmented_attr", "write_attr", "augmented_item", "write_item", "delete_attr",
-        "delete_item",
+        "write_attr", "write_item", "load_attr", "write_attr", "load_item", "write_item", "delete_attr", "delete_item",
     ]  # fmt: skip
     assert told[0][2:] == ("a", 2, False)
     assert told[3][2:] == ("a", 3, True)

@@ -56,6 +56,7 @@ def _nothing_converted() -> Iterator[None]:
 
 # -- what else is checked ---------------------------------------------------------------------------------------------
 
+LOG: list[int] = []
 GLOBAL = 1.0
 BOX = SimpleNamespace(value=1.0)
 ROWS = [1.0]
@@ -206,6 +207,21 @@ def stores_free_names() -> None:
         return free
 
     refused(run)
+
+
+def changes_what_it_does_not_read() -> None:
+    free: list[int] = []
+    del LOG[:]
+
+    def run(x):
+        free.append(1)
+        LOG.append(1)
+        return x
+
+    compiled = hf.compile(run)
+    for _ in range(3):
+        compiled(X)
+    assert (len(free), len(LOG), compiled.trace_count) == (3, 3, 1)
 
 
 def deletes_attributes() -> None:
@@ -558,6 +574,7 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Reads, "visit_Name"): (as_it_is, "sees_globals"),
     (Reads, "visit_NamedExpr"): (as_it_is, "binds_outside_by_walrus"),
     (Reads, "visit_Attribute"): (as_it_is, "methods"),
+    (Reads, "visit_Expr"): (as_it_is, "changes_what_it_does_not_read"),
     (Reads, "visit_Dict"): (kept, "sees_spread_mappings"),
     (Reads, "visit_Starred"): (kept, "sees_spread_rows"),
     (Reads, "spread"): (lambda self, node: self.visit(node), "sees_spread_mappings"),
@@ -625,8 +642,10 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Runtime, "raised"): (lambda self, error: error, "raise_in_branch"),
     (Runtime, "augment"): (
         lambda self, kind, target, operand: protocols.AUGMENTED[kind](target, operand), "augments_from_outside"),
-    (Runtime, "augmented_attr"): (lambda self, obj, name: 0.0, "stores_of_a_class"),
-    (Runtime, "augmented_item"): (lambda self, obj, key: 0.0, "stores_of_a_class"),
+    (Runtime, "load_global"): (lambda self, name, value: value, "changes_what_it_does_not_read"),
+    (Runtime, "load_free"): (lambda self, name, value: value, "changes_what_it_does_not_read"),
+    (Runtime, "load_attr"): (lambda self, obj, name: 0.0, "stores_of_a_class"),
+    (Runtime, "load_item"): (lambda self, obj, key: 0.0, "stores_of_a_class"),
     (Runtime, "write_attr"): (lambda self, value, obj, name, *_: setattr(obj, name, value), "stores_of_a_class"),
     (Runtime, "write_item"): (lambda self, value, obj, key, *_: obj.__setitem__(key, value), "stores_items"),
     (Runtime, "delete_attr"): (lambda self, obj, name: delattr(obj, name), "deletes_attributes"),

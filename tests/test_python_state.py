@@ -3,9 +3,11 @@
 import collections
 import copy
 import heapq
+import itertools
 import json
 import operator
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -330,6 +332,27 @@ def test_a_change_meets_what_is_there():
         compiled(x())
 
 
+def test_looking_whether_a_trace_holds_makes_no_items():
+    o = Holder(state=collections.defaultdict(dict), parameters=["a", "b"])
+
+    @hf.compile
+    def f(x):
+        for name in o.parameters:
+            if "m" not in o.state[name]:
+                o.state[name]["m"] = hf.Variable(0.0)
+            o.state[name]["m"].assign_add(1.0)
+        return x
+
+    f(x())
+    f(x())
+    o.parameters = ["a"]
+    f(x())
+    assert [*o.state] == ["a", "b"]
+    o.state.clear()
+    f(x())
+    assert [*o.state] == ["a"]
+
+
 def test_variables_and_tapes_do_not_keep_changes_from_happening():
     w, o = hf.Variable([1.0, 2.0]), Holder(t=0)
 
@@ -489,6 +512,130 @@ def test_an_error_of_the_users_leaves_what_it_had_changed():
         with pytest.raises(KeyError, match=str(number)):
             f(x())
     assert f(x()).tolist() == [3.0, 6.0]
+
+
+# -- what moves when it is read -------------------------------------------------------------------------------------
+
+
+def counting():
+    number = 0.0
+    while True:
+        number += 1.0
+        yield number
+
+
+MOVING = {
+    "count": (lambda: itertools.count(1), lambda o: next(o.source)),
+    "cycle": (lambda: itertools.cycle([5, 6]), lambda o: next(o.source)),
+    "list": (lambda: iter([1.0, 2.0, 3.0, 4.0, 5.0]), lambda o: next(o.source)),
+    "generator": (counting, lambda o: next(o.source)),
+    "zip": (counting, lambda o: sum([a for _, a in zip([0], o.source, strict=False)])),
+    "islice": (counting, lambda o: sum(itertools.islice(o.source, 1))),
+    "NumPy's Generator": (lambda: np.random.default_rng(0), lambda o: o.source.standard_normal(2).astype(np.float32)),
+    "NumPy's RandomState": (lambda: np.random.RandomState(0), lambda o: float(o.source.rand())),
+    "Random": (lambda: random.Random(0), lambda o: o.source.random()),
+    "shuffle": (lambda: random.Random(0), lambda o: o.source.sample([1.0, 2.0, 3.0], 1)[0]),
+    "a draw by another name": (lambda: random.Random(0), lambda o: (lambda draw: draw())(o.source.random)),
+}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["", "starts again"])
+@pytest.mark.parametrize("kind", MOVING)
+def test_what_moves_is_read_by_every_call(kind, late):
+    """Also where the trace starts again, since a float turns out to be needed as a number."""
+    make, read = MOVING[kind]
+    results = []
+    for compiled in (False, True):
+        o = Holder(source=make(), scale=1.0)
+
+        def f(x, s, o=o):
+            x = x * read(o)
+            return x * (2.0 if late and s * o.scale > 1.0 else s)
+
+        function = hf.compile(f) if compiled else f
+        found = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", hf.EffectWarning)
+            for s in (1.0, 1.5, 0.5):
+                found.append(function(x(), s).tolist())
+                o.scale += 0.25
+            o.source = make()
+            found.append(function(x(), 1.0).tolist())
+        results.append(found)
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-6)
+
+
+def test_what_moves_warns_once():
+    o = Holder(source=itertools.count(1))
+    f = hf.compile(lambda x: x * next(o.source))
+    with pytest.warns(hf.EffectWarning, match=r"traced anew at every call[\s\S]*next\(\)") as caught:
+        assert [f(x())[0].item() for _ in range(3)] == [1.0, 2.0, 3.0]
+    assert len(caught) == 1
+    assert "it reads what cannot be watched: next()" in str(f.explain())
+
+
+def test_a_source_of_the_functions_own_is_part_of_the_trace():
+    def f(x):
+        return x * np.random.default_rng(3).random() * random.Random(4).random() * next(iter([2.0]))
+
+    compiled = hf.compile(f)
+    np.testing.assert_allclose(compiled(x()).numpy(), f(x()).numpy(), rtol=1e-6)
+    np.testing.assert_allclose(compiled(x()).numpy(), f(x()).numpy(), rtol=1e-6)
+    assert compiled.trace_count == 1
+
+
+@pytest.mark.parametrize("make", [np.random.default_rng, random.Random])
+def test_a_source_without_a_seed_is_none_of_the_traces(make):
+    f = hf.compile(lambda x: x * make().random())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hf.EffectWarning)
+        assert len({f(x())[0].item() for _ in range(3)}) == 3
+
+
+ARRAY_WRITES = {
+    "item": lambda a: a.__setitem__(0, a[0] + 1),
+    "augmented": lambda a: augmented_item(a),
+    "slice": lambda a: whole_slice(a),
+    "out": lambda a: np.add(a, 1, out=a),
+    "copyto": lambda a: np.copyto(a, a + 1),
+    "in place": lambda a: in_place(a),
+    "fill": lambda a: a.fill(a[0] + 1),
+    "sort": lambda a: (np.add(a, [2, 0, 1], out=a), a.sort()),
+    "view": lambda a: augmented_item(a[::-1]),
+    "put": lambda a: np.put(a, [1], a[1] + 3),
+    "memoryview": lambda a: memoryview(a).__setitem__(0, a[0] + 1),
+    "flat": lambda a: a.flat.__setitem__(0, a[0] + 1),
+}
+
+
+def augmented_item(a):
+    a[0] += 1
+
+
+def whole_slice(a):
+    a[:] = a + 1
+
+
+def in_place(a):
+    a += 1
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["only written", "read"])
+@pytest.mark.parametrize("way", ARRAY_WRITES)
+def test_arrays_are_written_by_every_call(way, reads):
+    results = []
+    for compiled in (False, True):
+        o = Holder(a=np.array([1.0, 0.0, 2.0]))
+
+        def f(x, o=o):
+            ARRAY_WRITES[way](o.a)
+            return x * float(o.a[0]) + o.a[1] if reads else x
+
+        function = hf.compile(f) if compiled else f
+        results.append([(function(x()).tolist(), o.a.tolist()) for _ in range(3)])
+        o.a[1] = 7.0
+        results[-1].append((function(x()).tolist(), o.a.tolist()))
+    assert results[1] == results[0]
 
 
 # -- looking at a function ------------------------------------------------------------------------------------------

@@ -28,8 +28,9 @@ def _method(holder: Any, name: str) -> Any:
 
 
 def _item(holder: Any, name: Any) -> Any:
+    """Return an item; looking for one that is not there makes none, as a `defaultdict` would."""
     try:
-        return holder[name]
+        return dict.get(cast("dict[Any, Any]", holder), name, MISSING) if isinstance(holder, dict) else holder[name]
     except (LookupError, TypeError):
         return MISSING
 

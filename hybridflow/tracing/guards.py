@@ -453,7 +453,8 @@ def _read(place: Place, number: int, parent: int, space: dict[str, Any]) -> str:
     space[f"n{number}"] = name
     if place.access is GLOBAL and place.key is MISSING:
         return f"v{parent}.get(n{number}, MISSING)"
-    if place.key is MISSING or not place.access.code:
+    makes_items = place.access is ITEM and hasattr(cast(Place, place.parent).kind, "__missing__")
+    if place.key is MISSING or not place.access.code or makes_items:
         space[f"g{number}"] = place.access.get
         return f"g{number}(v{parent}, n{number})"
     if place.access in (ATTRIBUTE, METHOD) and name.isidentifier() and not keyword.iskeyword(name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import datetime
 import functools
 import random
 import time
@@ -41,7 +42,7 @@ _LEAVES = (np.dtype, np.generic, np.ufunc, Tensor, Variable, types.CodeType)
 """Types of values that have no places inside them."""
 _HOLDERS = (types.MethodType, types.FunctionType, functools.partial)
 _WARNED: set[tuple[str, int]] = set()
-"""The lines that `warn_of_baked` has warned about."""
+"""The lines that `not_again` has warned about."""
 
 
 class Observations:
@@ -143,18 +144,30 @@ class Observations:
             self._whole[id(value)] = value
         return False
 
-    def not_again(self, why: str) -> None:
-        """Let the trace serve its own call alone, since what it reads cannot be watched."""
-        if self.again is None:
-            self.again = why
-            where = user_place(3)
-            file, line = where_file_line(where) or (__file__, 0)
-            text = message(
-                f"compile: {self.label} is traced anew at every call, for what it reads cannot be watched",
-                got=f"{why} at {format_where(where)}",
-                hint="Read it before the call and pass what was read as an argument.",
-            )
-            warnings.warn_explicit(text, EffectWarning, file, line)
+    def not_again(self, why: str, *, moves: bool = True) -> None:
+        """Let the trace serve its own call alone, since what it reads cannot be watched, and say so once.
+
+        Args:
+            why: what it reads.
+            moves: whether reading it cannot be taken back, as `next` cannot: then the trace must not start again.
+
+        Raises:
+            NeedsNumber: it might start again, so it is to do so now.
+        """
+        if moves:
+            self.floats.only_numbers()
+        self.again = self.again or why
+        where = user_place(3)
+        file, line = where_file_line(where) or (__file__, 0)
+        if (file, line) in _WARNED:
+            return
+        _WARNED.add((file, line))
+        text = message(
+            f"compile: {self.label} is traced anew at every call, for what it reads cannot be watched",
+            got=f"{why} at {format_where(where)}",
+            hint="Read it before the call and pass what was read as an argument; draw random numbers with hf.random.",
+        )
+        warnings.warn_explicit(text, EffectWarning, file, line)
 
     def forget(self) -> None:
         """Let go of the objects of a trace that has ended."""
@@ -399,24 +412,14 @@ class Observations:
     def _note(self, what: str) -> None:
         self.effects.append(f"{what} at {format_where(user_place(4))}")
 
-    # -- what only a trace sees -----------------------------------------------------------------------------------
+    # -- what is another one at every call ------------------------------------------------------------------------
 
-    def warn_of_baked(self, function: Any, args: Sequence[Any]) -> bool:
-        """Warn where a value is read that is another one at every call, and return whether it is."""
+    def moves(self, function: Any, args: Sequence[Any]) -> bool:
+        """Whether a function is about to give what it gives but once; the trace is then for its own call alone."""
         what = _changing(function, args, self)
         if what is not None:
             self.journal.random(getattr(function, "__self__", None))
-            where = user_place(4)
-            file, line = where_file_line(where) or (__file__, 0)
-            if (file, line) in _WARNED:
-                return True
-            _WARNED.add((file, line))
-            text = message(
-                f"compile: {self.label} calls {what} while it is traced; later calls use what it gave then",
-                got=f"{what} at {format_where(where)}",
-                hint="Pass the value as an argument; draw random numbers with hf.random.",
-            )
-            warnings.warn_explicit(text, EffectWarning, file, line)
+            self.not_again(what, moves=function is builtins.next)
         return what is not None
 
     def variable_paths(self) -> dict[int, str]:
@@ -459,16 +462,24 @@ def _holds_traced(value: Any) -> bool:
     return _is_traced(value)
 
 
+def makes_random_source(function: Any) -> bool:
+    """Whether a function makes a source of random numbers, without a seed one that no other call has."""
+    return function is np.random.default_rng or function is np.random.RandomState or function is random.Random
+
+
 def _changing(function: Any, args: Sequence[Any], found: Observations) -> str | None:
     """Return the name of a function whose result is another one at every call."""
     owner = getattr(function, "__self__", None)
     name = getattr(function, "__name__", "?")
     if function is builtins.next:
         return "next()" if args and found.is_outside(args[0]) else None
-    if isinstance(owner, random.Random):
-        return None if name == "seed" else f"random.{name}()"
-    if isinstance(owner, np.random.Generator | np.random.RandomState):
-        return None if name == "seed" else f"numpy.random's {name}()"
+    if isinstance(owner, random.Random | np.random.Generator | np.random.RandomState):
+        module = "random." if isinstance(owner, random.Random) else "numpy.random's "
+        return None if name == "seed" or found.is_made_here(owner) else f"{module}{name}()"
+    if makes_random_source(function) and (not args or args[0] is None):
+        return f"{name}() without a seed"
+    if owner is datetime.datetime and name in ("now", "utcnow", "today"):
+        return f"datetime.{name}()"
     if owner is time and name not in ("sleep", "get_clock_info"):
         return f"time.{name}()"
     return "input()" if function is builtins.input else None

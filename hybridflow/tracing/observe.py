@@ -456,7 +456,7 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
         _is_changed(found, function, args, kwargs, nested=nested)
     if isinstance(owner, dict) and getattr(function, "__name__", "") not in _UNORDERED:
         found.use_order(owner)
-    if found.warn_of_baked(function, args):
+    if found.moves(function, args):
         return
     if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS, *_ARRAYS)):
         reading.whole(found, owner)

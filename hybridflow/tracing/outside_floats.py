@@ -72,11 +72,16 @@ class OutsideFloats:
     Args:
         seen: what earlier traces saw.
         new_input: adds an input to the trace, and returns what stands for it and its position among the floats.
+        count: returns how many floats, the arguments included, are inputs.
     """
 
-    def __init__(self, seen: SeenFloats, new_input: Callable[[], tuple[TracedFloat, int]]) -> None:
+    def __init__(
+        self, seen: SeenFloats, new_input: Callable[[], tuple[TracedFloat, int]], count: Callable[[], int]
+    ) -> None:
         self._seen = seen
         self._new_input = new_input
+        self._count = count
+        self._only_numbers = False
         self._inputs: dict[int, _Input] = {}
         self._of_place: dict[Place, int] = {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # by the container's id, and by the copy's: the copy, the place
@@ -93,7 +98,7 @@ class OutsideFloats:
         """Let go of what was read, and of the trace, which knows this object: the two would wait for the collector."""
         for known in (self._inputs, self._of_place, self._copies, self._shown):
             known.clear()
-        del self._new_input
+        del self._new_input, self._count
 
     # -- reads ------------------------------------------------------------------------------------------------
 
@@ -103,7 +108,7 @@ class OutsideFloats:
             return value
         position = self._of_place.get(place)
         if position is None:
-            if place.written or not self._seen.is_input(way := way_of(place), value):
+            if not self._is_input(place, way := way_of(place), value):
                 return value
             position = self._add(way, value)
             self._of_place[place] = place.inputs[None] = position
@@ -162,7 +167,7 @@ class OutsideFloats:
         replaced: dict[Any, Any] = {}
         for key, item in items:
             if type(item) is float:
-                if not place.written and self._seen.is_input(way := (way_of(place), ITEM.path, key), item):
+                if self._is_input(place, way := (way_of(place), ITEM.path, key), item):
                     place.inputs[key] = self._add(way, item)
                     replaced[key] = self._inputs[place.inputs[key]].traced
             elif type(item) in (list, tuple, dict):
@@ -183,6 +188,9 @@ class OutsideFloats:
         traced, position = self._new_input()
         self._inputs[position] = _Input(way, value, traced)
         return position
+
+    def _is_input(self, place: Place, way: Way, value: float) -> bool:
+        return not self._only_numbers and not place.written and self._seen.is_input(way, value)
 
     # -- where the numbers themselves are needed --------------------------------------------------------------------
 
@@ -239,6 +247,15 @@ class OutsideFloats:
         needed = frozenset(positions)
         if needed:
             raise NeedsNumber(needed)
+
+    def only_numbers(self) -> None:
+        """Have all numbers be part of the trace, also those that are still to be read: it must not start again.
+
+        Raises:
+            NeedsNumber: if some are inputs.
+        """
+        self.require_numbers(range(self._count()))
+        self._only_numbers = True
 
     def keep_by_value(self, positions: Iterable[int]) -> None:
         """Have later traces read what the code needs the numbers of by value."""

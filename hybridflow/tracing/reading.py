@@ -146,7 +146,7 @@ def whole(found: Observations, *values: Any) -> None:
         if type(value) in PLAIN or found.was_whole(value):
             continue
         if found.size > _MANY:
-            found.not_again(f"{found.size} values that a library may read are too many to be watched")
+            found.not_again(f"{found.size} values that a library may read are too many to be watched", moves=False)
             return
         method = _function_of(value)
         parts = _read_parts(found, value)

@@ -23,6 +23,7 @@ from hybridflow.tracing import observe
 from hybridflow.tracing.access import CELL, IN_CLASS, IN_INSTANCE, MISSING
 from hybridflow.tracing.convert import builtin, protocols, regions, wrappers
 from hybridflow.tracing.convert.regions import before_change
+from hybridflow.tracing.observations import makes_random_source
 from hybridflow.tracing.parts import is_users_class
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -326,7 +327,7 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         return None
     observe.before_call(function, args, kwargs)
     result = function(*args, **kwargs)
-    return observe.made(result) if type(result) is function else result
+    return observe.made(result) if type(result) is function or makes_random_source(function) else result
 
 
 _CALLING: frozenset[Any] = frozenset(
