@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.autodiff import backprop, host_walk, quick, tape
+from hybridflow.autodiff import quick, tape
 from hybridflow.autodiff.namespaces import HOST
+from hybridflow.autodiff.pullbacks import arguments
 from hybridflow.backend.host import RUNNER
 from hybridflow.core import operators
-from hybridflow.core.op import REGISTRY, Sample, _looked_at  # pyright: ignore[reportPrivateUsage]
+from hybridflow.core.op import REGISTRY, Each, Sample, _looked_at  # pyright: ignore[reportPrivateUsage]
 from hybridflow.ops.host_rows import BLOCK, in_blocks
 from hybridflow.testing.checks import samples_of
 from hybridflow.tracing import sole, trace
@@ -93,15 +94,10 @@ def gradients(program: Callable[..., Any], variables: bool) -> list[Any]:
     return [None if one is None else one.numpy() for one in tape.gradient(y, sources)]
 
 
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tape, "quick_gradients", lambda *_: None)
-    monkeypatch.setattr(backprop, "wanted_inputs", lambda *_: None)
-
-
-def agree(program: Callable[..., Any], variables: bool, monkeypatch: pytest.MonkeyPatch) -> bool:
+def agree(program: Callable[..., Any], variables: bool) -> bool:
+    """Whether gradients are what the rules give as public operations, which another tape records."""
     found = gradients(program, variables)
-    with monkeypatch.context() as patch:
-        slow(patch)
+    with hf.GradientTape():
         expected = gradients(program, variables)
     if [one is None for one in found] != [one is None for one in expected]:
         return False
@@ -111,8 +107,8 @@ def agree(program: Callable[..., Any], variables: bool, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("variables", [False, True])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_quick_gradient_is_the_general_one(program: Any, variables: bool, monkeypatch: pytest.MonkeyPatch):
-    assert agree(program, variables, monkeypatch)
+def test_the_quick_gradient_is_the_general_one(program: Any, variables: bool):
+    assert agree(program, variables)
 
 
 def test_most_programs_take_the_quick_way(monkeypatch: pytest.MonkeyPatch):
@@ -131,34 +127,26 @@ def test_most_programs_take_the_quick_way(monkeypatch: pytest.MonkeyPatch):
     assert taken == [program.__name__ for program in PROGRAMS]
 
 
-class DropsAContribution(host_walk.Total):
-    def add(self, one: Any, add: Any) -> None:
-        pass
+def forgets_the_second_input(node: Any, g: Any, wanted: Any) -> Any:
+    found = REGISTRY["multiply"].vjp(HOST, g, *arguments(node))  # pyright: ignore[reportCallIssue]
+    return found[0]() if wanted[0] else None, None
 
 
-def forgets_the_second_input(nodes: Any, sources: Any) -> Any:
-    order = host_walk.wanted_inputs(nodes, sources)
-    assert order is not None
-    return {node: wanted if len(wanted) < 2 else (wanted[0], *[False] * (len(wanted) - 1))
-            for node, wanted in order.items()}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("where", "name", "fault"),
-    [(host_walk, "Total", DropsAContribution), (backprop, "wanted_inputs", forgets_the_second_input)],
-)
-def test_planted_faults_are_found(where: Any, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(where, name, fault)
-    assert not all(agree(program, False, monkeypatch) for program in PROGRAMS)
+def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch):
+    assert agree(fan_out, False)
+    monkeypatch.setattr(REGISTRY["multiply"], "pullback", forgets_the_second_input)
+    assert not agree(fan_out, False)
 
 
 def test_contributions_are_summed_into_an_array_of_their_own():
-    parts = [np.full(3, 2.0**k, np.float32) for k in range(4)]
-    total = host_walk.Total(np.add(parts[0], parts[1]))
-    for part in parts[2:]:
-        total.add(part, np.add)
-    assert np.array_equal(total.array, np.full(3, 15, np.float32))
-    assert [part[0] for part in parts] == [1, 2, 4, 8]
+    parts = [hf.asarray(np.full(3, 2.0**k, np.float32)) for k in range(5)]
+    x = hf.asarray(np.zeros(3, np.float32))
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        several = [x + 0.0 for _ in parts]
+    gradient = tape.gradient(several, x, output_gradients=parts)
+    assert np.array_equal(gradient, np.full(3, 31, np.float32))
+    assert [float(part[0]) for part in parts] == [1, 2, 4, 8, 16]
 
 
 def test_a_tensor_watched_late_counts_from_then_on(monkeypatch: pytest.MonkeyPatch):
@@ -260,7 +248,7 @@ def test_a_copied_context_runs_in_another_thread():
 
 # -- rules of operands that broadcast -------------------------------------------------------------------------------
 
-BY_OPERAND = [op for op in REGISTRY.values() if op.local is not None]
+BY_OPERAND = [op for op in REGISTRY.values() if isinstance(op.vjp, Each) and op.vjp.local is not None]
 
 
 def test_arithmetic_has_rules_by_operand():
@@ -269,16 +257,19 @@ def test_arithmetic_has_rules_by_operand():
 
 @pytest.mark.parametrize("op", BY_OPERAND, ids=lambda op: op.name)
 def test_rules_by_operand_read_what_is_saved_for_them(op: Any):
-    for index, rule in enumerate(op.local):
+    for index, rule in enumerate(op.vjp.local):
         read = {position - 1 for position in _looked_at(rule)}
         assert read <= op.saves.read_by([index == 0, index == 1])
 
 
 def test_a_rule_by_operand_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch):
     multiply = REGISTRY["multiply"]
-    first, second = multiply.local or ()
-    monkeypatch.setattr(multiply, "local", (first, lambda *args: second(*args) * np.float32(1.001)))
-    assert not agree(operands, False, monkeypatch)
+    assert isinstance(multiply.vjp, Each)
+    first, second = multiply.vjp.local or ()
+    wrong = Each(*multiply.vjp.rules, local=(first, lambda *args: second(*args) * np.float32(1.001)))
+    monkeypatch.setattr(multiply, "vjp", wrong)
+    monkeypatch.setattr(multiply, "pullback", None)  # it is made of the rule when it is called first
+    assert not agree(operands, False)
 
 
 # -- rules with a form of their own for the host --------------------------------------------------------------------
@@ -308,7 +299,7 @@ def recorded_samples(op: Any) -> list[tuple[Any, Any]]:
 
 
 def both_forms(op: Any, node: Any, g: Any) -> tuple[Any, Any]:
-    args, attrs = backprop.RAW.arguments(node), {k: v for k, v in node.attrs.items() if k != "residuals"}
+    args, attrs = arguments(node), {k: v for k, v in node.attrs.items() if k != "residuals"}
 
     def computed(gradients: Any) -> Any:
         return [one() if callable(one) else one for one in gradients]

@@ -1,22 +1,22 @@
-"""`backprop`: reverse-mode differentiation over nodes, the one walk behind every gradient.
+"""`backprop`: reverse-mode differentiation over nodes, and the engines that run the one `walk` behind every gradient.
 
-Two engines run the same walk. `RawEngine` works on bare arrays (NumPy kernels, or one jitted function per rule);
-`BoundEngine` works on tensors through `bind`, so that what it computes is traced, or recorded for a higher order.
+`RawEngine` works on bare arrays (NumPy kernels, or one jitted function per rule); `BoundEngine` works on tensors
+through `bind`, so that what it computes is traced, or recorded for a higher order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
 
-from hybridflow.autodiff.host_walk import walk_on_host, wanted_inputs
-from hybridflow.autodiff.namespaces import HOST, PUBLIC, XLA
-from hybridflow.backend.host import LOCAL
+from hybridflow.autodiff.namespaces import PUBLIC, XLA
+from hybridflow.autodiff.pullbacks import arguments, input_spec, pullback_of, rule_attrs
+from hybridflow.autodiff.walk import Engine, Visit, Wanted, paths, walk
+from hybridflow.backend.host import LOCAL, run_quietly
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
 from hybridflow.core.attrs import attrs_key
@@ -30,97 +30,13 @@ from hybridflow.core.forked import require_xla
 from hybridflow.core.node import Edge, Node, in_gradient
 from hybridflow.core.op import REGISTRY, Flat, Joint, No, Op, Stops
 from hybridflow.core.profiling import PROFILER
-from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import silenced_in
 
-Wanted = tuple[bool, ...]
+R = TypeVar("R")
 T = TypeVar("T", bound="Tensor | None")
-Visit = Callable[[Node, int, Any], Any]
-EVER = (-1, 1 << 62)
-"""An interval that every node is in."""
-
-
-class Engine(Protocol):
-    """How cotangents are added and rules are run."""
-
-    def add(self, a: Any, b: Any) -> Any:
-        """Add two contributions."""
-
-    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
-        """Return a gradient, a function computing it, or None, per input; `g` is a tuple for several outputs."""
-        ...
-
-    def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
-        """Run the loop over nodes in the surroundings that the engine needs."""
-
-
-_ONLY: Wanted = (True,)
-
-
-class Contributions:
-    """Several contributions to one value.
-
-    The far one (a residual's) comes first, and is added last: what is made of the others stays among them. Those are
-    added as they come, so that the gradients for weights that every step of a loop reads are not all kept.
-
-    Attributes:
-        far: the first one.
-        near: the sum of the others.
-    """
-
-    __slots__ = ("far", "near")
-
-    def __init__(self, far: Any, near: Any) -> None:
-        self.far = far
-        self.near = near
-
-
-def reachable(targets: Iterable[Edge], intervals: Sequence[tuple[int, int]]) -> list[Node]:
-    """Return the nodes, recorded in one of the intervals, that targets depend on, in recording order."""
-    seen: dict[Node, None] = {}
-    stack = [node for node, _ in targets]
-    several = len(intervals) != 1
-    first, last = EVER if several else intervals[0]
-    while stack:
-        node = stack.pop()
-        if node in seen or not first < node.sequence < last:
-            continue
-        if several and not any(a < node.sequence < b for a, b in intervals):
-            continue
-        seen[node] = None
-        for edge in node.inputs:
-            if edge is not None:
-                stack.append(edge[0])  # noqa: PERF401 (a comprehension is a call, and most nodes have one input)
-    return sorted(reversed(seen), key=attrgetter("sequence"))  # of what is nearly in order already
-
-
-def connected(nodes: Iterable[Node], sources: Iterable[Edge], *, flat: bool = False) -> dict[Node, Wanted]:
-    """Return the nodes that depend on the sources, each with which of its inputs do.
-
-    The sources' own nodes are among them, without wanted inputs unless they depend on other sources. With `flat`,
-    dependence through what is constant almost everywhere counts too.
-    """
-    found: dict[Node, Wanted] = {node: () for node, _ in sources}
-    for node in nodes:
-        kind = type(node.op.vjp)
-        if kind is Stops or (kind is Flat and not flat):
-            continue
-        inputs = node.inputs
-        if len(inputs) == 1:
-            edge = inputs[0]
-            if edge is not None and edge[0] in found:
-                found[node] = _ONLY
-            continue
-        if len(inputs) == 2:
-            a, b = inputs
-            wanted = (a is not None and a[0] in found, b is not None and b[0] in found)
-        else:
-            wanted = tuple([edge is not None and edge[0] in found for edge in inputs])
-        if True in wanted:
-            found[node] = wanted
-    return found
 
 
 def backprop(
@@ -185,111 +101,15 @@ def _walked(
     visit: Visit | None,
 ) -> dict[Edge, Any]:
     """Return what a walk gives, which goes through no operation that is constant almost everywhere."""
+    order, users_rules = paths(nodes, {node for node, _ in sources})
+    if engine is RAW and (users_rules or visit is not None):
+        engine = QUIET
+    pull = engine is RAW
     profiler = PROFILER.get()
     if profiler is not None and current().tracer is None:
-        engine = profiler.engine(engine)
-    if engine is RAW and visit is None:
-        order = wanted_inputs(nodes, {node for node, _ in sources})
-        if order is not None:
-            return LOCAL.run(walk_on_host, targets, sources, order, RAW.arguments, RAW.run, RAW.add)
-    walk = _Walk(sources, nodes, engine, visit)
-    for edge, cotangent in targets:
-        if edge[0] in walk.needed:
-            walk.contribute(edge, cotangent)
+        engine, pull = profiler.engine(engine), False
     with without_autocast():  # a gradient is computed in the dtypes of what it is the gradient of
-        engine.walk(walk.loop, nodes)
-    return walk.finish()
-
-
-_ARRAY = np.ndarray
-
-
-class _Walk:
-    """One walk: what is pending for each value, and what the sources got.
-
-    A value is known by its node if that has one output, and by its edge otherwise.
-    """
-
-    def __init__(
-        self, sources: set[Edge], nodes: Sequence[Node], engine: Engine, visit: Visit | None = None
-    ) -> None:
-        self.sources = sources
-        self.visit = visit
-        self.nodes = nodes
-        self.engine = engine
-        self.needed = connected(nodes, sources)
-        self.pending: dict[Any, Any] = {}
-        self.result: dict[Edge, Any] = {}
-
-    def contribute(self, edge: Edge, gradient: Any) -> None:
-        """Add a contribution to what is pending for a value."""
-        key = edge[0] if len(edge[0].outputs) == 1 else edge
-        before = self.pending.get(key)
-        if before is None:
-            self.pending[key] = gradient
-        elif type(before) is Contributions:
-            before.near = self.engine.add(before.near, gradient)
-        else:
-            self.pending[key] = Contributions(before, gradient)
-
-    def total(self, found: Any) -> Any:
-        """Return the sum of contributions; anything else is returned as it is."""
-        return self.engine.add(found.near, found.far) if type(found) is Contributions else found
-
-    def cotangents(self, node: Node) -> tuple[Any, ...] | None:
-        """Return the cotangents of a node with several outputs, or None if it has none."""
-        gs = tuple([self.total(self.pending.pop((node, index), None)) for index in range(len(node.outputs))])
-        if self.visit is not None:
-            gs = tuple([None if one is None else self.visit(node, index, one) for index, one in enumerate(gs)])
-        for index, one in enumerate(gs):
-            if one is not None and (node, index) in self.sources:
-                self.result[node, index] = one
-        return None if all(one is None for one in gs) else gs
-
-    def loop(self) -> None:
-        """Visit the needed nodes from the last to the first."""
-        pending, needed, run, visit = self.pending, self.needed, self.engine.run, self.visit
-        source_nodes = {node for node, _ in self.sources}
-        for node in reversed(self.nodes):
-            wanted = needed.get(node)
-            if wanted is None:
-                continue
-            if len(node.outputs) == 1:
-                g = pending.pop(node, None)
-                if type(g) is Contributions:
-                    g = self.total(g)
-                if visit is not None and g is not None:
-                    g = visit(node, 0, g)
-                if node in source_nodes and g is not None:
-                    self.result[node, 0] = g
-            else:
-                g = self.cotangents(node)
-            if g is None or not wanted:
-                continue
-            gradients = run(node, g, wanted)
-            for index, edge in enumerate(node.inputs):
-                if wanted[index]:
-                    key = edge[0]  # pyright: ignore[reportOptionalSubscript]  (a wanted input has a producer)
-                    if type(gradients[index]) is _ARRAY and key not in pending and len(key.outputs) == 1:
-                        pending[key] = gradients[index]
-                    else:
-                        self.hand_over(edge, gradients[index])
-
-    def hand_over(self, edge: Edge | None, gradient: Any) -> None:
-        """Contribute a gradient, computing it first if it is a function that does."""
-        if type(gradient) is FunctionType:
-            gradient = gradient()
-        if gradient is not None and edge is not None:
-            self.contribute(edge, gradient)
-
-    def finish(self) -> dict[Edge, Any]:
-        """Return the sources' gradients, those included that no walked node made."""
-        for edge in self.sources:
-            if edge not in self.result:
-                left = self.total(self.pending.pop(edge[0] if len(edge[0].outputs) == 1 else edge, None))
-                if left is not None:
-                    self.result[edge] = left
-        return self.result
+        return engine.walk(lambda: walk(targets, sources, order, engine, visit, pull=pull), users_rules)
 
 
 def rule_of(op: Op) -> Callable[..., Any]:
@@ -329,57 +149,23 @@ def apply_rule(
     ]
 
 
-def _computed(gradients: Iterable[Any], wanted: Wanted) -> list[Any]:
-    """Compute the wanted results of a rule that ran on NumPy arrays, as arrays."""
-    found: list[Any] = []
-    for gradient, want in zip(gradients, wanted, strict=True):
-        if not want or gradient is None:
-            found.append(None)
-            continue
-        value = gradient() if type(gradient) is FunctionType else gradient
-        found.append(value if type(value) is np.ndarray or value is None else np.asarray(value))
-    return found
-
-
-def input_spec(node: Node, index: int) -> TensorSpec:
-    """Return the spec of a node's input."""
-    edge = node.inputs[index]
-    if edge is not None:
-        return edge[0].spec(edge[1])
-    assert node.input_specs is not None
-    found = node.input_specs[index]
-    assert found is not None
-    return make_spec(found[0], found[1])
-
-
-def _output_specs(node: Node) -> Any:
-    return node.spec() if len(node.outputs) == 1 else node.specs
-
-
-def _rule_attrs(node: Node) -> dict[str, Any]:
-    if "residuals" not in node.attrs:
-        return node.attrs
-    return {name: value for name, value in node.attrs.items() if name != "residuals"}
-
-
 _HOST_VALUES = (np.ndarray, np.generic)
 
 
 class RawEngine:
     """Computes on bare arrays; nothing it does is recorded."""
 
-    def add(self, a: Any, b: Any) -> Any:
+    def add(self, a: Any, b: Any, own: bool = False) -> Any:
         """Add two contributions where the first one lives."""
         if isinstance(a, _HOST_VALUES) and isinstance(b, _HOST_VALUES) and a.dtype.num not in LOW_PRECISION:
+            if own and type(a) is np.ndarray and a.ndim and a.flags.writeable and a.dtype == b.dtype:
+                return np.add(a, b, a)
             return np.add(a, b)
         return run_raw(REGISTRY["add"], [as_arrays(a), as_arrays(b)], {})
 
-    def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
-        """Run the loop where NumPy is quiet; user's rules, which may do anything, keep it outside."""
-        if any("tensor_rule" in node.op.traits for node in nodes):
-            loop()
-        else:
-            LOCAL.run(loop)
+    def walk(self, loop: Callable[[], R], users_rules: bool) -> R:
+        """Run the loop where NumPy is quiet; user's rules keep it outside."""
+        return loop() if users_rules else LOCAL.run(loop)
 
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         """Run a node's rule on its backend."""
@@ -391,34 +177,16 @@ class RawEngine:
         if through_hidden:
             return self._run_tensor_rule(node, g, wanted)
         g = visible
-        args, attrs = self.arguments(node), _rule_attrs(node)
-        if node.backend != "host":
-            require_xla(f"the gradient of {op.name}")
-            own = op.jitted.get("rule")  # a compiled call's is compiled already
-            if own is not None:
-                return own(g, args, wanted)
-            return self._run_jitted(op, rule, g, args, attrs, wanted)
-        g = tuple([None if x is None else np.asarray(x) for x in g]) if type(g) is tuple else np.asarray(g)
-        found = None if op.host_rule is None else op.host_rule(g, *args, **attrs)
-        return _computed(rule(HOST, g, *args, **attrs) if found is None else found, wanted)
-
-    def arguments(self, node: Node) -> Sequence[Any]:
-        """Return ``(y, *xs)``: what was saved, and specs in the places of the rest that the rule looks at."""
-        saved = node.saved
-        assert saved is not None
-        args: list[Any] | None = None
-        for index in node.op.spec_arguments(len(saved)):
-            value = saved[index]
-            if value is None:
-                filled: Any = input_spec(node, index - 1) if index else _output_specs(node)
-            elif index == 0 and type(value) is tuple and None in value:
-                filled = tuple([node.spec(i) if one is None else one for i, one in enumerate(value)])
-            else:
-                continue
-            if args is None:
-                args = list(saved)
-            args[index] = filled
-        return saved if args is None else args
+        if node.backend == "host":
+            g = tuple([None if x is None else np.asarray(x) for x in g]) if type(g) is tuple else np.asarray(g)
+            if op.pullback is None:
+                op.pullback = pullback_of(op)
+            return op.pullback(node, g, wanted)
+        require_xla(f"the gradient of {op.name}")
+        own = op.jitted.get("rule")  # a compiled call's is compiled already
+        if own is not None:
+            return own(g, arguments(node), wanted)
+        return self._run_jitted(op, rule, g, arguments(node), rule_attrs(node), wanted)
 
     def _run_jitted(
         self, op: Op, rule: Callable[..., Any], g: Any, args: Sequence[Any], attrs: dict[str, Any], wanted: Wanted
@@ -460,11 +228,38 @@ def _home(value: Any) -> Any:
     return place(value, next(iter(value.devices())))
 
 
+class QuietEngine(RawEngine):
+    """As `RawEngine`, but between the rules it leaves NumPy's quiet surroundings, so that users' code can run."""
+
+    def walk(self, loop: Callable[[], R], users_rules: bool) -> R:
+        """Run the loop as it is."""
+        del users_rules
+        return loop()
+
+    def add(self, a: Any, b: Any, own: bool = False) -> Any:
+        """Add two contributions."""
+        return run_quietly(super().add, a, b, own)
+
+    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        """Run a node's rule."""
+        if "tensor_rule" in node.op.traits:
+            return super().run(node, g, wanted)
+        return run_quietly(self._computed, node, g, wanted)
+
+    def _computed(self, node: Node, g: Any, wanted: Wanted) -> list[Any]:
+        found = super().run(node, g, wanted)
+        return [
+            (one() if type(one) is FunctionType else one) if want else None
+            for one, want in zip(found, wanted, strict=True)
+        ]
+
+
 class BoundEngine:
     """Computes on tensors through `bind`."""
 
-    def add(self, a: Tensor, b: Tensor) -> Tensor:
+    def add(self, a: Tensor, b: Tensor, own: bool = False) -> Tensor:
         """Add two contributions; in a graph the sum is where one of them is."""
+        del own  # the sums of tensors are their own always
         tracer = current().tracer
         if not isinstance(tracer, GraphBuilder) or b._edge is None:
             return PUBLIC.add(a, b)
@@ -478,10 +273,10 @@ class BoundEngine:
             if of is not None:
                 tracer.gradient_of.update(dict.fromkeys(tracer.nodes[first:], of))
 
-    def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
+    def walk(self, loop: Callable[[], R], users_rules: bool) -> R:
         """Run the loop as it is."""
-        del nodes
-        loop()
+        del users_rules
+        return loop()
 
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         """Run a node's rule on tensors that are connected to the node's own inputs and outputs."""
@@ -502,7 +297,7 @@ class BoundEngine:
         visible, through_hidden = _visible(node, g)
         if through_hidden:
             return self._through_hidden(node, g, wanted)
-        return apply_rule(rule, PUBLIC, visible, self._arguments(node), _rule_attrs(node), wanted)
+        return apply_rule(rule, PUBLIC, visible, self._arguments(node), rule_attrs(node), wanted)
 
     def _arguments(self, node: Node) -> list[Any]:
         saves = node.op.saves
@@ -555,7 +350,7 @@ class BoundEngine:
             xs.append(make_tensor(value, edge))
         expose = node.op.saves.expose
         if expose is not None:
-            return self._through_exposed(node.op, xs, cotangents, silenced_in(expose(_rule_attrs(node))), wanted)
+            return self._through_exposed(node.op, xs, cotangents, silenced_in(expose(rule_attrs(node))), wanted)
         return vjp_of_lowering(node.op, xs, cotangents, node.attrs, wanted)
 
     def _through_exposed(
@@ -590,4 +385,5 @@ def conjugates(gradients: list[T]) -> list[T]:
 
 
 RAW = RawEngine()
+QUIET = QuietEngine()
 BOUND = BoundEngine()

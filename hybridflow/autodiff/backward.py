@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from types import FunctionType
 from typing import Any, cast
 
-from hybridflow.autodiff.backprop import BOUND, RAW, Engine, RawEngine, Wanted, backprop, conjugates
+from hybridflow.autodiff.backprop import BOUND, QUIET, RAW, backprop, conjugates
 from hybridflow.autodiff.requires_grad import checked_like, known_edge, read_gradient, write_gradient
 from hybridflow.autodiff.tape import ones
-from hybridflow.backend.host import run_quietly
+from hybridflow.autodiff.walk import Engine
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.dtypes import is_differentiable
@@ -165,7 +163,7 @@ class _Backward:
     def run(self, edge: Edge, seed: Tensor) -> None:
         """Walk back, and compute what every leaf is to be given."""
         bound = self.tracer is not None
-        engine: Engine = BOUND if bound else _QUIET if self.noted else RAW
+        engine: Engine = BOUND if bound else RAW
         (seed,) = conjugates([seed])
         start = seed if bound else seed._value
         found = backprop([(edge, start)], set(self.leaves), self.nodes, engine, self._visit if self.noted else None)
@@ -186,7 +184,7 @@ class _Backward:
             self.totals.append((notes, total if before is None else self._add(before, total)))
 
     def _add(self, a: Tensor, b: Tensor) -> Tensor:
-        return BOUND.add(a, b) if self.tracer is not None else _wrapped(_QUIET.add(a._value, b._value))
+        return BOUND.add(a, b) if self.tracer is not None else _wrapped(QUIET.add(a._value, b._value))
 
     def _visit(self, node: Node, index: int, gradient: Any) -> Any:
         """Run the hooks of a value that is no leaf, and keep its gradient if it is to be retained."""
@@ -244,32 +242,3 @@ def original(op: Op) -> Op:
     """Return the operation that `freed` stands for, and others as they are."""
     rule = op.vjp
     return rule.op if isinstance(rule, _Freed) else op
-
-
-class _QuietEngine(RawEngine):
-    """Computes on bare arrays, but leaves NumPy's quiet surroundings between the rules, so that hooks can run."""
-
-    def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
-        """Run the loop as it is."""
-        del nodes
-        loop()
-
-    def add(self, a: Any, b: Any) -> Any:
-        """Add two contributions."""
-        return run_quietly(super().add, a, b)
-
-    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
-        """Run a node's rule."""
-        if "tensor_rule" in node.op.traits:
-            return super().run(node, g, wanted)
-        return run_quietly(self._computed, node, g, wanted)
-
-    def _computed(self, node: Node, g: Any, wanted: Wanted) -> list[Any]:
-        found = super().run(node, g, wanted)
-        return [
-            (one() if type(one) is FunctionType else one) if want else None
-            for one, want in zip(found, wanted, strict=True)
-        ]
-
-
-_QUIET = _QuietEngine()

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from hybridflow.autodiff.backprop import BOUND, EVER, backprop, conjugates, reachable
+from hybridflow.autodiff.backprop import BOUND, backprop, conjugates
 from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import call
 from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.autodiff.walk import EVER, reachable
 from hybridflow.core.context import Context, current
 from hybridflow.core.dispatch import bind, record
 from hybridflow.core.dtypes import is_differentiable

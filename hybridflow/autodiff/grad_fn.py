@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hybridflow.autodiff.backprop import EVER, reachable
 from hybridflow.autodiff.backward import backward
 from hybridflow.autodiff.recorded_graph import recorded_graph
 from hybridflow.autodiff.requires_grad import is_leaf, known_edge, requires_grad
 from hybridflow.autodiff.saved import RecordedMemory, recorded_memory
+from hybridflow.autodiff.walk import EVER, reachable
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.notes import notes_at, requires
 from hybridflow.core.operators import add_method

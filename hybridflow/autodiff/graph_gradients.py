@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hybridflow.autodiff.backprop import BOUND, EVER, backprop, reachable
+from hybridflow.autodiff.backprop import BOUND, backprop
 from hybridflow.autodiff.tape import flatten, ones
+from hybridflow.autodiff.walk import EVER, reachable
 from hybridflow.core.context import current
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message

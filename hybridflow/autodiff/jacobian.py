@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, cast
 
 import jax
 
-from hybridflow.autodiff.backprop import BoundEngine, Engine, backprop, connected
+from hybridflow.autodiff.backprop import BoundEngine, backprop
 from hybridflow.autodiff.vectorize import InnerBuilder, Recent, run_mapped, trace_inner
+from hybridflow.autodiff.walk import Engine, connected
 from hybridflow.core.attrs import attrs_key
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.node import Edge, Node

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hybridflow.autodiff.backprop import RAW, backprop, reachable
+from hybridflow.autodiff.backprop import RAW, backprop
+from hybridflow.autodiff.walk import reachable
 from hybridflow.core.context import context_now
 from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.node import FOREVER, Edge, Node

@@ -10,11 +10,12 @@ from typing import Any, NoReturn, Self, cast
 import jax
 import numpy as np
 
-from hybridflow.autodiff.backprop import BOUND, RAW, Engine, Wanted, backprop, conjugates, connected, reachable
+from hybridflow.autodiff.backprop import BOUND, RAW, backprop, conjugates
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.quick import quick_gradients
 from hybridflow.autodiff.saved import Peak, RecordedMemory, live_nodes, recorded_memory
+from hybridflow.autodiff.walk import Engine, Wanted, connected, reachable
 from hybridflow.autodiff.why import Exits, Noting
 from hybridflow.core.context import current, set_tapes
 from hybridflow.core.device import place

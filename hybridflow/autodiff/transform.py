@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hybridflow.autodiff.backprop import BOUND, EVER, backprop, reachable
+from hybridflow.autodiff.backprop import BOUND, backprop
+from hybridflow.autodiff.walk import EVER, reachable
 from hybridflow.core.context import context_of
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.node import Edge, Node

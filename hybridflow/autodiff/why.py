@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from hybridflow.autodiff.backprop import EVER, Engine, Wanted, connected, reachable
 from hybridflow.autodiff.transform import differentiate
+from hybridflow.autodiff.walk import EVER, Engine, Wanted, connected, reachable
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.node import Edge, Node, Where, format_where, next_sequence
 from hybridflow.core.op import Stops

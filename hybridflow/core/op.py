@@ -252,9 +252,8 @@ class Op:
     large_kernel: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     plain: bool = field(default=False, init=False, repr=False)
     host_rule: Callable[..., Any] | None = field(default=None, init=False, repr=False)
-    local: tuple[Callable[..., Any], ...] | None = field(default=None, init=False, repr=False)
+    pullback: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     looked_at: tuple[int, ...] | None = field(default=None, init=False, repr=False)
-    whole: bool = field(default=False, init=False, repr=False)
     jitted: dict[Any, Callable[..., Any]] = field(default_factory=dict[Any, Callable[..., Any]], repr=False)
     accepted: set[Any] = field(default_factory=set[Any], repr=False)
 
@@ -263,11 +262,10 @@ class Op:
 
         `fast_kernel` is the kernel if it needs no ``residuals``, and `large_kernel` does the same to large arrays, in
         several threads where NumPy's own function is the kernel; `plain` says that the rule runs on bare arrays as
-        it is; `host_rule` is a rule's form for the host, and `local` one's for operands of the result's shape; `whole`
-        that all its rule looks at is saved if all of its inputs are connected, though not otherwise.
+        it is; `host_rule` is a rule's form for the host, and `pullback` what the walk back calls there, found out when
+        it first does.
         """
         self.host_rule = getattr(self.vjp, "host", None)
-        self.local = self.vjp.local if isinstance(self.vjp, Each) else None
         hidden = bool(self.saves.hidden)
         self.fast_kernel = None if isinstance(self.kernel, No) or hidden else self.kernel
         self.large_kernel = for_large(self.fast_kernel)
@@ -283,7 +281,6 @@ class Op:
             looked = _looked_at(self.vjp)
             if looked is not _ALL and not self.saves.hidden:
                 missing = tuple([i for i in looked if not (self.saves.y if i == 0 else self.saves.keeps(i - 1))])
-                self.whole = self.saves.each is not None and not missing
                 looked = missing if self.saves.each is None else looked
             self.looked_at = looked
         return looked if looked is not _ALL else range(count)

@@ -6,11 +6,11 @@ import shutil
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -18,7 +18,7 @@ from hybridflow.analysis.profile.compiled import ANNOTATION, Call, Program, wait
 from hybridflow.analysis.profile.events import Kernel, covered, read_kernels
 from hybridflow.analysis.profile.recorder import Recorder
 from hybridflow.analysis.timing import wait_for as wait_for_result
-from hybridflow.autodiff.backprop import Engine, Wanted
+from hybridflow.autodiff.walk import Engine, Wanted
 from hybridflow.backend.host import run_quietly
 from hybridflow.core.context import CONTEXT, Context, current
 from hybridflow.core.dispatch import bind_eagerly, execute
@@ -28,6 +28,8 @@ from hybridflow.core.profiling import PROFILER
 from hybridflow.core.tensor import Tensor
 from hybridflow.xla.executable import Executable
 from hybridflow.xla.scopes import Namer, instructions
+
+T = TypeVar("T")
 
 LOOK_S = 0.3
 """About how long calls are looked into."""
@@ -154,17 +156,17 @@ class _TimedEngine:
         self.inner = inner
         self.timer = timer
 
-    def add(self, a: Any, b: Any) -> Any:
+    def add(self, a: Any, b: Any, own: bool = False) -> Any:
         """Add two contributions."""
-        return self._timed(lambda: self.inner.add(a, b))
+        return self._timed(lambda: self.inner.add(a, b, own))
 
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         """Run a node's rule."""
         return self._timed(lambda: self.inner.run(node, g, wanted))
 
-    def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
+    def walk(self, loop: Callable[[], T], users_rules: bool) -> T:
         """Run the loop as the other engine does."""
-        self.inner.walk(loop, nodes)
+        return self.inner.walk(loop, users_rules)
 
     def _timed(self, run: Callable[[], Any]) -> Any:
         """Return what something returns; operations that it binds are part of it."""

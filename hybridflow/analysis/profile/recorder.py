@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from hybridflow.analysis.profile.compiled import (
     run_program,
     wait_for,
 )
-from hybridflow.autodiff.backprop import Engine
+from hybridflow.autodiff.walk import Engine
 from hybridflow.backend.jax_shim import call_into
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.dispatch import bind_eagerly
@@ -31,6 +31,8 @@ from hybridflow.core.profiling import PROFILER
 from hybridflow.core.tensor import Tensor
 from hybridflow.tracing.trace import Trace
 from hybridflow.xla.executable import Executable
+
+T = TypeVar("T")
 
 _NOTHING = slice(0, 0)
 
@@ -203,19 +205,19 @@ class _TimedEngine:
         self.inner = inner
         self.recorder = recorder
 
-    def add(self, a: Any, b: Any) -> Any:
+    def add(self, a: Any, b: Any, own: bool = False) -> Any:
         """Add two contributions."""
         run = self.recorder.begin("add", "gradient", user_place(2))
         try:
-            result = self.inner.add(a, b)
+            result = self.inner.add(a, b, own)
         finally:
             self.recorder.finish(run)
         self.recorder.made(run, [getattr(result, "_value", result)])
         return result
 
-    def walk(self, loop: Callable[[], None], nodes: Iterable[Node]) -> None:
+    def walk(self, loop: Callable[[], T], users_rules: bool) -> T:
         """Run the loop as the other engine does."""
-        self.inner.walk(loop, nodes)
+        return self.inner.walk(loop, users_rules)
 
     def run(self, node: Node, g: Any, wanted: Any) -> Sequence[Any]:
         """Run a node's rule."""

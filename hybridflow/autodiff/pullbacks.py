@@ -1,0 +1,127 @@
+"""How the gradient rule of an operation is called on NumPy arrays, found out once per operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hybridflow.autodiff.namespaces import HOST
+from hybridflow.autodiff.walk import Wanted
+from hybridflow.core.node import Node
+from hybridflow.core.op import Each, Op
+from hybridflow.core.spec import TensorSpec, make_spec
+
+Pullback = Callable[[Node, Any, Wanted], Sequence[Any]]
+
+
+def pullback_of(op: Op) -> Pullback:
+    """Return a function from a node, its cotangent and which inputs' gradients are wanted to those gradients."""
+    rule: Any = op.vjp
+    op.spec_arguments(0)  # which finds out what the rule looks at
+    if isinstance(rule, Each) and rule.local is not None and op.host_rule is None:
+        return _of_operands(rule, rule.local)
+    if isinstance(rule, Each) and op.host_rule is None:
+        return _of_each(rule)
+    if op.saves.hidden or op.host_rule is None or op.looked_at != ():
+        return _of_rule(rule, op.host_rule)
+    return _of_saved(rule, op.host_rule)
+
+
+def _of_operands(rule: Each, local: Sequence[Callable[..., Any]]) -> Pullback:
+    """An operand of the result's shape was not broadcast, so that its rule need not know its shape."""
+    left, right = local
+
+    def pullback(node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        y, a, b = node.saved  # pyright: ignore[reportGeneralTypeIssues]
+        shape = g.shape
+        first = second = None
+        edge, other = node.inputs
+        if wanted[0]:
+            spec = edge[0].outputs[edge[1]]  # pyright: ignore[reportOptionalSubscript]
+            if (spec[0] if type(spec) is tuple else spec.shape) == shape:
+                first = left(HOST, g, y, a, b)
+            else:
+                first = rule.rules[0](HOST, g, *arguments(node))
+        if wanted[1]:
+            spec = other[0].outputs[other[1]]  # pyright: ignore[reportOptionalSubscript]
+            if (spec[0] if type(spec) is tuple else spec.shape) == shape:
+                second = right(HOST, g, y, a, b)
+            else:
+                second = rule.rules[1](HOST, g, *arguments(node))
+        return first, second
+
+    return pullback
+
+
+def _of_each(rule: Each) -> Pullback:
+    rules = rule.rules
+
+    def pullback(node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        args, attrs = arguments(node), rule_attrs(node)
+        return [one(HOST, g, *args, **attrs) if want else None for one, want in zip(rules, wanted, strict=True)]
+
+    return pullback
+
+
+def _of_rule(rule: Any, host: Callable[..., Any] | None) -> Pullback:
+    def pullback(node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        del wanted
+        args, attrs = arguments(node), rule_attrs(node)
+        gradients = None if host is None else host(g, *args, **attrs)
+        return rule(HOST, g, *args, **attrs) if gradients is None else gradients
+
+    return pullback
+
+
+def _of_saved(rule: Any, host: Callable[..., Any]) -> Pullback:
+    """All that the rule looks at is saved."""
+
+    def pullback(node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        del wanted
+        args: Any = node.saved
+        attrs = node.attrs
+        gradients = host(g, *args, **attrs) if attrs else host(g, *args)
+        return rule(HOST, g, *args, **attrs) if gradients is None else gradients
+
+    return pullback
+
+
+def input_spec(node: Node, index: int) -> TensorSpec:
+    """Return the spec of a node's input."""
+    edge = node.inputs[index]
+    if edge is not None:
+        return edge[0].spec(edge[1])
+    assert node.input_specs is not None
+    found = node.input_specs[index]
+    assert found is not None
+    return make_spec(found[0], found[1])
+
+
+def arguments(node: Node) -> Sequence[Any]:
+    """Return ``(y, *xs)``: what was saved, and specs in the places of the rest that the rule looks at."""
+    saved = node.saved
+    assert saved is not None
+    args: list[Any] | None = None
+    for index in node.op.spec_arguments(len(saved)):
+        value = saved[index]
+        if value is None:
+            filled: Any = input_spec(node, index - 1) if index else _output_specs(node)
+        elif index == 0 and type(value) is tuple and None in value:
+            filled = tuple([node.spec(i) if one is None else one for i, one in enumerate(value)])
+        else:
+            continue
+        if args is None:
+            args = list(saved)
+        args[index] = filled
+    return saved if args is None else args
+
+
+def _output_specs(node: Node) -> Any:
+    return node.spec() if len(node.outputs) == 1 else node.specs
+
+
+def rule_attrs(node: Node) -> dict[str, Any]:
+    """Return the attributes as a rule takes them."""
+    if "residuals" not in node.attrs:
+        return node.attrs
+    return {name: value for name, value in node.attrs.items() if name != "residuals"}
