@@ -316,6 +316,32 @@ def test_changes_take_no_new_trace(change):
     assert change is not several or o.log == [9, 1, 2, 3, 4]
 
 
+def test_a_change_behind_a_check_that_fails_does_not_happen():
+    o = Holder(before=0, between=0, after=0, log=[])
+
+    @hf.compile
+    def f(x):
+        o.before += 1
+        assert x[0] > 0
+        o.between += 1
+        o.log.append(1)
+        assert x[1] > 0
+        o.after += 1
+        return x
+
+    expected = [0, 0, 0, 0]
+    for number, changed in enumerate(([1, 1], [1, 1], [1, -1], [-1, 1], [1, 1], [1, -1], [1, 1])):
+        reached = 1 + (changed[0] > 0) * (1 + (changed[1] > 0))
+        expected = [one + (reached > when) for one, when in zip(expected, (0, 1, 2, 1), strict=True)]
+        if reached == 3:
+            f(hf.asarray(changed) * 1.0)
+        else:
+            with pytest.raises(AssertionError):
+                f(hf.asarray(changed) * 1.0)
+        assert [o.before, o.between, o.after, len(o.log)] == expected, number
+    assert f.trace_count == 1
+
+
 def test_a_change_meets_what_is_there():
     """Another type, or nothing at all, is no longer what the trace was made for."""
     o, f = only_changed(add)()

@@ -91,7 +91,7 @@ def make_trace(
     arguments = unflatten_arguments(signature, values, static)
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
     floats = OutsideFloats(seen, lambda: (builder.float_argument(), builder.floats - 1), lambda: builder.floats)
-    observations = builder.observations = _observe(Observations(label, floats), roots, named, arguments)
+    observations = builder.observations = _observe(Observations(label, floats, builder.checks), roots, named, arguments)
     try:
         with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
             result = call(arguments)

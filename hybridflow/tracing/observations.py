@@ -51,10 +51,12 @@ class Observations:
     Args:
         label: the function's name, for messages.
         floats: those of them that may be inputs.
+        checks: the checks of the trace so far.
     """
 
-    def __init__(self, label: str, floats: OutsideFloats) -> None:
+    def __init__(self, label: str, floats: OutsideFloats, checks: Sequence[Any]) -> None:
         self.label = label
+        self._checks = checks
         self.effects: list[str] = []
         self._outside: dict[int, tuple[Any, Place]] = {}
         self._inputs: dict[int, tuple[Any, str, tuple[Any, ...]]] = {}
