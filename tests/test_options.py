@@ -181,3 +181,21 @@ def test_an_assignment_says_where_float64_came_from():
                 mode()
     with pytest.raises(TypeError, match=r"It is a numpy\.ndarray, and those are float64 by default\. Cast it"):
         v.assign(scale)
+
+
+@pytest.mark.parametrize(
+    ("option", "call"),
+    [
+        ("axis", lambda x: hf.sum(x, axis=True)),
+        ("axis", lambda x: hf.max(x, axis=(False,))),
+        ("axis", lambda x: hf.concat([x, x], axis=np.False_)),
+        ("ord", lambda x: hf.linalg.vector_norm(x, ord=True)),
+        ("ord", lambda x: hf.linalg.matrix_norm(x, ord=True)),
+        ("padding", lambda x: hf.nn.max_pool(x[None, None], 2, padding=True)),
+        ("padding", lambda x: hf.nn.avg_pool(x[None, None], 2, padding=(True, False))),
+        ("stride", lambda x: hf.nn.max_pool(x[None, None], 2, stride=True)),
+    ],
+)
+def test_true_is_no_number(option, call):
+    with pytest.raises(TypeError, match=rf"{option}=(True|False) is no number\n  Write {option}=[01] if"):
+        call(hf.ones((4, 4)))

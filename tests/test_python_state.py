@@ -462,6 +462,51 @@ def test_a_number_that_is_needed_late_changes_nothing_twice():
     assert results[1][1:] == results[0][1:]
 
 
+def returned_by_finally(x, k, o):
+    y = x
+    try:
+        y = x * 2 if k > 1 else x * 5
+        o.t += 1
+    finally:
+        return y  # noqa: B012 (what is tested)
+
+
+def left_by_finally(x, k, o):
+    for _ in range(2):
+        try:
+            x = x * (2 if k * o.scale > 1 else 5)
+            o.t += 1
+        finally:
+            break  # noqa: B012 (what is tested)
+    return x
+
+
+def swallowed_by_a_manager(x, k, o):
+    class Quiet:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return True
+
+    y = None
+    with Quiet():
+        y = x * 2 if k > 1 else x * 5
+    return y
+
+
+@pytest.mark.filterwarnings("ignore:'(return|break)' in a 'finally':SyntaxWarning")
+@pytest.mark.parametrize("function", [returned_by_finally, left_by_finally, swallowed_by_a_manager])
+def test_that_a_number_is_needed_is_not_swallowed(function):
+    results = []
+    for compiled in (False, True):
+        o = Holder(t=0, scale=1.0)
+        f = lambda x, k, o=o: function(x, k, o)  # noqa: E731
+        f = hf.compile(f) if compiled else f
+        results.append([(f(x(), k).tolist(), o.t) for k in (2.0, 0.5, 3.0)])
+    assert results[1] == results[0]
+
+
 def test_a_refused_call_leaves_state_alone():
     o = Holder(t=0, log=[])
 

@@ -50,6 +50,10 @@ class NumberTracer(Protocol):
         """Return the tensor of shape () that holds the number in each call."""
         ...
 
+    def needs_numbers(self, arguments: frozenset[int]) -> None:
+        """Raise `NeedsNumber` for float arguments; the trace is of no use even if that is swallowed."""
+        ...
+
     def may_fail(self, number: TracedFloat) -> None:
         """Have the number computed by each call, used or not: it may raise, as it would eagerly."""
         ...
@@ -98,7 +102,7 @@ class TracedFloat:
             LeakError: later.
         """
         if self._tracer.alive:
-            raise NeedsNumber(self._arguments)
+            self._tracer.needs_numbers(self._arguments)
         raise LeakError(
             message("a float argument of a compiled function was kept while it was traced, and used outside of it",
                     hint="Return it from the function, or make it static with static_argnames.")

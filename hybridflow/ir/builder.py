@@ -20,7 +20,7 @@ from hybridflow.core.settings import SETTINGS
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_float import NeedsNumber, TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.ir.checks import Check
 from hybridflow.ir.graph import INPUT, Graph, constant_node, input_node
@@ -144,6 +144,12 @@ class GraphBuilder:
     def alive(self) -> bool:
         """Whether the trace is still being made."""
         return self.scope.alive
+
+    def needs_numbers(self, arguments: frozenset[int]) -> None:
+        """Raise `NeedsNumber` for float arguments; the trace is of no use even if that is swallowed."""
+        if self.observations is None:
+            raise NeedsNumber(arguments)
+        self.observations.floats.require_numbers(arguments)
 
     def number_tensor(self, number: TracedFloat, dtype: DType) -> Tensor:
         """Return the tensor of shape () that holds a Python number in each call."""

@@ -159,7 +159,10 @@ def normalize_axis(op: str, axis: Any, ndim: int) -> int:
 
     Raises:
         AxisError: if the tensor has no such axis.
+        ArgumentTypeError: True or False.
     """
+    if type(axis) is not int:
+        require_no_truth(op, "axis", axis)
     number = int(axis)
     if not -ndim <= number < ndim:
         raise AxisError(
@@ -187,6 +190,18 @@ def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
 
 
 # -- options ------------------------------------------------------------------------------------------------------
+
+
+def require_no_truth(op: str, option: str, value: Any) -> None:
+    """Refuse True and False where a number is meant, which Python holds for 1 and 0.
+
+    Raises:
+        ArgumentTypeError: one of the two.
+    """
+    if isinstance(value, bool | np.bool_):
+        raise ArgumentTypeError(
+            message(f"{op}: {option}={value} is no number", hint=f"Write {option}={int(value)} if that is meant.")
+        )
 
 
 def truth(op: str, option: str, value: Any) -> bool:

@@ -94,7 +94,8 @@ def make_trace(
     observations = builder.observations = _observe(Observations(label, floats, builder.checks), roots, named, arguments)
     try:
         with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
-            result = call(arguments)
+            with floats.nothing_swallowed():
+                result = call(arguments)
             check_unchanged(label, arguments, values, signature, static)
             observations.returned(result)
             orders = observations.orders_of(arguments)

@@ -7,7 +7,8 @@ lists, tuples and dicts are read through a copy in which what stands for an inpu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 from hybridflow.core.traced_float import NeedsNumber, TracedFloat
@@ -82,6 +83,7 @@ class OutsideFloats:
         self._new_input = new_input
         self._count = count
         self._only_numbers = False
+        self._needed: frozenset[int] = frozenset()
         self._inputs: dict[int, _Input] = {}
         self._of_place: dict[Place, int] = {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # by the container's id, and by the copy's: the copy, the place
@@ -246,7 +248,22 @@ class OutsideFloats:
         """
         needed = frozenset(positions)
         if needed:
+            self._needed |= needed
             raise NeedsNumber(needed)
+
+    @contextmanager
+    def nothing_swallowed(self) -> Generator[None]:
+        """Raise at the end of a ``with`` block what a ``return`` in a ``finally`` of the user's kept from coming here.
+
+        Raises:
+            NeedsNumber: the number of an input was needed in the block.
+        """
+        try:
+            yield
+        except Exception:
+            self.require_numbers(self._needed)
+            raise
+        self.require_numbers(self._needed)
 
     def only_numbers(self) -> None:
         """Have all numbers be part of the trace, also those that are still to be read: it must not start again.

@@ -25,6 +25,7 @@ from hybridflow.ops.common import (
     normalize_axis,
     normals,
     require_kind,
+    require_no_truth,
     truth,
 )
 from hybridflow.ops.comparison import greater, not_equal
@@ -158,6 +159,7 @@ def vector_norm(
     if other:
         return respelled(vector_norm, locals())
     keepdims = truth("vector_norm", "keepdims", keepdims)
+    require_no_truth("vector_norm", "ord", ord)
     if not is_number(ord) and not isinstance(ord, np.number):
         raise ArgumentError(message(f"vector_norm: ord={ord!r} is not a number", hint="Use hf.linalg.matrix_norm."))
     tensor = as_float(x)
@@ -212,6 +214,7 @@ def matrix_norm(
     if other:
         return respelled(matrix_norm, locals())
     keepdims = truth("matrix_norm", "keepdims", keepdims)
+    require_no_truth("matrix_norm", "ord", ord)
     tensor = as_float(x)
     require_matrix("matrix_norm", tensor.spec)
     if ord in ("fro", None):

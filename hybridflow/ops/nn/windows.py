@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.errors import ArgumentError, ShapeError, message
-from hybridflow.ops.common import TensorSpec, call_text
+from hybridflow.ops.common import TensorSpec, call_text, require_no_truth
 
 Sizes = tuple[Any, ...]
 Pairs = tuple[tuple[Any, Any], ...]
@@ -20,8 +20,11 @@ def per_axis(name: str, what: str, value: Any, count: int, least: int = 1) -> tu
 
     Raises:
         ArgumentError: another number of them, or one below `least`.
+        ArgumentTypeError: True or False.
     """
     items = tuple(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else (value,) * count
+    for item in items:
+        require_no_truth(name, what, item)
     numbers = tuple([int(item.__index__()) for item in items])
     if len(numbers) != count or any(number < least for number in numbers):
         raise ArgumentError(
@@ -64,8 +67,11 @@ def paddings(name: str, padding: Any, sizes: Sizes, spans: Sizes, stride: Sizes)
 
     Raises:
         ArgumentError: anything else.
+        ArgumentTypeError: True or False.
     """
     count = len(sizes)
+    for one in padding if isinstance(padding, list | tuple) else (padding,):
+        require_no_truth(name, "padding", one)
     if isinstance(padding, str):
         if padding.lower() == "valid":
             return ((0, 0),) * count
