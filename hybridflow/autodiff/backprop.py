@@ -282,7 +282,7 @@ class BoundEngine:
         """Run a node's rule on tensors that are connected to the node's own inputs and outputs."""
         tracer = current().tracer
         if not isinstance(tracer, GraphBuilder):
-            return self._apply(node, g, wanted)
+            return self._rounded_as_raw(node, g, wanted, self._apply(node, g, wanted))
         outer, tracer.place = tracer.place, in_gradient(node.where)
         first = len(tracer.nodes)
         try:
@@ -291,6 +291,26 @@ class BoundEngine:
             tracer.place = outer
             for made in tracer.nodes[first:]:
                 tracer.gradient_of.setdefault(made, node)
+
+    def _rounded_as_raw(self, node: Node, g: Any, wanted: Wanted, found: Sequence[Any]) -> Sequence[Any]:
+        """Give what a rule's operations computed the numbers that the rule has outside of any recording.
+
+        On the host a rule may have a form of its own there, or be compiled as a whole, and then it rounds otherwise;
+        what is recorded are the operations. What carries graphs is compiled either way.
+        """
+        op = node.op
+        if (node.backend == "host" and op.host_rule is None) or not op.traits.isdisjoint(("nested", "tensor_rule")):
+            return found
+        gs = [None if one is None else one._value for one in (g if type(g) is tuple else (g,))]
+        if node.scope is not None or not all([one is None or type(one) is np.ndarray for one in gs]):
+            return found
+        if _visible(node, tuple(gs))[1]:
+            return found
+        numbers = QUIET.run(node, tuple(gs) if type(g) is tuple else gs[0], wanted)
+        return [
+            None if tensor is None else make_tensor(as_arrays(array), tensor._edge)
+            for tensor, array in zip(found, numbers, strict=True)
+        ]
 
     def _apply(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         rule = rule_of(node.op)
