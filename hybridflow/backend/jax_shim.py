@@ -18,8 +18,6 @@ from jax.experimental import io_callback, serialize_executable
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.experimental.xla_metadata import set_xla_metadata as set_xla_metadata
 
-from hybridflow.backend.protobuf import write_field
-
 try:
     from jax._src.xla_bridge import backends_are_initialized as _has_started  # noqa: TID251 (it has no other name)
 except ImportError:
@@ -94,11 +92,11 @@ class _ClientWithOptions:
     def __init__(self, client: Any, options: Mapping[str, Any]) -> None:
         self._client = client
         entries = [
-            write_field(1, name.encode()) + write_field(2, str(value).encode()) for name, value in options.items()
+            _message_field(1, name.encode()) + _message_field(2, str(value).encode()) for name, value in options.items()
         ]
         # Of the options: those of the executable, of these: the debug options, of these: the table. What follows an
         # encoded message is merged into it.
-        self._extra = b"".join([write_field(3, write_field(3, write_field(500, entry))) for entry in entries])
+        self._extra = b"".join([_message_field(3, _message_field(3, _message_field(500, entry))) for entry in entries])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -107,6 +105,21 @@ class _ClientWithOptions:
         """Compile with the options that jax made, and the extra ones."""
         more = type(compile_options).ParseFromString(compile_options.SerializeAsString() + self._extra)
         return self._client.compile_and_load(*arguments, compile_options=more, **keywords)
+
+
+def _message_field(number: int, content: bytes) -> bytes:
+    """Return a field of a protocol buffer that holds bytes: a string or another message."""
+    # https://protobuf.dev/programming-guides/encoding: the field's number, how it is written (2), its length, its bytes
+    return _as_varint(number << 3 | 2) + _as_varint(len(content)) + content
+
+
+def _as_varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
 
 
 _STATISTICS: set[type] = set()

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, TypeVar, cast
 
 import jax
@@ -56,8 +55,7 @@ class Executable:
             nothing, and costs less; None if there is no such way here.
         run: what `call` ends up in, a function written in C++ with most versions of jax; it takes `hidden` too.
         hidden: what the program takes behind the arrays.
-        shown: returns jax's object, for its texts and analyses; what was loaded may be without those, and is loaded
-            whole then.
+        compiled: the object of jax, for its texts and analyses; of several programs, a `Chain`.
         lower: returns jax's lowering, for its text (`Lowerings` of several programs); it is made anew if the executable
             was loaded from the store.
         lower_ms: jax tracing and lowering to StableHLO, milliseconds.
@@ -76,7 +74,7 @@ class Executable:
     bare: Into | None
     run: Callable[..., Any]
     hidden: tuple[Any, ...]
-    shown: Callable[[], Any]
+    compiled: Any
     lower: Callable[[], Any]
     lower_ms: float
     xla_ms: float
@@ -87,11 +85,6 @@ class Executable:
     namer: Namer = field(default_factory=Namer)
     parts: tuple[Part, ...] = ()
     alone: Callable[[], Callable[..., Any]] | None = None
-
-    @property
-    def compiled(self) -> Any:
-        """The object of jax, for its texts and analyses; of several programs, a `Chain`."""
-        return self.shown()
 
     def fusions(self) -> dict[str, tuple[Node, ...]]:
         """Return the kernels that compute several instructions, by name, with the graph's nodes in each."""
@@ -150,7 +143,7 @@ def _of_parts(chain: Chain, *, wide: bool) -> Executable:
     done = Counter(one.store for one in programs)
     store = next(iter(done)) if len(done) == 1 else ", ".join([f"{count} {what}" for what, count in done.items()])
     return Executable(
-        call, into, None, call, (), lambda: chain, lambda: Lowerings(chain.parts),
+        call, into, None, call, (), chain, lambda: Lowerings(chain.parts),
         sum([one.lower_ms for one in programs]), sum([one.xla_ms for one in programs]),
         sum([one.load_ms for one in programs]), store, programs[0].options, chain.donated, parts=chain.parts,
     )  # fmt: skip
@@ -223,11 +216,10 @@ class _Compilation:
             entry = self._entry(note)
             loaded = None if isinstance(entry, str) else steps.timed("load", lambda: entry.load(steps.lower))
             if loaded is not None:
-                compiled, done = loaded.program, LOADED
+                compiled, done = loaded, LOADED
             else:
                 compiled = steps.timed("xla", steps.compile)
                 done = entry if isinstance(entry, str) else entry.save(compiled, steps.text, steps.seconds())
-        whole = loaded is None or loaded.whole
         hidden = (false_on(self.device),) if self.takes_false else ()
 
         def of_arrays(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -243,9 +235,8 @@ class _Compilation:
             into = call_into(run, hidden)
             into = _wide_call(into) if self.wide else into
             bare = None if hidden else bare_call(compiled, into)
-        shown = (lambda: compiled) if whole else cache(lambda: _whole(entry, steps))
         return Executable(
-            call, into, bare, run, hidden, shown, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"],
+            call, into, bare, run, hidden, compiled, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"],
             done, self.options, self.donated, steps.namer,
             alone=None if self.calls_host else lambda: of_arrays(direct_call(compiled, alone=True)),
         )  # fmt: skip
@@ -297,13 +288,6 @@ class _Steps:
     def seconds(self) -> float:
         """Return how long it took, in seconds."""
         return sum(self.ms.values()) / 1e3
-
-
-def _whole(entry: Entry | str, steps: _Steps) -> Any:
-    """Return an executable that can show its program: from the store, or compiled once more if it is gone there."""
-    with steps.context():
-        found = None if isinstance(entry, str) else entry.load_whole(steps.lower)
-        return steps.compile() if found is None else found
 
 
 def _call_with(compiled: Callable[..., Any], hidden: tuple[Any, ...]) -> Callable[..., Any]:

@@ -36,7 +36,6 @@ class Head(NamedTuple):
         platform, device: where it runs.
         wide: whether jax kept 64-bit dtypes.
         inputs, outputs: how many arrays it takes and returns.
-        whole: whether it can show its program; if not, the file of the same name behind `directory.WHOLE` can.
     """
 
     calls: bool
@@ -45,19 +44,6 @@ class Head(NamedTuple):
     wide: bool
     inputs: int
     outputs: int
-    whole: bool = True
-
-
-class Loaded(NamedTuple):
-    """What came of a file.
-
-    Attributes:
-        program: jax's object.
-        whole: as in `Head`.
-    """
-
-    program: Any
-    whole: bool
 
 
 def with_head(head: Head, saved: bytes) -> bytes:
@@ -75,7 +61,7 @@ class _Loading:
     """An executable that a thread is loading."""
 
     def __init__(self, directory: Directory, name: str) -> None:
-        self.found: Loaded | None = None
+        self.found: Any = None
         self.thread = threading.Thread(target=self._load, args=(directory, name), name="hybridflow store")
         self.thread.start()
 
@@ -88,8 +74,7 @@ class _Loading:
                 if not head.calls:
                     device = next(one for one in jax.local_devices(backend=head.platform) if one.id == head.device)
                     with enable_x64(head.wide):
-                        program = load_executable(saved, head.inputs, head.outputs, device)
-                        self.found = Loaded(program, head.whole)
+                        self.found = load_executable(saved, head.inputs, head.outputs, device)
 
 
 _LOADING: dict[str, _Loading] = {}
@@ -119,7 +104,7 @@ def begin(function: Callable[..., Any], signature: dict[str, str]) -> str | None
     return note
 
 
-def taken(name: str) -> Loaded | None:
+def taken(name: str) -> Any:
     """Return the executable of a key if it was loaded ahead, waiting for it, else None."""
     loading = _LOADING.pop(name, None)
     if loading is None:

@@ -32,8 +32,8 @@ except ImportError:  # not a POSIX system: `supported` says no
 
 MAGIC = b"hybridflow store 1\n"
 SUFFIX = ".xla"
-NOTE, WHOLE = "note-", "whole-"
-"""Names that begin so are of notes about files, and of what is left out of them: no entries of their own."""
+NOTE = "note-"
+"""Names that begin so are of notes about files: no entries of their own."""
 _KEY = "key"
 _HITS = "hits"
 _TEMPORARY = "writing-"
@@ -239,7 +239,7 @@ class Directory:
                     if name == _HITS:
                         hits = found
                     elif name.endswith(SUFFIX):
-                        entries += not name.startswith((NOTE, WHOLE))
+                        entries += not name.startswith(NOTE)
                         size += found
         return Use(entries, size, hits)
 

@@ -12,18 +12,15 @@ import jax
 import numpy as np
 
 from hybridflow.backend.jax_shim import load_executable, save_executable, x64_enabled
-from hybridflow.backend.lean import without_descriptions
 from hybridflow.ir.graph import Graph
-from hybridflow.xla.store.ahead import Head, Loaded, remember, taken, with_head, without_head
-from hybridflow.xla.store.directory import WHOLE, Directory, Unsafe
+from hybridflow.xla.store.ahead import Head, remember, taken, with_head, without_head
+from hybridflow.xla.store.directory import Directory, Unsafe
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint, text_fingerprint
 from hybridflow.xla.store.place import place, warn_once
 from hybridflow.xla.store.surroundings import default_device, device_text, installation, settings_text
 
 _WORTH_KEEPING = 0.05
 """Seconds from which a compilation is worth a file: others are done again as fast as a file is found and loaded."""
-_WORTH_LEAVING_OUT = 1 << 18
-"""Bytes from which what only texts show has a file of its own: loading it would take longest."""
 _CALLBACK = re.compile(r"custom_call @\w*callback\w*")
 _CUSTOM_CALL = re.compile(r"custom_call @(?!Sharding|SPMD|annotate|LayoutConstraint)")
 """What calls a library; the others only tell XLA something."""
@@ -51,43 +48,30 @@ class Entry:
         self.device = device
         self.arrays = arrays
 
-    def load(self, prepare: Callable[[], Any]) -> Loaded | None:
+    def load(self, prepare: Callable[[], Any]) -> Any:
         """Return the executable if there is one that works here, else None.
 
         Args:
             prepare: lowers the graph, which readies the libraries that its executable calls, if it calls any.
         """
-        ready = taken(self.name)
-        if ready is not None:
+        found = taken(self.name)
+        if found is None:
+            body = _tried(self.directory.path, lambda: self.directory.read(self.name))
+            found = None if body is None else self._loaded(body, prepare)
+            if found is not None:
+                _tried(self.directory.path, lambda: remember(self.directory, self.note, self.name, body, self.most))
+        if found is not None:
             self.directory.count_hit()
-            return ready
-        for name in (self.name, WHOLE + self.name):
-            body = self._read(name)
-            found = None if body is None else self._loaded(name, body, prepare)
-            if body is not None and found is not None:
-                self.directory.count_hit()
-                self._write({self.name: body} if name != self.name else {}, body)
-                return found
-        return None
+        return found
 
-    def load_whole(self, prepare: Callable[[], Any]) -> Any:
-        """Return the executable that can show its program, None if it is not there any more; `prepare` as in `load`."""
-        name = WHOLE + self.name
-        body = self._read(name)
-        found = None if body is None else self._loaded(name, body, prepare)
-        return None if found is None else found.program
-
-    def _read(self, name: str) -> bytes | None:
-        return _tried(self.directory.path, lambda: self.directory.read(name))
-
-    def _loaded(self, name: str, body: bytes, prepare: Callable[[], Any]) -> Loaded | None:
+    def _loaded(self, body: bytes, prepare: Callable[[], Any]) -> Any:
         head, saved = without_head(body)
         if head.calls:
             prepare()
         try:
-            return Loaded(load_executable(saved, *self.arrays, self.device), head.whole)
+            return load_executable(saved, *self.arrays, self.device)
         except Exception as error:  # what jax and XLA raise for what they cannot load is of any kind
-            self.directory.remove(name)
+            self.directory.remove(self.name)
             if not _loads_at_all(self.device):
                 _REFUSED.add(_device_key(self.device))
                 warn_once(
@@ -95,17 +79,6 @@ class Entry:
                     "The store is not used. Turn it off with hf.config.cache(False).",
                 )
             return None
-
-    def _write(self, files: Mapping[str, bytes], loads: bytes) -> bool:
-        """Write files, note which one to load, which has those bytes, and return whether that could be done."""
-
-        def write() -> bool:
-            for name, body in files.items():
-                self.directory.write(name, body, self.most)
-            remember(self.directory, self.note, self.name, loads, self.most)
-            return True
-
-        return bool(_tried(self.directory.path, write))
 
     def save(self, compiled: Any, text: Callable[[], str], seconds: float) -> str:
         """Keep an executable, and return what came of that.
@@ -129,13 +102,13 @@ class Entry:
         body = with_head(head, saved)
         if len(body) > self.most:
             return "not stored: larger than the store may be"
-        files = {self.name: body}
-        if head.platform == "cpu" and len(saved) >= _WORTH_LEAVING_OUT:
-            lean = without_descriptions(saved)
-            if lean is not None:
-                files = {WHOLE + self.name: body, self.name: with_head(head._replace(whole=False), lean)}
-        written = self._write(files, files[self.name])
-        return "stored" if written else "not stored: the directory cannot be used"
+
+        def write() -> bool:
+            self.directory.write(self.name, body, self.most)
+            remember(self.directory, self.note, self.name, body, self.most)
+            return True
+
+        return "stored" if _tried(self.directory.path, write) else "not stored: the directory cannot be used"
 
 
 def entry_for(
