@@ -26,7 +26,7 @@ from hybridflow.core.op import No, Op, Saves, register
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import READ, GraphBuilder, trace_body
-from hybridflow.ir.graph import Graph
+from hybridflow.ir.graph import CONSTANT, Graph
 
 Rule = Callable[[Sequence[Any]], list[Any]]
 
@@ -132,7 +132,7 @@ def free_edges(start: int, outputs: Sequence[Edge | None], arguments: set[Edge],
     members = set(nodes)
     free: dict[Edge, None] = {}
     for edge in (*known, *[edge for node in nodes for edge in node.inputs]):
-        if edge is None or edge[0] in members or edge in arguments or edge[0].op.name == "constant":
+        if edge is None or edge[0] in members or edge in arguments or edge[0].op is CONSTANT:
             continue
         if is_differentiable(edge[0].spec(edge[1]).dtype):
             free[edge] = None

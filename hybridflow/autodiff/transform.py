@@ -15,7 +15,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import silenced
 from hybridflow.ir.evaluate import evaluate
-from hybridflow.ir.graph import INPUT, Graph, clone_node, input_node
+from hybridflow.ir.graph import CONSTANT, INPUT, Graph, clone_node, input_node
 
 Mask = tuple[bool, ...]
 
@@ -160,7 +160,7 @@ def _split(graph: Graph, wanted: Mask, readable: Mask) -> SplitGradient:
         for edge in edges:
             if edge is None or edge[0] not in before:
                 continue
-            if edge[0].op.name == "constant":
+            if edge[0].op is CONSTANT:
                 constants[edge[0]] = None
             else:
                 crossing[edge] = None

@@ -17,7 +17,7 @@ from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import ASSIGN, GraphBuilder, Scope
 from hybridflow.ir.effects import has_effect
-from hybridflow.ir.graph import Graph, clone_node, input_node
+from hybridflow.ir.graph import CONSTANT, Graph, clone_node, input_node
 
 _HINT = 61
 """What every open size is while the graph is made. It is one number for all, so that open sizes can meet."""
@@ -167,7 +167,7 @@ class Construction(GraphBuilder):
     def side_roots(self, needed: set[Node], outputs: Sequence[Edge]) -> list[Edge]:
         """Return the checks and effects that look at nothing but what is computed, or fed and used, anyway."""
         known = needed | {edge[0] for node in needed for edge in node.inputs if edge is not None}
-        known |= {node for node, _ in outputs} | {node for node in self.nodes if node.op.name == "constant"}
+        known |= {node for node, _ in outputs} | {node for node in self.nodes if node.op is CONSTANT}
         ends = [cast(Edge, check.ok._edge) for check in self.checks]
         private = self._private({node for node, _ in ends})
         found = [end for end in ends if all(node in known for node in self._looked_at(end[0], private))]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from hybridflow.autodiff.control_flow.loops import WHILE
+from hybridflow.autodiff.control_flow.scans import SCAN
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.graph import Graph, clone_node, input_node
 from hybridflow.ir.invariants import hoist
@@ -55,7 +57,7 @@ def loop_invariants(graph: Graph, context: PassContext) -> Graph:
     """
 
     def visit(node: Node) -> Replacement | None:
-        if node.op.name not in ("scan", "while") or node.op.hidden_outputs(node.attrs):
+        if node.op not in (SCAN, WHILE) or node.op.hidden_outputs(node.attrs):
             return None
         inputs = list(cast("tuple[Edge, ...]", node.inputs))
         moved: list[Node] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, cast
 
+from hybridflow.autodiff.control_flow.scans import SCAN
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.node import Edge, Node
@@ -67,7 +68,7 @@ def unroll(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph
     """
 
     def visit(node: Node) -> Replacement | None:
-        if node.op.name != "scan" or not _is_small(node, limits):
+        if node.op is not SCAN or not _is_small(node, limits):
             return None
         context.notes["scan"] += 1
         inputs = cast("tuple[Edge, ...]", node.inputs)

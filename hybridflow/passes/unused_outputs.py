@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
+from hybridflow.autodiff.control_flow.branches import COND
+from hybridflow.autodiff.control_flow.loops import WHILE
+from hybridflow.autodiff.control_flow.scans import SCAN
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.effects import has_effect, has_effects
 from hybridflow.ir.graph import Graph, nested_graphs
@@ -49,7 +52,7 @@ def unused_outputs(graph: Graph, context: PassContext) -> Graph:
           return %0
         }
     """
-    nodes = [node for node in graph.nodes if node.op.name in _KINDS and not node.op.hidden_outputs(node.attrs)]
+    nodes = [node for node in graph.nodes if node.op in _KINDS and not node.op.hidden_outputs(node.attrs)]
     if not nodes:
         return graph
     read: set[Edge | None] = {*graph.outputs, *[edge for node in graph.nodes for edge in node.inputs]}
@@ -58,13 +61,13 @@ def unused_outputs(graph: Graph, context: PassContext) -> Graph:
         outputs = [index for index in range(len(node.outputs)) if (node, index) in read]
         if not outputs and not any(map(has_effects, nested_graphs(node))):
             continue  # dead code
-        kept = _KINDS[node.op.name](node, outputs)
+        kept = _KINDS[node.op](node, outputs)
         if len(kept.outputs) < len(node.outputs) or len(kept.inputs) < len(node.inputs):
             plans[node.sequence] = kept, outputs
 
     def visit(node: Node) -> Replacement | None:
         plan = plans.get(node.sequence)
-        if plan is None or node.op.name not in _KINDS:
+        if plan is None or node.op not in _KINDS:
             return None
         kept = plan[0]
         context.notes[node.op.name] += 1
@@ -151,4 +154,4 @@ def _while(node: Node, read: list[int]) -> _Kept:
     return _Kept(inputs, [*range(first), *[index + first for index in outputs]], attrs)
 
 
-_KINDS = {"cond": _cond, "scan": _scan, "while": _while}
+_KINDS = {COND: _cond, SCAN: _scan, WHILE: _while}

@@ -18,7 +18,7 @@ from hybridflow.core.dims import SIZES, substitute
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ir.costs import Sizes, bodies, concrete, input_specs
-from hybridflow.ir.graph import Graph
+from hybridflow.ir.graph import CONSTANT, Graph
 from hybridflow.xla.executable import is_wide
 
 _CALLS = {
@@ -163,7 +163,7 @@ def _node(
     program: Program, node: Node, inputs: list[Value], sizes: Sizes | None, traced: dict[Any, Any], inside: Any
 ) -> list[Value]:
     specs = [concrete(spec, sizes) for spec in node.specs]
-    if node.op.name == "constant":
+    if node.op is CONSTANT:
         return [Value(spec.shape, spec.dtype.itemsize, constant=True) for spec in specs]
     if node.op.has("reads_never"):  # a break between fusions, which passes on what it is given
         return program.add("node", inputs, [(spec.shape, spec.dtype.itemsize) for spec in specs], node)

@@ -12,8 +12,10 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder, Traced
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.graph import CONSTANT, Graph
+from hybridflow.ops.comparison import greater, greater_equal, less, less_equal
+from hybridflow.ops.elementwise import add, subtract
 
-_COMPARISONS = {"less": (1, False), "less_equal": (1, True), "greater": (-1, False), "greater_equal": (-1, True)}
+_COMPARISONS = {less.op: (1, False), less_equal.op: (1, True), greater.op: (-1, False), greater_equal.op: (-1, True)}
 """What a counter is compared by: the direction in which it must count, and whether the limit is a step."""
 
 
@@ -56,7 +58,7 @@ def _constant(edge: Edge | None) -> int | None:
 
 def _counter(graph: Graph, carried: int, outside: Sequence[int | None]) -> _Counter | None:
     node = graph.outputs[0][0]
-    found = _COMPARISONS.get(node.op.name)
+    found = _COMPARISONS.get(node.op)
     if found is None:
         return None
     values = {one: value for one, value in zip(graph.inputs[carried:], outside, strict=False)}
@@ -78,11 +80,11 @@ def _counter(graph: Graph, carried: int, outside: Sequence[int | None]) -> _Coun
 def _step(graph: Graph, position: int) -> int | None:
     """Return what a body adds to a loop variable, if that is a constant."""
     node: Node = graph.outputs[position][0]
-    if node.op.name not in ("add", "subtract"):
+    if node.op not in (add.op, subtract.op):
         return None
     a, b = node.inputs
     counter = (graph.inputs[position], 0)
-    if a != counter and node.op.name == "add":
+    if a != counter and node.op is add.op:
         a, b = b, a
     amount = _constant(b) if a == counter else None
-    return amount if amount is None or node.op.name == "add" else -amount
+    return amount if amount is None or node.op is add.op else -amount
