@@ -13,6 +13,18 @@ from hybridflow.core.notes import Notes
 from hybridflow.core.variable import GradientCell, Variable
 
 
+class NeedsIdentity(BaseException):
+    """The traced code asked which Variable an argument is. Not an `Exception`: users' handlers must not see it.
+
+    Attributes:
+        slot: the argument's number, of the distinct Variables.
+    """
+
+    def __init__(self, slot: int) -> None:
+        super().__init__(slot)
+        self.slot = slot
+
+
 class ArgumentVariable(Variable):
     """Stands for a Variable among the arguments of a traced function.
 
@@ -73,6 +85,20 @@ class ArgumentVariable(Variable):
         if context is None or context.tracer is None:
             self.current()
         return super().assign(value)
+
+    def __hash__(self) -> int:
+        self.needed()
+        return id(self)
+
+    def needed(self) -> None:
+        """Have the function traced for the Variable itself, since the code asks which one it is.
+
+        Raises:
+            NeedsIdentity: while the function is traced.
+        """
+        context = CONTEXT.get()
+        if context is not None and context.tracer is not None:
+            raise NeedsIdentity(self.slot)
 
     def __repr__(self) -> str:
         return f"Variable(traced {self.spec}, name={self._name!r})"

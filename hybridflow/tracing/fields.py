@@ -24,14 +24,16 @@ class Opened:
         kind: its class.
         names: its fields.
         values: what is in them, opened too.
+        given: the dataclass itself, if it was an argument.
     """
 
-    __slots__ = ("kind", "names", "values")
+    __slots__ = ("given", "kind", "names", "values")
 
-    def __init__(self, kind: type, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+    def __init__(self, kind: type, names: tuple[str, ...], values: tuple[Any, ...], given: Any = None) -> None:
         self.kind = kind
         self.names = names
         self.values = values
+        self.given = given
 
     def closed(self) -> Any:
         """Return an object of the class with these fields; nothing of the class runs."""
@@ -66,7 +68,7 @@ def opened(leaf: Any) -> Any:
         return leaf
     names = tuple([one.name for one in dataclasses.fields(leaf)])
     values = tuple([jax.tree_util.tree_map(opened, getattr(leaf, name)) for name in names])
-    return Opened(type(leaf), names, values)
+    return Opened(type(leaf), names, values, leaf)
 
 
 def _flatten(value: Opened) -> tuple[list[tuple[Any, Any]], Any]:

@@ -28,6 +28,7 @@ from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.ir.graph import Graph
+from hybridflow.ir.variables import NeedsIdentity
 from hybridflow.tracing.arguments import (
     Defaults,
     Quick,
@@ -47,15 +48,14 @@ from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_op
 from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
 from hybridflow.tracing.method import CompiledMethod
+from hybridflow.tracing.needs import Needs
 from hybridflow.tracing.outside_floats import SeenFloats
 from hybridflow.tracing.signature import (
     LEAF,
     Signature,
     differences,
     flatten_arguments,
-    floats_of,
     named_leaves,
-    with_numbers,
 )
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         self._max_traces = max_traces
         self._lock = threading.RLock()
         self._traces = TraceCache(max_traces)
-        self._needed: dict[Any, frozenset[int]] = {}
+        self._needed: dict[Any, Needs] = {}
         self._last: Trace | None = None
         self._records: deque[TraceRecord] = deque(maxlen=_RECORDS)
         self._trace_count = 0
@@ -278,7 +278,7 @@ class CompiledFunction(Entry, Generic[P, R]):
         """Return the most specific trace that a call fits, and the signature by which it was found."""
         for candidate in (signature, *self._shapes.candidates(signature)):
             needed = self._needed.get(candidate.key) if self._needed else None
-            found = self._fitting(candidate if needed is None else with_numbers(candidate, needed))
+            found = self._fitting(candidate if needed is None else needed.met_by(candidate))
             if found is not None:
                 return found
         return None
@@ -297,17 +297,16 @@ class CompiledFunction(Entry, Generic[P, R]):
         from hybridflow.tracing.make_trace import require_kept
 
         self._misses += 1
-        needed = self._needed.get(generic.key, frozenset[int]())
+        needed = self._needed.get(generic.key, Needs())
         while True:
-            signature = with_numbers(generic, needed) if needed else generic
+            signature = needed.met_by(generic) if any(needed) else generic
             try:
                 trace = self._trace(signature, args)
                 break
-            except NeedsNumber as need:
-                left = [i for i in range(len(floats_of(generic))) if i not in needed]
-                needed |= {left[i] for i in need.arguments if i < len(left)}  # the others are outside
+            except (NeedsNumber, NeedsIdentity) as need:
+                needed = needed.and_of(generic, need)
         signature = signature._replace(outside=trace.first_floats)
-        if needed:
+        if any(needed):
             self._needed[generic.key] = needed
         try:
             require_kept(trace, self._name)

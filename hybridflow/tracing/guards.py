@@ -114,13 +114,13 @@ class Place:
         alias: another place, where the trace read the same container.
         inputs: the floats in it that are inputs of the trace: by key or position in it, None for the value itself, the
             number of the input.
-        pinned: whether a tensor's value was read, so that another tensor of its shape will not do.
+        itself: returns the value if it counts which tensor or container it is: another one like it will not do.
         tensor: the id of the tensor that was read here, 0 if it was something else.
         lasting: whether what is read from a root that is gone has changed, instead of being out of reach.
     """
 
     __slots__ = (
-        "access", "alias", "guarded", "holder", "inputs", "key", "kind", "lasting", "name", "parent", "pinned", "plain",
+        "access", "alias", "guarded", "holder", "inputs", "itself", "key", "kind", "lasting", "name", "parent", "plain",
         "seen", "tensor", "text", "where", "written",
     )  # fmt: skip
 
@@ -140,7 +140,7 @@ class Place:
         self.written = False
         self.alias: Place | None = None
         self.inputs: dict[Any, int] = {}
-        self.pinned = False
+        self.itself: Callable[[], Any] | None = None
         self.tensor = id(value) if type(value) is Tensor else 0
         self.lasting = False
         self.holder: Callable[[], Any] = _nothing
@@ -166,11 +166,11 @@ class Place:
         return self.access.path.format(p=self.parent.path, n=self.name)
 
     def now(self) -> Any:
-        """Return what is at the place."""
+        """Return what is there now, `MISSING` if nothing is."""
         if self.parent is None:
             return self.holder()
         holder = self.parent.now()
-        return MISSING if holder is MISSING else self.access.get(holder, self.name)
+        return MISSING if holder is None or holder is MISSING else self.access.get(holder, self.name)
 
     def __str__(self) -> str:
         line = format_where(self.where)
@@ -263,9 +263,17 @@ class Guards:
         places: where it read, parents before children.
         captures: the tensors that it captured.
         kept: objects that live as long as the guards are asked: their ids are not used again.
+        relations: two places, and whether one object is in both.
     """
 
-    def __init__(self, places: Sequence[Place], captures: Sequence[Tensor], kept: Sequence[object] = ()) -> None:
+    def __init__(
+        self,
+        places: Sequence[Place],
+        captures: Sequence[Tensor],
+        kept: Sequence[object] = (),
+        relations: Sequence[tuple[Place, Place, bool]] = (),
+    ) -> None:
+        self._relations = relations
         captured = {id(tensor): number for number, tensor in enumerate(captures)}
         self._positions_of_captures = captured
         self._kept = kept
@@ -273,8 +281,14 @@ class Guards:
 
     def _take(self, places: Sequence[Place]) -> None:
         """Watch some places: those in objects that are gone say nothing, since no call can come there any more."""
-        self.places = [place for place in _with_parents(places) if not _is_gone(place.top)]
+        related = {place for relation in self._relations for place in relation[:2]}
+        self.places = [place for place in _with_parents(places, related) if not _is_gone(place.top)]
         self._positions = {place: number for number, place in enumerate(self.places)}
+        self._related = [
+            (self._positions[first], self._positions[second], same)
+            for first, second, same in self._relations
+            if first in self._positions and second in self._positions
+        ]
         captured = self._positions_of_captures
         self._captured = {place: captured[place.tensor] for place in self.places if place.tensor in captured}
         self._seen: list[Any] = [_without_inputs(place, place.seen) for place in self.places]
@@ -290,7 +304,10 @@ class Guards:
 
     def texts(self) -> tuple[str, ...]:
         """Return what is guarded, as text."""
-        return tuple([str(place) for place in self.places if place.guarded])
+        related = [
+            f"{first.path} is {'' if same else 'not '}{second.path}" for first, second, same in self._relations
+        ]
+        return (*[str(place) for place in self.places if place.guarded], *related)
 
     def changes(self, captures: tuple[Tensor, ...]) -> tuple[list[tuple[str, str, str]], tuple[Tensor, ...]]:
         """Compare by value.
@@ -307,7 +324,7 @@ class Guards:
         values: list[Any] = []
         changed: list[tuple[str, str, str]] = []
         now: dict[int, Any] = {}
-        for number, place in enumerate(self.places):
+        for place in self.places:
             value = self._value(place, values)
             values.append(value)
             if not place.guarded:
@@ -316,10 +333,14 @@ class Guards:
                 changed.append((place.path, f"the same as {place.alias.path}", "another one"))
             elif not place.still(value):
                 changed.append((place.path, place.text, describe(value)))
+            elif place.itself is not None and value is not place.itself():
+                changed.append((place.path, f"{place.text}, and no other", "another one like it"))
             elif place.tensor and now.setdefault(place.tensor, value) is not value:
                 changed.append((place.path, "the same tensor as elsewhere", "another one"))
-            elif place.pinned and value is not self._seen[number]():
-                changed.append((place.path, f"{place.text}, whose value was read", "another tensor"))
+        for first, second, same in self._related:
+            if (values[first] is values[second]) is not same:
+                what = f"{self.places[first].path} is {self.places[second].path}"
+                changed.append((what, str(same), str(not same)))
         if changed:
             return changed, captures
         self._seen[:] = [_without_inputs(place, seen_of(one)) for place, one in zip(self.places, values, strict=True)]
@@ -388,6 +409,8 @@ class Guards:
                 lines += [f"        {line}" for line in _take_inputs(place, number, space, inputs)]
             elif place.guarded:
                 lines.append(f"        if {_differs(place, number, space)}: return False")
+        for first, second, same in self._related:
+            lines.append(f"        if v{first} is {'not ' * same}v{second}: return False")
         lines += ["    except (AttributeError, LookupError, TypeError, ValueError):", "        return False"]
         values = "".join([f"{inputs[position]}, " for position in sorted(inputs)])
         lines.append(f"    return ({values})" if values else "    return True")
@@ -434,12 +457,12 @@ def _whole(implied: Iterable[Place]) -> dict[Place, tuple[object, ...]]:
     }
 
 
-def _with_parents(places: Sequence[Place]) -> list[Place]:
-    """Return the guarded places, each after what it is read from."""
+def _with_parents(places: Sequence[Place], related: Iterable[Place]) -> list[Place]:
+    """Return the guarded and the related places, each after what it is read from."""
     found: dict[Place, None] = {}
-    for place in places:
+    for place in (*[place for place in places if place.guarded], *related):
         way: list[Place] = []
-        one: Place | None = place if place.guarded else None
+        one: Place | None = place
         while one is not None and one not in found:
             way.append(one)
             one = one.parent
@@ -495,6 +518,15 @@ def _without_inputs(place: Place, seen: Any) -> Any:
 
 def _differs(place: Place, number: int, space: dict[str, Any]) -> str:
     """Return Python for whether the value in a place's variable is not the one that was seen."""
+    v, kind = f"v{number}", place.kind
+    if place.itself is not None and kind is not Tensor:
+        space[f"i{number}"] = place.itself
+        return f"{v} is not i{number}() or {_has_changed(place, number, space)}"
+    return _has_changed(place, number, space)
+
+
+def _has_changed(place: Place, number: int, space: dict[str, Any]) -> str:
+    """Return Python for whether the value in a place's variable holds something else than was seen."""
     v, seen = f"v{number}", f"S[{number}]"
     kind = place.kind
     if place.key is MISSING:

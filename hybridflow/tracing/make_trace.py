@@ -17,7 +17,7 @@ from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.graph import CONSTANT
-from hybridflow.ir.variables import ArgumentVariable
+from hybridflow.ir.variables import ArgumentVariable, NeedsIdentity
 from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
 from hybridflow.tracing.dynamic import symbol_places, symbolic_specs
 from hybridflow.tracing.fields import is_by_fields
@@ -73,6 +73,7 @@ def make_trace(
 
     Raises:
         NeedsNumber: it needs the value of a float argument.
+        NeedsIdentity: it needs to know which Variable an argument is.
         MutationError: the function changed a structure it was given.
         ArgumentTypeError: it returned something that is no tensor.
     """
@@ -91,7 +92,8 @@ def make_trace(
     arguments = unflatten_arguments(signature, values, static)
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
     floats = OutsideFloats(seen, lambda: (builder.float_argument(), builder.floats - 1), lambda: builder.floats)
-    observations = builder.observations = _observe(Observations(label, floats, builder.checks), roots, named, arguments)
+    observations = builder.observations = _observe(Observations(label, floats, builder.checks), roots, named)
+    observations.arguments(arguments, signature.arguments)
     try:
         with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
             with floats.nothing_swallowed():
@@ -103,9 +105,10 @@ def make_trace(
             outputs = [output_tensor(label, leaf) for leaf in returned]
             leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)
-    except NeedsNumber as need:
+    except (NeedsNumber, NeedsIdentity) as need:
         observations.journal.undo()  # it starts again
-        floats.keep_by_value(need.arguments)
+        if isinstance(need, NeedsNumber):
+            floats.keep_by_value(need.arguments)
         floats.close()
         raise
     except Exception as error:
@@ -126,7 +129,7 @@ def make_trace(
 
 
 def _observe(
-    found: Observations, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf], arguments: dict[str, Any]
+    found: Observations, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf]
 ) -> Observations:
     """Return observations that know of a trace's surroundings before it begins."""
     for value, path in roots:
@@ -138,8 +141,6 @@ def _observe(
             bound = isinstance(leaf.value, MethodType | BoundCall)  # a new one every time it is read
             for value in (leaf.value.__func__, leaf.value.__self__) if bound else (leaf.value,):
                 found.object(value, leaf.path, lasting=True)
-    for name, value in arguments.items():
-        found.argument(value, name, (name,))
     return found
 
 

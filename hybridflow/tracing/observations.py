@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import datetime
 import functools
 import random
@@ -10,6 +11,7 @@ import time
 import types
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Any, cast
@@ -24,19 +26,25 @@ from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.ir.variables import ArgumentVariable
 from hybridflow.tracing.access import TYPE
+from hybridflow.tracing.choices import Choices
 from hybridflow.tracing.effects import Augmented, Change, Effects
+from hybridflow.tracing.fields import is_by_fields
 from hybridflow.tracing.guards import (
+    CHANGING,
     CONTAINERS,
     ITEM,
     PLAIN,
     Access,
     Guards,
     Place,
+    weak,
 )
+from hybridflow.tracing.identities import Identities, Relation, Source, Way, at_way, mutable_in, path_of
 from hybridflow.tracing.journal import Journal, new_journal
 from hybridflow.tracing.order import order_at
 from hybridflow.tracing.outside_floats import OutsideFloats
 from hybridflow.tracing.parts import WRAPPERS, items_of, parts_of
+from hybridflow.tracing.signature import is_array
 
 _LEAVES = (np.dtype, np.generic, np.ufunc, Tensor, Variable, types.CodeType)
 """Types of values that have no places inside them."""
@@ -60,8 +68,15 @@ class Observations:
         self.effects: list[str] = []
         self._outside: dict[int, tuple[Any, Place]] = {}
         self._inputs: dict[int, tuple[Any, str, tuple[Any, ...]]] = {}
+        self._arguments: dict[str, Any] = {}
+        self._given: dict[int, tuple[Any, list[Way]]] = {}
+        self._in_arguments: dict[int, str] = {}
+        self._relations: dict[Relation, None] = {}
+        self.identities: Identities | None = None
+        """Which of a call's arguments must be which, known when the trace has ended; None if it does not matter."""
         self.orders: set[tuple[Any, ...]] = set()
         """The dicts among the arguments whose order was read: the argument, and the keys on the way from there."""
+        self._also: dict[int, dict[Place, None]] = {}  # further places of what is outside
         self._places: dict[tuple[int, Access, Any], Place] = {}
         self._keys: list[Any] = []  # what the ids in the keys of `_places` belong to stays alive
         self._roots: dict[int, Place] = {}
@@ -71,6 +86,8 @@ class Observations:
         self._whole: dict[int, Any] = {}
         self.again: str | None = None
         """Why the trace can serve no other call than its own; None if it can."""
+        self._changed: set[int] = set()
+        self.choices = Choices()
         self.journal = new_journal()
         self.fixed = Journal()
         """What the trace changes in a way that later calls cannot: it may serve them if it found nothing to change."""
@@ -173,9 +190,36 @@ class Observations:
 
     def forget(self) -> None:
         """Let go of the objects of a trace that has ended."""
-        for kept in (self._outside, self._inputs, self._made, self._doubtful, self._whole, self._roots):
+        for kept in (
+            self._outside, self._inputs, self._made, self._doubtful, self._whole, self._roots, self._arguments,
+            self._given, self._in_arguments, self._relations, self._also,
+        ):  # fmt: skip
             kept.clear()
         self._keys.clear()
+        self.choices.forget()
+
+    def arguments(self, seen: dict[str, Any], given: dict[str, Any]) -> None:
+        """Take the arguments as the trace sees them, and as the call gave them."""
+        self._arguments = given
+        self._in_arguments = mutable_in(given)
+        for name, value in seen.items():
+            self.argument(value, name, (name,))
+            self._give(value, (name,))
+
+    def _give(self, value: Any, way: Way) -> None:
+        """Take note of where a call gives what the trace sees another object for."""
+        if type(value) in PLAIN:
+            return
+        _, ways = self._given.setdefault(id(value), (value, []))
+        ways.append(way)
+        if len(ways) > 1:
+            return
+        if isinstance(value, CONTAINERS):
+            for key, item in items_of(value):
+                self._give(item, (*way, key))
+        elif is_by_fields(value) and type(at_way(self._arguments, way)) is type(value):
+            for field in dataclasses.fields(value):
+                self._give(getattr(value, field.name), (*way, field.name))
 
     def argument(self, value: Any, label: str, way: tuple[Any, ...]) -> None:
         """Take the containers of an argument as those that a call must not change."""
@@ -238,7 +282,9 @@ class Observations:
         place = self._places.get((id(parent), access, name))
         if place is None:
             place = self._add(parent, access, name, value, guarded=False)
-        self._outside.setdefault(id(value), (value, place))
+        known = self._outside.setdefault(id(value), (value, place))[1]
+        if known is not place:
+            self._also.setdefault(id(value), {})[place] = None
         self._read(place, TYPE, None, type(value))
 
     def _add(self, parent: Place, access: Access, name: Any, value: Any, *, guarded: bool) -> Place:
@@ -256,8 +302,11 @@ class Observations:
         known = self._outside.get(id(value))
         if known is not None:
             # A container counts by what is in it, and what is in this one is known by the other place.
-            if known[1] is not place and known[1].parent is not None and isinstance(value, CONTAINERS):
+            changes = isinstance(value, (*CONTAINERS, *CHANGING))
+            if known[1] is not place and known[1].parent is not None and changes:
                 place.alias = known[1]
+            elif known[1] is not place:
+                self._also.setdefault(id(value), {})[place] = None
             return
         self._outside[id(value)] = (value, place)
         self._register_inside(value, place)
@@ -281,7 +330,76 @@ class Observations:
     def value_read(self, tensor: Tensor) -> None:
         """Take note that the number in a tensor from outside was read: another tensor will not do."""
         for place in self._tensors.get(id(tensor), ()):
-            place.pinned = True
+            place.itself = weak(tensor)
+
+    # -- which object is which ------------------------------------------------------------------------------------
+
+    def same(self, a: Any, b: Any) -> bool:
+        """Return ``a is b``, of what the call has where the trace sees something else, and take note of it."""
+        first, second = self._given_for(a), self._given_for(b)
+        same = first is second
+        if _is_one_of_several(first) and _is_one_of_several(second):
+            self.floats.require_plain(a)
+            self.floats.require_plain(b)
+            firsts, seconds = self._sources(a), self._sources(b)
+            if firsts and seconds:
+                self._relate(firsts, seconds, same=same)
+        return same
+
+    def identity(self, obj: Any) -> int:
+        """Return ``id(obj)``, of what the call has where the trace sees something else, and take note of it.
+
+        Raises:
+            NeedsIdentity: of a Variable among the arguments.
+        """
+        if isinstance(obj, ArgumentVariable):
+            obj.needed()
+        given = self._given_for(obj)
+        if _is_one_of_several(given) and not isinstance(given, Variable):
+            self.floats.require_plain(obj)
+            for source in self._sources(obj):
+                if isinstance(source, Place):
+                    source.itself = weak(given)
+                else:
+                    self.not_again(f"which object {path_of(source)} is", moves=False)
+        return id(given)
+
+    def _given_for(self, value: Any) -> Any:
+        """Return what the call has for what the trace sees."""
+        found = self._given.get(id(value))
+        return value if found is None or found[0] is not value else at_way(self._arguments, found[1][0])
+
+    def _sources(self, value: Any) -> list[Source]:
+        """Return where a value was found, nothing if the trace made it."""
+        given = self._given.get(id(value))
+        ways: list[Source] = [] if given is None or given[0] is not value else [*given[1]]
+        if isinstance(value, Variable):
+            places = [one for one in self._places.values() if issubclass(one.kind, Variable) and one.seen() is value]
+        elif type(value) is Tensor:
+            places = self._tensors.get(id(value), [])
+        else:
+            place = self.place_of(value)
+            places = [] if place is None else [place, *self._also.get(id(value), ())]
+        return [*ways, *[one for one in places if one.parent is not None or not ways]]
+
+    def _relate(self, firsts: Sequence[Source], seconds: Sequence[Source], *, same: bool) -> None:
+        for sources in (firsts, seconds):
+            for other in sources[1:]:
+                self._relations[Relation(sources[0], other, True)] = None
+        if firsts[0] != seconds[0]:
+            self._relations[Relation(firsts[0], seconds[0], same)] = None
+
+    def _relate_changed(self) -> tuple[Place, ...]:
+        """Relate the containers that the trace changed to those that it read, and return where they are."""
+        known = list(self._outside.values())
+        read = [place for obj, place in known if isinstance(obj, _MUTABLE) and place.guarded]
+        changed = [(obj, place) for obj, place in known if id(obj) in self._changed]
+        for obj, place in changed:
+            self._relate(self._sources(obj), (place,), same=True)
+            for other in read:
+                if other is not place and other.kind is place.kind:
+                    self._relate((place,), (other,), same=False)
+        return tuple([place for _, place in changed])
 
     def use_order(self, obj: Any) -> None:
         """Take note that the order of a dict was looked at."""
@@ -299,6 +417,7 @@ class Observations:
 
     def returned(self, result: Any) -> None:
         """Take note of what is returned: a dict among the arguments that is has its order read."""
+        self.choices.read(result)
         self.use_order(result)
         if isinstance(result, CONTAINERS):
             for _, item in items_of(result):
@@ -358,12 +477,13 @@ class Observations:
             MutationError: an argument, a traced value, or a change in a branch or a loop body.
         """
         found = self._inputs.get(id(obj))
-        if found is not None:
+        label = self._in_arguments.get(id(obj)) if found is None else found[1]
+        if label is not None:
             raise MutationError(
                 message(
-                    f"compile: {self.label} changed its argument {found[1].partition('[')[0]!r}, "
+                    f"compile: {self.label} changed its argument {label.partition('[')[0]!r}, "
                     "which a compiled call cannot do",
-                    got=f"{found[1]}{how} at {format_where(user_place(3))}",
+                    got=f"{label}{how} at {format_where(user_place(3))}",
                     hint="Build a new structure and return it.",
                 )
             )
@@ -372,6 +492,7 @@ class Observations:
             return
         self._refuse(place.path + how, values, nested=nested)
         self.floats.write(place, obj)
+        self._changed.add(id(obj))
         self._do(place, obj, change, place)
         self._note(place.path + how)
 
@@ -437,8 +558,26 @@ class Observations:
     def guards(self, captures: Sequence[Tensor], kept: Sequence[object]) -> Guards | None:
         """Return the guards of the trace, which keeps some objects alive; None if it read nothing."""
         places = [*self._places.values()]
+        changed = self._relate_changed()
+        relations = [*self._relations]
+        among = tuple([one for one in relations if not (isinstance(one[0], Place) and isinstance(one[1], Place))])
+        apart = changed if self._in_arguments else ()
+        if among or apart:
+            self.identities = Identities(among, apart)
         self.forget()
-        return Guards(places, captures, kept) if any(place.guarded for place in places) else None
+        if not any(place.guarded for place in places):
+            return None
+        return Guards(places, captures, kept, [cast(Any, one) for one in relations if one not in among])
+
+
+_MUTABLE = (list, dict, deque, set, bytearray, np.ndarray)
+
+
+def _is_one_of_several(value: Any) -> bool:
+    """Whether what guards and signatures say of a value is so of others too."""
+    if isinstance(value, (*CONTAINERS, *CHANGING, frozenset, float, Variable)):
+        return True
+    return type(value) not in PLAIN and (is_array(value) or isinstance(value, Tensor) or is_by_fields(value))
 
 
 def _is_leaf(value: Any) -> bool:

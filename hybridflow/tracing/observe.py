@@ -88,6 +88,7 @@ def read_attr(obj: Any, name: str) -> Any:
     value = getattr(obj, name)
     found, _ = _observations()
     if found is not None:
+        found.choices.read_one(obj)
         return reading.attribute(found, obj, name, value)
     return value
 
@@ -164,6 +165,7 @@ def _item(found: Observations, obj: Any, key: Any) -> None:
             reading.special(found, one, ("__index__",))
     elif type(key) not in PLAIN:
         reading.special(found, key, ("__index__",) if isinstance(obj, list | tuple | deque) else ("__hash__", "__eq__"))
+    found.choices.read_one(obj)
     if isinstance(obj, CONTAINERS):
         if type(obj) not in CONTAINERS:
             reading.special(found, obj, ("__missing__",))
@@ -225,12 +227,40 @@ def asked(container: Any, item: Any) -> None:
     found, _ = _observations()
     if found is None:
         return
+    found.choices.read(container)
     if isinstance(container, (*CONTAINERS, set, frozenset)):
         one_by_one = isinstance(container, list | tuple | deque)
         for one in (item, *(container if one_by_one else ())):
             reading.special(found, one, ("__eq__",) if one_by_one else ("__hash__", "__eq__"))
     elif not isinstance(container, _ARRAYS):
         reading.whole(found, container, item)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Return ``a is b``."""
+    found, _ = _observations()
+    return a is b if found is None else found.same(a, b)
+
+
+def identity(obj: Any) -> int:
+    """Return ``id(obj)``."""
+    found, _ = _observations()
+    return id(obj) if found is None else found.identity(obj)
+
+
+def chosen(made: Any, sources: Iterable[Any]) -> None:
+    """Take note of a structure that a branch or loop on tensors made, and of those that it stands for one of."""
+    found, _ = _observations()
+    if found is not None:
+        found.choices.made(made, sources)
+
+
+def looked_at(*values: Any) -> None:
+    """Take note that containers are looked at by an operator, or by what asks whether they count as true."""
+    found, _ = _observations()
+    if found is not None:
+        for one in values:
+            found.choices.read(one)
 
 
 def imported(name: str, value: Any, module: str) -> Any:
@@ -251,6 +281,7 @@ def iterate(obj: Iterable[Any]) -> Any:
 
 
 def _run_over(found: Observations, obj: Any) -> None:
+    found.choices.read_one(obj)
     found.use_order(obj)
     if not isinstance(obj, (*CONTAINERS, *_ARRAYS)) and found.is_outside(obj):
         reading.whole(found, obj)
@@ -270,6 +301,13 @@ def runs_as_it_is(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 # -- writes -------------------------------------------------------------------------------------------------------
+
+
+def changes(obj: Any, what: str) -> None:
+    """Take note that an object or container is about to be changed, wherever it came from."""
+    found, _ = _observations()
+    if found is not None:
+        found.choices.changed(obj, what)
 
 
 def _change(found: Observations, value: Any, target: Target, *, augmented: bool) -> Change:
@@ -452,6 +490,7 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
         return
     owner = getattr(function, "__self__", None)
     values = (*args, *kwargs.values())
+    found.choices.read(values if owner is None or isinstance(owner, ModuleType) else (owner, *values))
     if owner is not None and found.is_outside(owner):
         _is_changed(found, function, args, kwargs, nested=nested)
     if isinstance(owner, dict) and getattr(function, "__name__", "") not in _UNORDERED:

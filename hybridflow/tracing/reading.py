@@ -56,7 +56,8 @@ def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: boo
     if place is None:
         if IN_INSTANCE.get(obj, name) is MISSING:
             class_attribute(found, obj, name)
-        found.known(value)
+        own = isinstance(value, MethodType) and value.__self__ is obj  # what is known of the object stays as it is
+        found.known(value.__func__ if own else value)
     elif isinstance(value, MethodType) and value.__self__ is obj:
         found.read(place, METHOD, name, value.__func__)
     elif type(value) is BuiltinMethodType and value.__self__ is obj:

@@ -321,20 +321,6 @@ def numbers_of(signature: Signature) -> list[float]:
     return [*floats_of(signature), *signature.outside]
 
 
-def with_numbers(signature: Signature, needed: frozenset[int]) -> Signature:
-    """Return a signature in which the floats at some positions (among the floats) count by value."""
-    leaves: list[Leaf] = []
-    position = 0
-    for leaf in signature.leaves:
-        if leaf.kind == FLOAT:
-            if position in needed:
-                leaf = leaf._replace(kind=STATIC, key=(STATIC, *static_key(leaf.value)))
-            position += 1
-        leaves.append(leaf)
-    names, trees, _ = signature.key
-    return signature._replace(leaves=leaves, key=(names, trees, tuple([leaf[3] for leaf in leaves])))
-
-
 def _shown_types(types: Iterable[type]) -> str:
     return ", ".join([one.__name__ for one in types]) or "str"
 

@@ -114,6 +114,7 @@ class Trace:
         self.states: tuple[VariableState, ...] = tuple(builder.variables.values())
         self.captured: tuple[Variable | None, ...] = tuple([state.captured for state in self.states])
         self.guards = builder.observations.guards(self.captures, [one for one in self.captured if one is not None])
+        self.identities = builder.observations.identities
         self.takes_variables = any(state.slot is not None for state in self.states)
         self.assigned: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.assignments])
         self.assigns_all = len(self.assigned) == len(self.states)
@@ -159,7 +160,7 @@ class Trace:
         self.symbolic = bool(places)
         self.symbols = symbol_positions(graph)
         asks = bool(self.gradients) or leaves.grad_mode is not None
-        self.guarded = self.takes_variables or self.symbolic or asks or bool(orders)
+        self.guarded = self.takes_variables or self.symbolic or asks or bool(orders) or self.identities is not None
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
         self.gradient_ops: dict[Any, Op] = {}
@@ -282,6 +283,8 @@ class Trace:
                 found.append((f"the order of {'.'.join(map(str, way))}", str(order), str(now)))
         if self.takes_variables:
             found += self._alias_changes(signature)
+        if self.identities is not None:
+            found += self.identities.changes(signature.arguments)
         if self.gradients:
             variables = self.variables(signature)
             for index in self.gradients:

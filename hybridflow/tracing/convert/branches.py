@@ -231,7 +231,8 @@ class _Branches:
 
         def build(made: list[Any]) -> Any:
             known = zip(constant, one.dynamic(), places, finish, strict=True)
-            value = one.filled([leaf if same else last(made[place]) for same, leaf, place, last in known])
+            leaves = [leaf if same else last(made[place]) for same, leaf, place, last in known]
+            value = one.apart_from(two).filled(leaves, two.source)
             if late is None:
                 return value
             text = message(f"{spoken(name)} has no value on the way that the call took past {self.place}",

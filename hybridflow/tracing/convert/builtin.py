@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -117,7 +118,7 @@ def contains(item: Any, container: Any) -> Any:
         return truth(found) if is_tensor(found) else any_true(found) if isinstance(found, list) else bool(found)
     several = isinstance(container, list | tuple)
     if several and (is_staged(item) or any(map(is_staged, container))):
-        return any_true(True if item is one else item == one for one in container)
+        return any_true(True if observe.same(item, one) else item == one for one in container)
     observe.asked(container, item)
     return item in container
 
@@ -148,6 +149,7 @@ def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
 ALWAYS: dict[Any, Callable[..., Any]] = {
     any: any_true, all: all_true, min: _extreme("min", lambda a, b: a < b), max: _extreme("max", lambda a, b: a > b),
     sorted: sorted_items, print: printed, type: type_of, map: mapped, filter: kept_by, sum: _sum,
+    id: observe.identity, operator.is_: observe.same, operator.is_not: lambda a, b: not observe.same(a, b),
 }  # fmt: skip
 """Builtins whose items may be tensors, and the one that sees what stands for a number."""
 ON_TENSORS: dict[Any, Callable[..., Any]] = {

@@ -85,6 +85,7 @@ class _Loop:
         self.carried = [name for name in names.bound if name in wanted]
         self.live = names.live
         self.values: dict[str, Value] = {}
+        self.after: dict[str, Value] = {}
         # The variables whose objects are taken apart: the steps make them anew.
         self.opened: set[str] = set()
         self.first_set: list[str] = []
@@ -195,7 +196,8 @@ class _Loop:
                 origin = f"{spoken(name)}: {first} before the loop at {self.place}, another kind later"
                 leaf = staged(kinds, raw_of(leaf, raw_dtype(kinds)), 1 if kinds == BOOL else LARGEST, origin)
             made.append(leaf)
-        return value.filled(made)
+        after = self.after.get(name) if self.ended else None
+        return value.filled(made) if after is None else value.apart_from(after).filled(made, after.source)
 
     # -- a step -----------------------------------------------------------------------------------------------
 
@@ -251,6 +253,7 @@ class _Loop:
                         got=f"{self.shown(before)} before, {self.shown(after)} after a step",
                         hint="Start with a value of the structure that the loop gives it.")
             )  # fmt: skip
+        self.after[name] = after
         made: list[Any] = []
         for index, (a, b) in enumerate(zip(before.leaves, after.leaves, strict=True)):
             if is_dynamic(a) and is_dynamic(b):

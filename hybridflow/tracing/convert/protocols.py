@@ -50,6 +50,8 @@ def is_plain(obj: Any) -> bool:
 def truth_of(obj: Any) -> Any:
     """Return what says whether an object counts as true, asked of the user's own method where there is one."""
     if type(obj) in _PLAIN:
+        if type(obj) in _COLLECTIONS:
+            observe.looked_at(obj)
         return obj
     for name, kind in (("__bool__", bool), ("__len__", int)):
         method = method_of(obj, name)
@@ -78,8 +80,10 @@ def _binary(
 
     def operate(a: Any, b: Any) -> Any:
         if type(a) in _PLAIN and type(b) in _PLAIN:
-            if compares and type(a) in _COLLECTIONS:
-                observe.whole(a, b)
+            if type(a) in _COLLECTIONS:
+                observe.looked_at(a, b)
+                if compares:
+                    observe.whole(a, b)
             return plain(a, b)
         mine, other = method_of(a, name), method_of(b, reflected)
         if mine is None and other is None:
@@ -271,4 +275,5 @@ def contains(container: Any) -> Callable[[Any, Any], Any] | None:
         return found
     if method_of(container, "__iter__") is None and method_of(container, "__getitem__") is None:
         return None
-    return lambda obj, item: [True if one is item else COMPARISONS["Eq"](one, item) for one in items_of(obj)]
+    equal = COMPARISONS["Eq"]
+    return lambda obj, item: [True if observe.same(one, item) else equal(one, item) for one in items_of(obj)]

@@ -230,7 +230,7 @@ class Reads(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         names = [type(one).__name__ for one in node.ops]
-        if is_python(node) or self.stays(*node.comparators[1:]):
+        if self.stays(*node.comparators[1:]) or (is_python(node) and _is_with_constant(node)):
             return self.generic_visit(node)
         left, right = self.visit(node.left), self.visit(node.comparators[0])
         if len(names) == 1 and names[0] in METHODS:
@@ -262,7 +262,9 @@ class Reads(ast.NodeTransformer):
         for number, one in enumerate(node.generators):
             if number:
                 one.iter = self.iterated(one.iter)
-            one.ifs = [test if is_python(test) else runtime(test, "keeps", self.visit(test)) for test in one.ifs]
+            one.ifs = [
+                self.visit(test) if is_python(test) else runtime(test, "keeps", self.visit(test)) for test in one.ifs
+            ]
         if isinstance(node, ast.DictComp):
             node.key, node.value = self.visit(node.key), self.visit(node.value)
         else:
@@ -338,6 +340,11 @@ def pieces(node: Any) -> Any:
         else:
             made.append(one)
     return runtime(node, "joined", *made)
+
+
+def _is_with_constant(node: ast.Compare) -> bool:
+    """Whether two values are compared of which one is written out, such as None."""
+    return len(node.ops) == 1 and any(isinstance(one, ast.Constant) for one in (node.left, *node.comparators))
 
 
 _SIMPLE = ast.Name | ast.Constant | ast.Attribute | ast.Compare | ast.BoolOp | ast.UnaryOp | ast.BinOp

@@ -20,6 +20,8 @@ from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import Variable
+from hybridflow.ir.variables import NeedsIdentity
+from hybridflow.tracing import observe
 from hybridflow.tracing.convert.cells import Cells
 
 _CONTAINERS = (list, dict, set, deque, bytearray)
@@ -30,7 +32,8 @@ _SETTERS = (setattr, delattr, object.__setattr__, object.__delattr__)
 CHANGES = frozenset({
     "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem", "add",
     "discard", "difference_update", "intersection_update", "symmetric_difference_update", "appendleft", "extendleft",
-    "popleft", "rotate", "__iadd__", "__ior__",
+    "popleft", "rotate", "__iadd__", "__ior__", "__iand__", "__isub__", "__ixor__", "__imul__", "__setitem__",
+    "__delitem__",
 })  # fmt: skip
 
 
@@ -128,7 +131,7 @@ def require_certain(error: BaseException | None) -> None:
         TraceError: it did: in calls that do not come there it does not happen. So is one that says why the function
             cannot be traced: eagerly there would be none to handle.
     """
-    if isinstance(error, TraceError | NeedsNumber):
+    if isinstance(error, TraceError | NeedsNumber | NeedsIdentity):
         raise error
     place = None if error is None else error.__dict__.get(LEFT_BODY)
     if place is not None:
@@ -202,6 +205,7 @@ def changed(obj: Any, what: str) -> None:
     """
     if _remade:
         _require_one(obj, what)
+    observe.changes(obj, what)
     regions = _REGIONS.get()
     if not regions or not any(id(obj) in one.known for one in regions):
         return
@@ -224,10 +228,13 @@ def before_change(function: Any, args: tuple[Any, ...]) -> bool:
     if len(args) >= 2 and any(function is one for one in _SETTERS):
         changed(args[0], f".{args[1]} {'deleted' if len(args) == 2 else '= ...'}")
     regions = _REGIONS.get()
-    if not regions:
-        return False
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, _CONTAINERS) and getattr(function, "__name__", "") in CHANGES:
+    changes = isinstance(owner, _CONTAINERS) and getattr(function, "__name__", "") in CHANGES
+    if not regions:
+        if changes:
+            observe.changes(owner, f".{function.__name__}(...)")
+        return False
+    if changes:
         if function.__name__ == "append" and type(owner) is list and len(args) == 1 and _collects(regions, owner):
             if id(owner) in regions[-1].seen:
                 raise _read_too_early()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections.abc import Callable
 from types import CellType
@@ -30,7 +29,7 @@ from hybridflow.tracing.convert.staged import staged
 from hybridflow.tracing.convert.values import is_staged, is_tensor, negated, truth
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    **protocols.COMPARISONS, "Is": operator.is_, "IsNot": operator.is_not,
+    **protocols.COMPARISONS, "Is": observe.same, "IsNot": lambda a, b: not observe.same(a, b),
     "In": builtin.contains, "NotIn": lambda a, b: negated(builtin.contains(a, b)),
 }  # fmt: skip
 _ENDLESS = 10_000

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections import deque
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +17,7 @@ from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
+from hybridflow.tracing import observe
 from hybridflow.tracing.convert.poison import Poison, spoken
 from hybridflow.tracing.convert.regions import note_remade
 from hybridflow.tracing.convert.staged import staged
@@ -22,6 +25,8 @@ from hybridflow.tracing.objects import is_object, objects_in, vars_of
 from hybridflow.tracing.objects import opened as open_objects
 from hybridflow.tracing.order import has_order, in_order_of, skeleton
 
+_COPIED = (set, deque, bytearray)
+"""Types of leaves that can be changed."""
 _NUMBERS = frozenset({bool, int, float, complex, TracedFloat, StagedNumber})
 _REAL = _NUMBERS - {complex}
 
@@ -83,12 +88,14 @@ class Value(NamedTuple):
     """What tells the order of dicts, where jax would change it."""
     opened: bool = False
     """Whether users' objects in it are taken apart too, and made again."""
+    source: Any = None
+    """The value itself."""
 
     @classmethod
     def of(cls, value: Any, opened: bool = False) -> Value:
         """Take a value apart."""
         leaves, tree = jax.tree_util.tree_flatten(open_objects(value) if opened else value)
-        return cls(leaves, tree, skeleton(value) if has_order(value) else None, opened)
+        return cls(leaves, tree, skeleton(value) if has_order(value) else None, opened, value)
 
     def is_like(self, other: Value) -> bool:
         """Whether another value has the same structure, dicts in the same order."""
@@ -98,14 +105,27 @@ class Value(NamedTuple):
         """Return the leaves that can be tensors."""
         return [leaf for leaf in self.leaves if is_dynamic(leaf)]
 
-    def filled(self, dynamic: list[Any]) -> Any:
-        """Return the value with other leaves in the places of those that can be tensors."""
+    def filled(self, dynamic: list[Any], *others: Any) -> Any:
+        """Return the value with other leaves in the places of those that can be tensors.
+
+        Args:
+            dynamic: these leaves.
+            *others: values that it stands for in some calls, besides this one.
+        """
         rest = iter(dynamic)
         leaves = [next(rest) if is_dynamic(leaf) else leaf for leaf in self.leaves]
         value = jax.tree_util.tree_unflatten(self.tree, leaves)
         if self.opened:
             note_remade(objects_in(value))
-        return value if self.order is None else in_order_of(self.order, value)
+        value = value if self.order is None else in_order_of(self.order, value)
+        observe.chosen(value, (self.source, *others))
+        return value
+
+    def apart_from(self, other: Value) -> Value:
+        """Return the value with copies of the sets and the like that are equal in another one, and others."""
+        pairs = zip(self.leaves, other.leaves, strict=True)
+        leaves = [copy.copy(a) if a is not b and type(a) in _COPIED else a for a, b in pairs]
+        return self._replace(leaves=leaves)
 
 
 class TakeApart(Exception):
