@@ -7,6 +7,7 @@ import itertools
 import json
 import operator
 import random
+import types
 import warnings
 
 import numpy as np
@@ -340,6 +341,19 @@ def test_a_change_behind_a_check_that_fails_does_not_happen():
                 f(hf.asarray(changed) * 1.0)
         assert [o.before, o.between, o.after, len(o.log)] == expected, number
     assert f.trace_count == 1
+
+
+def test_a_namespace_is_changed_without_a_new_trace():
+    s = types.SimpleNamespace(n=0)
+
+    @hf.compile
+    def f(x):
+        s.n += 1
+        return x
+
+    for _ in range(3):
+        f(x())
+    assert (s.n, f.trace_count) == (3, 1)
 
 
 def test_a_change_meets_what_is_there():

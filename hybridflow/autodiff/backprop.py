@@ -6,13 +6,14 @@ through `bind`, so that what it computes is traced, or recorded for a higher ord
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
 
+from hybridflow.autodiff.dependence import dependence
 from hybridflow.autodiff.namespaces import PUBLIC, XLA
 from hybridflow.autodiff.pullbacks import arguments, input_spec, pullback_of, rule_attrs
 from hybridflow.autodiff.walk import Engine, Visit, Wanted, paths, walk
@@ -34,6 +35,7 @@ from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import silenced_in
+from hybridflow.ir.graph import Graph
 
 R = TypeVar("R")
 T = TypeVar("T", bound="Tensor | None")
@@ -81,7 +83,7 @@ def _zeros_behind_flat(
         seen.add(state)
         kind = type(node.op.vjp)
         if node in members and kind is not Stops:
-            stack += [(edge, flat or kind is Flat) for edge in node.inputs if edge is not None]
+            stack += _before(node, index, flat=flat or kind is Flat)
     traced = any(isinstance(cotangent, Tensor) for _, cotangent in targets)
     found: dict[Edge, Any] = {}
     for edge in sources:
@@ -91,6 +93,20 @@ def _zeros_behind_flat(
                 PUBLIC.full(spec.shape, 0, dtype=spec.dtype) if traced else np.zeros(spec.shape, spec.dtype)
             )
     return found
+
+
+def _before(node: Node, index: int, *, flat: bool) -> Iterator[tuple[Edge, bool]]:
+    """Yield what an output of a node depends on, and whether through what is constant almost everywhere."""
+    through, behind = -1, 0
+    graph = node.attrs.get("graph")
+    if type(graph) is Graph and len(graph.inputs) == len(node.inputs) and index < len(graph.outputs):
+        # A compiled call, whose outputs need not depend on all of its inputs.
+        through, behind = dependence(graph.inputs, graph.nodes, graph.outputs[index : index + 1])[0]
+    for number, edge in enumerate(node.inputs):
+        if edge is not None and (through >> number) & 1:
+            yield edge, flat
+        if edge is not None and (behind >> number) & 1:
+            yield edge, True
 
 
 def _walked(

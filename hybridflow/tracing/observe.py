@@ -197,7 +197,7 @@ def load_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
 def load_attr(obj: Any, name: str) -> Any:
     """Return an attribute that is in the object itself; `MISSING` for what is to be read as others are."""
     value = IN_INSTANCE.get(obj, name)
-    if type(value) not in LOADED or type(obj).__getattribute__ is not object.__getattribute__:
+    if type(value) not in LOADED or isinstance(type(obj).__getattribute__, FunctionType):
         return MISSING
     if hasattr(type(IN_CLASS.get(type(obj), name)), "__set__"):
         return MISSING

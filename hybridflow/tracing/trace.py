@@ -13,6 +13,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from hybridflow.autodiff.dependence import dependence
 from hybridflow.backend.host import run_quietly
 from hybridflow.backend.jax_shim import looks_at_results
 from hybridflow.core.autocast import autocast_name
@@ -164,6 +165,7 @@ class Trace:
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
         self.gradient_ops: dict[Any, Op] = {}
+        self._apart: dict[tuple[bool, ...], tuple[int, ...]] = {}
         record.guards = () if self.guards is None else self.guards.texts()
         record.effects = tuple(builder.observations.effects)
         record.passes = tuple(passes)
@@ -597,9 +599,22 @@ class Trace:
             attrs["sizes"] = tuple(sizes.items())  # what is compiled of the rule is for these
         made = record_node(gradient, tuple(edges), attrs, values, outputs, "xla")
         tensors = (made if isinstance(made, tuple) else (made,))[: self.plan.count]
+        for index in self._unconnected(tuple([edge is not None for edge in edges])):
+            tensors[index]._edge = None  # eagerly it would not be followed either
         pending = self.check_later(outputs, tensors) if self.checks else None
         self._finish(tensors, variables, pending)
         return self.plan.build(tensors)
+
+    def _unconnected(self, wanted: tuple[bool, ...]) -> tuple[int, ...]:
+        """Return the outputs that depend on no input that is followed."""
+        found = self._apart.get(wanted)
+        if found is None:
+            graph = cast(Graph, self.recorded)
+            reached = dependence(graph.inputs, graph.nodes, graph.outputs[: self.plan.count])
+            mask = sum(1 << number for number, one in enumerate(wanted) if one)
+            found = tuple([i for i, (through, behind) in enumerate(reached) if not (through | behind) & mask])
+            self._apart[wanted] = found
+        return found
 
     def _gradient_op(self, wanted: tuple[bool, ...], device: Any, sizes: dict[str, int]) -> Op:
         key = (wanted, device, *sizes.items())
