@@ -312,10 +312,10 @@ class BoundEngine:
         """Give what a rule's operations computed the numbers that the rule has outside of any recording.
 
         On the host a rule may have a form of its own there, or be compiled as a whole, and then it rounds otherwise;
-        what is recorded are the operations. What carries graphs is compiled either way.
+        what is recorded are the operations.
         """
         op = node.op
-        if (node.backend == "host" and op.host_rule is None) or not op.traits.isdisjoint(("nested", "tensor_rule")):
+        if (node.backend == "host" and op.host_rule is None) or "tensor_rule" in op.traits:
             return found
         gs = [None if one is None else one._value for one in (g if type(g) is tuple else (g,))]
         if node.scope is not None or not all([one is None or type(one) is np.ndarray for one in gs]):

@@ -35,15 +35,16 @@ def _of_operands(rule: Each, local: Sequence[Callable[..., Any]]) -> Pullback:
         y, a, b = node.saved  # pyright: ignore[reportGeneralTypeIssues]
         shape = g.shape
         first = second = None
-        edge, other = node.inputs
         if wanted[0]:
+            edge = node.inputs[0]
             spec = edge[0].outputs[edge[1]]  # pyright: ignore[reportOptionalSubscript]
             if (spec[0] if type(spec) is tuple else spec.shape) == shape:
                 first = left(HOST, g, y, a, b)
             else:
                 first = rule.rules[0](HOST, g, *arguments(node))
         if wanted[1]:
-            spec = other[0].outputs[other[1]]  # pyright: ignore[reportOptionalSubscript]
+            edge = node.inputs[1]
+            spec = edge[0].outputs[edge[1]]  # pyright: ignore[reportOptionalSubscript]
             if (spec[0] if type(spec) is tuple else spec.shape) == shape:
                 second = right(HOST, g, y, a, b)
             else:
@@ -80,7 +81,8 @@ def _of_saved(rule: Any, host: Callable[..., Any]) -> Pullback:
         del wanted
         args: Any = node.saved
         attrs = node.attrs
-        gradients = host(g, *args, **attrs) if attrs else host(g, *args)
+        # A call without * is cheaper.
+        gradients = host(g, *args, **attrs) if attrs or len(args) != 2 else host(g, args[0], args[1])
         return rule(HOST, g, *args, **attrs) if gradients is None else gradients
 
     return pullback

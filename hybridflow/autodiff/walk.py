@@ -234,6 +234,14 @@ def walk(  # noqa: C901 (every call would cost)
             continue
         pullback = node.op.pullback if pull and type(g) is _ndarray and node.backend == "host" else None
         gradients = run(node, g, wanted) if pullback is None else pullback(node, g, wanted)
+        if wanted is _ONLY:  # as below, without a loop
+            gradient, edge = gradients[0], node.inputs[0]
+            key = edge[0]  # pyright: ignore[reportOptionalSubscript]
+            if type(gradient) is _ndarray and key not in pending and len(key.outputs) == 1:
+                pending[key] = gradient
+            else:
+                contribute(edge, gradient)  # pyright: ignore[reportArgumentType]
+            continue
         for index, edge in enumerate(node.inputs):
             if wanted[index]:
                 gradient = gradients[index]

@@ -20,17 +20,19 @@ from hybridflow.core.dims import SIZES
 from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
 from hybridflow.core.errors import DeviceError, HybridflowError, LeakError, message
 from hybridflow.core.forked import require_xla
-from hybridflow.core.node import FOREVER, Edge, Node, next_sequence, user_place
+from hybridflow.core.inline import inlined
+from hybridflow.core.node import FOREVER, Edge, user_place
 from hybridflow.core.op import No, Op, Stops
+from hybridflow.core.recording import recorded_node
 from hybridflow.core.tensor import Tensor, describe, host_array, leak_text, make_tensor
 
 ANY_DTYPE = frozenset({"layout", "random"})
 """Traits of ops whose kernels are good at low precision too: they move elements, or leave their numbers to XLA."""
-_new = object.__new__
 _ndarray = np.ndarray
 _NO_ATTRS: dict[str, Any] = {}
 
 
+@inlined(make_tensor)
 def bind(  # noqa: C901 (every call would cost)
     op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any] = _NO_ATTRS
 ) -> Any:
@@ -79,11 +81,7 @@ def bind(  # noqa: C901 (every call would cost)
                 return record(op, _followed(inputs, start), attrs, values, y, "host")
     if type(y) is tuple:
         return tuple([make_tensor(output) for output in y])
-    result = _new(Tensor)
-    result._value = y
-    result._alt = None
-    result._edge = None
-    return result
+    return make_tensor(y)
 
 
 Execute = Callable[[Op, tuple[Tensor, ...], dict[str, Any]], tuple[Any, list[Any], str]]
@@ -124,18 +122,13 @@ def _passes(op: Op, outputs: tuple[Any, ...]) -> bool:
     return type(op.vjp) is not Stops and any(is_differentiable(dtype) for _, dtype in outputs)
 
 
+@inlined(recorded_node, make_tensor)
 def record(
     op: Op, edges: tuple[Edge | None, ...], attrs: dict[str, Any], values: list[Any], outputs: Any, backend: str
 ) -> Any:
     """Make the node of an executed op and return its visible outputs, connected to it."""
     saves = op.saves
     many = type(outputs) is tuple
-    node = Node()
-    node.op = op
-    node.inputs = edges
-    node.attrs = attrs
-    node.outputs = tuple([(y.shape, y.dtype) for y in outputs]) if many else ((outputs.shape, outputs.dtype),)
-    node.where = user_place(4)
     kept: Container[int]
     saves_y = saves.y
     if saves.each is not None and None in edges:
@@ -156,26 +149,21 @@ def record(
             if specs is None:
                 specs = [None] * len(values)
             specs[index] = (value.shape, value.dtype, None if value.ndim else value)
-    node.saved = tuple(saved)
-    node.input_specs = specs
-    node.backend = backend
-    node.scope = None
-    node.sequence = node.stamp = next_sequence()
+    shapes = tuple([(y.shape, y.dtype) for y in outputs]) if many else ((outputs.shape, outputs.dtype),)
+    lasting = False
     for edge in edges:
-        if edge is not None and edge[0].stamp == FOREVER:
-            if _passes(op, node.outputs):
-                node.stamp = FOREVER
+        if edge is not None and edge[0].stamp is FOREVER:
+            lasting = _passes(op, shapes)
             break
+    where = user_place(4)
+    kept_values = tuple(saved)
+    node = recorded_node(op, edges, attrs, shapes, where, kept_values, specs, backend, lasting)
     if not many:
-        result = _new(Tensor)
-        result._value = outputs
-        result._alt = None
-        result._edge = (node, 0)
-        return result
+        return make_tensor(outputs, (node, 0))
     hidden = op.hidden_outputs(attrs)
     if hidden and not saves.y:
         visible = len(outputs) - hidden
-        node.saved = ((None,) * visible + outputs[visible:], *node.saved[1:])
+        node.saved = ((None,) * visible + outputs[visible:], *kept_values[1:])
     return visible_outputs(hidden, tuple([make_tensor(y, (node, i)) for i, y in enumerate(outputs)]))
 
 

@@ -135,7 +135,11 @@ def renew(node: Node) -> None:
 
 def user_place(depth: int = 1) -> Where | None:
     """Return the nearest place outside hybridflow, starting `depth` frames up, in the name scope of now."""
-    frame: FrameType | None = sys._getframe(depth)
+    return user_place_from(sys._getframe(depth))
+
+
+def user_place_from(frame: FrameType | None) -> Where | None:
+    """Return the nearest place outside hybridflow, of a frame and those that called it."""
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_PACKAGE):
             if OPEN_SCOPES:

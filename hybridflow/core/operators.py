@@ -20,14 +20,15 @@ from hybridflow.backend.host import run_quietly, runner, runner_now
 from hybridflow.backend.parallel import LARGE, for_large
 from hybridflow.core.context import context_now
 from hybridflow.core.errors import HybridflowError
+from hybridflow.core.inline import inlined
 from hybridflow.core.methods import TensorMethods
-from hybridflow.core.node import FOREVER, OPEN_SCOPES, SEQUENCE, Node, user_place
+from hybridflow.core.node import FOREVER
 from hybridflow.core.op import No, Op, Stops, on_public
+from hybridflow.core.recording import called_from, followed, recorded_node
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 
-_new = object.__new__
 _ndarray = np.ndarray
 _getframe = sys._getframe
 _NO_ATTRS: dict[str, Any] = {}
@@ -50,6 +51,7 @@ def _accepted(op: Op, operands: int, dtypes: str) -> frozenset[int]:
     return frozenset(good)
 
 
+@inlined(followed, called_from, recorded_node, make_tensor)
 def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  # noqa: C901 (every call would cost)
     """Make a binary operator."""
     kernel = cast(Callable[..., Any], op.kernel)
@@ -100,33 +102,18 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
             if dtype.num not in fast:
                 return public(self, other)
             usual = dtype
-        edge_a = self._edge
-        edge_b = other._edge
         start = FOREVER if context is None else context.start
-        lasting = False
-        if edge_a is not None:
-            stamp = edge_a[0].stamp
-            if stamp < start:
-                edge_a = None
-            elif stamp is FOREVER:
-                lasting = passes
-        if edge_b is not None:
-            stamp = edge_b[0].stamp
-            if stamp < start:
-                edge_b = None
-            elif stamp is FOREVER:
-                lasting = passes
+        edge_a, lasting = followed(self._edge, start, False, passes)
+        edge_b, lasting = followed(other._edge, start, lasting, passes)
         run = (runner_now() or runner()) if context is None else context.run
         if (edge_a is None and edge_b is None) or (context is None and not passes):
             try:
                 y = run(kernel if a.size < LARGE else large_kernel, a, b)
             except (ValueError, RuntimeError):
                 return public(self, other)  # which finds the words for what is wrong
-            result = _new(Tensor)
-            result._value = y if type(y) is _ndarray else np.asarray(y)
-            result._alt = None
-            result._edge = None
-            return result
+            if type(y) is not _ndarray:
+                y = np.asarray(y)
+            return make_tensor(y)
         shape_a, shape_b, dtype_before, chosen, shape, outputs, specs_a, specs_b = usual_call
         try:
             if dtype is dtype_before and a.shape == shape_a and b.shape == shape_b:
@@ -139,43 +126,23 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
             return public(self, other)
         if not shape:
             y = np.asarray(y)  # it came as a scalar
-        node = Node()
-        node.op = op
-        node.inputs = (edge_a, edge_b)
-        node.attrs = _NO_ATTRS
-        node.outputs = outputs
         if edge_b is None:  # only what the gradient of the other one reads is saved
             kept = for_a
-            node.input_specs = specs_b if specs_b is not _NUMBER else (None, ((), dtype, b))
+            specs = specs_b if specs_b is not _NUMBER else (None, ((), dtype, b))
         elif edge_a is None:
             kept = for_b
-            node.input_specs = specs_a if specs_a is not _NUMBER else (((), dtype, a), None)
+            specs = specs_a if specs_a is not _NUMBER else (((), dtype, a), None)
         else:
             kept = for_both
-            node.input_specs = None
-        if kept is None:
-            node.saved = nothing
-        else:
+            specs = None
+        saved = nothing
+        if kept is not None:
             keep_y, keep_a, keep_b = kept
-            node.saved = (y if keep_y else None, a if keep_a else None, b if keep_b else None)
-        frame = _getframe(1)
-        place = usual_place
-        if frame.f_code is place[0] and not OPEN_SCOPES:
-            node.where = place if frame.f_lasti == place[1] else (place[0], frame.f_lasti)
-        else:
-            node.where = where = user_place(2)
-            if where is not None and where[0] is frame.f_code and len(where) == 2:
-                usual_place = where
-        node.backend = "host"
-        node.scope = None
-        node.sequence = node.stamp = next(SEQUENCE)
-        if lasting:
-            node.stamp = FOREVER
-        result = _new(Tensor)
-        result._value = y
-        result._alt = None
-        result._edge = (node, 0)
-        return result
+            saved = (y if keep_y else None, a if keep_a else None, b if keep_b else None)
+        where, usual_place = called_from(_getframe(1), usual_place)
+        edges = (edge_a, edge_b)
+        node = recorded_node(op, edges, _NO_ATTRS, outputs, where, saved, specs, "host", lasting)
+        return make_tensor(y, (node, 0))
 
     return operator
 
@@ -188,7 +155,8 @@ def _of_saved(y: bool, a: bool, b: bool) -> tuple[bool, bool, bool] | None:
     return (y, a, b) if y or a or b else None
 
 
-def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:  # noqa: C901 (every call would cost)
+@inlined(followed, called_from, recorded_node, make_tensor)
+def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
     """Make a function of one operand; a kernel may name another, `of_reals`, that does the same for real numbers."""
     kernel = cast(Callable[..., Any], getattr(op.kernel, "of_reals", op.kernel))
     large_kernel = for_large(kernel)
@@ -215,22 +183,17 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:  # noqa:
             if dtype.num not in fast:
                 return public(x)
             usual = dtype
-        edge = x._edge
+        start = FOREVER if context is None else context.start
+        edge, lasting = followed(x._edge, start, False, passes)
         run = (runner_now() or runner()) if context is None else context.run
-        if (
-            edge is None
-            or (stamp := edge[0].stamp) < (FOREVER if context is None else context.start)
-            or (context is None and not passes)
-        ):
+        if edge is None or (context is None and not passes):
             try:
                 y = run(kernel if value.size < LARGE else large_kernel, value)
             except (ValueError, RuntimeError):
                 return public(x)
-            result = _new(Tensor)
-            result._value = y if type(y) is _ndarray else np.asarray(y)
-            result._alt = None
-            result._edge = None
-            return result
+            if type(y) is not _ndarray:
+                y = np.asarray(y)
+            return make_tensor(y)
         shape, dtype_before, chosen, outputs = usual_call
         try:
             if dtype is dtype_before and value.shape == shape:
@@ -244,31 +207,11 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:  # noqa:
             return public(x)
         if not shape:
             y = np.asarray(y)  # it came as a scalar
-        node = Node()
-        node.op = op
-        node.inputs = (edge,)
-        node.attrs = _NO_ATTRS
-        node.outputs = outputs
-        frame = _getframe(1)
-        place = usual_place
-        if frame.f_code is place[0] and not OPEN_SCOPES:
-            node.where = place if frame.f_lasti == place[1] else (place[0], frame.f_lasti)
-        else:
-            node.where = where = user_place(2)
-            if where is not None and where[0] is frame.f_code and len(where) == 2:
-                usual_place = where
-        node.saved = (y if save_y else None, value if save_x else None)
-        node.input_specs = None
-        node.backend = "host"
-        node.scope = None
-        node.sequence = node.stamp = next(SEQUENCE)
-        if stamp is FOREVER and passes:
-            node.stamp = FOREVER
-        result = _new(Tensor)
-        result._value = y
-        result._alt = None
-        result._edge = (node, 0)
-        return result
+        saved = (y if save_y else None, value if save_x else None)
+        where, usual_place = called_from(_getframe(1), usual_place)
+        edges = (edge,)
+        node = recorded_node(op, edges, _NO_ATTRS, outputs, where, saved, None, "host", lasting)
+        return make_tensor(y, (node, 0))
 
     return function
 
