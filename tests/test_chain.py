@@ -20,6 +20,7 @@ from pipelines import use_limits
 import hybridflow as hf
 from hybridflow.core.variable import WRITES
 from hybridflow.ir.graph import Graph
+from hybridflow.passes.lib.rewrite import count_nodes
 from hybridflow.xla import chain, pieces
 from hybridflow.xla.chain import Chain
 from hybridflow.xla.executable import Executable, compile_graph
@@ -32,7 +33,6 @@ pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="other ba
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Find repeats in small graphs, and cut those."""
     use_limits(monkeypatch, outline={"nodes": 0})
-    monkeypatch.setattr(pieces, "CALLS", 2)
     monkeypatch.setattr(pieces, "SECONDS", 0.0)
     monkeypatch.setattr(pieces, "GAIN", 0)
     monkeypatch.setattr(chain, "MUCH", 1 << 30)
@@ -56,7 +56,7 @@ def trained(name: str) -> tuple[list[Any], OurStep]:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_programs_one_by_one_compute_what_one_computes(small: None, monkeypatch: pytest.MonkeyPatch, name: str):
     found, made = trained(name)
-    monkeypatch.setattr(pieces, "CALLS", 1 << 30)
+    monkeypatch.setattr(pieces, "GAIN", 1 << 30)
     expected, whole = trained(name)
     assert not executable(whole).parts
     assert bool(executable(made).parts) == (name not in ("lenet", "unet", "resnet"))  # convolutions are not outlined
@@ -138,27 +138,24 @@ def called(calls: set[Any]) -> set[Graph]:
     return {node.attrs["graph"] for node in calls}
 
 
-def test_graphs_of_few_calls_stay_one_program(small: None, monkeypatch: pytest.MonkeyPatch):
-    made = model("pre_norm")
-    graph = made.compiled.graph(made.x)
-    calls = [node for node in graph.nodes if node.op.name == "outlined"]
-    monkeypatch.setattr(pieces, "CALLS", len(calls) + 1)
-    assert pieces.cut(graph, {}) is None
-    monkeypatch.setattr(pieces, "CALLS", len(calls))
-    assert pieces.cut(graph, {}) is not None
-
-
 def test_graphs_stay_one_program_if_xla_would_compile_as_much_in_pieces(
     small: None, monkeypatch: pytest.MonkeyPatch
 ):
     made = model("pre_norm")
     graph = made.compiled.graph(made.x)
-    calls = [node for node in graph.nodes if node.op.name == "outlined"]
-    different = len(called(set(calls)))
-    monkeypatch.setattr(pieces, "GAIN", len(calls) // different)
+    found = pieces.cut(graph, {})
+    assert found is not None
+    different = sum(count_nodes(one) for one in {piece.graph for piece in found})
+    gain = count_nodes(graph) // different
+    assert gain > 1
+    monkeypatch.setattr(pieces, "GAIN", gain)
     assert pieces.cut(graph, {}) is not None
-    monkeypatch.setattr(pieces, "GAIN", len(calls) // different + 1)
+    monkeypatch.setattr(pieces, "GAIN", gain + 1)
     assert pieces.cut(graph, {}) is None
+
+
+def test_a_graph_without_calls_is_one_program(small: None):
+    assert pieces.cut(hf.compile(lambda x: hf.exp(x) * 2.0).graph(hf.asarray([1.0])), {}) is None
 
 
 def test_short_calls_in_a_row_are_one_piece(small: None, monkeypatch: pytest.MonkeyPatch):
@@ -180,7 +177,7 @@ def test_calls_that_compute_nothing_are_many_in_a_piece():
 def test_several_calls_in_a_program_compute_the_same(small: None, monkeypatch: pytest.MonkeyPatch, together: int):
     monkeypatch.setattr(pieces, "_together", lambda graph, sizes: together)
     found, made = trained("gated")
-    monkeypatch.setattr(pieces, "CALLS", 1 << 30)
+    monkeypatch.setattr(pieces, "GAIN", 1 << 30)
     expected, _ = trained("gated")
     assert len(executable(made).parts) > 2
     for one, other in zip(found, expected, strict=True):
@@ -303,7 +300,7 @@ def test_an_interrupt_at_any_point_leaves_a_whole_step_or_none(
 ):
     """Python raises where a function begins and behind a call, but not between a `with` block and leaving it."""
     if not several:
-        monkeypatch.setattr(pieces, "CALLS", 1 << 30)
+        monkeypatch.setattr(pieces, "GAIN", 1 << 30)
     made = model("gated")
 
     def step(at: int = -1) -> bool:
@@ -390,7 +387,7 @@ def test_texts_and_figures_are_of_all_programs(small: None, monkeypatch: pytest.
     explained = str(made.compiled.explain())
     assert f"programs: {len(found.parts)}, cut at the calls of outlined parts; run" in explained
     assert "program 1: " in " ".join(found.fusions())
-    monkeypatch.setattr(pieces, "CALLS", 1 << 30)
+    monkeypatch.setattr(pieces, "GAIN", 1 << 30)
     whole = model("gated")
     whole.step()
     ours, one = (executable(each).compiled.memory_analysis() for each in (made, whole))

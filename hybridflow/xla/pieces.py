@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
+from math import ceil
 from typing import NamedTuple, cast
 
 from hybridflow.core.node import Edge, Node
@@ -14,12 +15,10 @@ from hybridflow.ir.fusion import OUTLINED
 from hybridflow.ir.graph import Graph, clone_node, edges_of, input_node
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 
-CALLS = 96
-"""A graph that calls repeated parts less often stays one program."""
 SECONDS = 4e-3
 """So long, about, the calls in a piece take together: each piece costs 0.1 ms."""
 GAIN = 4
-"""So many calls there are for each that XLA compiles."""
+"""A graph is cut if XLA then compiles so many times fewer nodes."""
 
 
 class Piece(NamedTuple):
@@ -40,18 +39,19 @@ def cut(graph: Graph, sizes: Sizes) -> list[Piece] | None:
     """Return a large graph as the pieces that compute it in order, None if one program is better.
 
     Calls of one repeated part in a row are pieces of about 4 ms, one call each if it takes as long; what lies between
-    is a piece, too. The graph is cut if it has 96 calls, at least four for each that XLA has to compile then. Measured
-    with jaxlib 0.10.2 on a CPU, SGD steps, in pieces as a part of one program, first call and step by the clock: a
-    pre-norm transformer of 48 / 96 layers 0.58 / 0.35 and 0.83 / 0.92, a post-norm one of 48 0.61 and 0.98, dense
-    layers with residuals, 96 of them, 0.67 and 0.98. Programs of one call each, however short, took 1.24 for a step of
-    such layers, 0.3 to 0.6 ms a call, and 1.2 for gated residuals.
+    is a piece, too. The graph is cut if all different pieces have at most a quarter of its nodes, each call's counted:
+    XLA compiles, and later processes load, that much less. Measured with jaxlib 0.10.2 on a CPU, SGD steps, in pieces
+    as a part of one program, first call and step by the clock: a pre-norm transformer of 48 / 96 layers 0.58 / 0.35 and
+    0.83 / 0.92, a post-norm one of 48 0.61 and 0.98, dense layers with residuals, 96 of them, 0.67 and 0.98; by the
+    processor's, 24 layers: pre-norm 0.89 and 0.83, post-norm 0.76 and 0.89. Programs of one call each, however short,
+    took 1.24 for a step of such layers, 0.3 to 0.6 ms a call, and 1.2 for gated residuals.
 
     Args:
         graph: the graph, after its passes, without calls of Python functions.
         sizes: the size of each symbol.
     """
     calls = [node for node in graph.nodes if node.op is OUTLINED]
-    if len(calls) < CALLS:
+    if not calls:
         return None
     given = {edge[0] for node in calls for edge in edges_of(node)}
     anew = {node for node in graph.nodes if "source" in node.op.traits} - given
@@ -59,9 +59,13 @@ def cut(graph: Graph, sizes: Sizes) -> list[Piece] | None:
         return None
     parts = _parts(graph, anew, {called: _together(called, sizes) for called in set(map(_called, calls))})
     found = _pieces(graph, parts, anew, sizes)
-    compiled = {piece.graph: len(part) for part, piece in zip(parts, found, strict=True) if part[0].op is OUTLINED}
-    between = sum(part[0].op is not OUTLINED for part in parts)
-    return found if sum(compiled.values()) * GAIN <= len(calls) and between * GAIN <= len(parts) else None
+    compiled = sum([_nodes(piece) for piece in {piece.graph for piece in found}])
+    return found if compiled * GAIN <= _nodes(graph) else None
+
+
+def _nodes(graph: Graph) -> int:
+    """Return how many nodes a graph has, those of a called one at each call."""
+    return sum([1 for _ in graph.walk()])
 
 
 def _together(called: Graph, sizes: Sizes) -> int:
@@ -83,7 +87,8 @@ def _parts(graph: Graph, anew: set[Node], together: Mapping[Graph, int]) -> list
     nodes = [node for node in graph.nodes if node not in anew]
     for called, several in groupby(nodes, lambda node: _called(node) if node.op is OUTLINED else None):
         row = list(several)
-        step = len(row) if called is None else together[called]
+        most = len(row) if called is None else together[called]
+        step = ceil(len(row) / ceil(len(row) / most))  # as many in each, so that as few programs as can be are unlike
         found += [row[start : start + step] for start in range(0, len(row), step)]
     return found
 
