@@ -37,9 +37,12 @@ from hybridflow.tracing.journal import Journal, new_journal
 from hybridflow.tracing.order import order_at
 from hybridflow.tracing.outside_floats import OutsideFloats
 from hybridflow.tracing.parts import WRAPPERS, items_of, parts_of
+from hybridflow.tracing.questions import ANSWER, Question
 
 _LEAVES = (np.dtype, np.generic, np.ufunc, Tensor, Variable, types.CodeType)
 """Types of values that have no places inside them."""
+_LIBRARIES = object()
+"""Stands for where libraries keep what they are asked for."""
 _HOLDERS = (types.MethodType, types.FunctionType, functools.partial)
 _WARNED: set[tuple[str, int]] = set()
 """The lines that `not_again` has warned about."""
@@ -212,6 +215,16 @@ class Observations:
         place = self._read(parent, access, name, value)
         if place is not None:
             self.floats.look(place, value)
+
+    def answered(self, question: Question, value: Any) -> Any:
+        """Take note of what a function gave that only reads: it is asked again before each call."""
+        try:
+            hash(question)
+        except TypeError:
+            self.not_again(f"{question}, whose arguments may change")
+        else:
+            self.look(self.root(_LIBRARIES, "libraries", lasting=True), ANSWER, question, value)
+        return value
 
     def _inside(self, container: Any, key: Any) -> Place | None:
         """Return the place of a container in a container."""

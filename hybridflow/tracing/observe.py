@@ -21,7 +21,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.tracing import reading
-from hybridflow.tracing.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, MISSING
+from hybridflow.tracing.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, MISSING
 from hybridflow.tracing.effects import (
     CELL_VALUE,
     LOADED,
@@ -37,6 +37,8 @@ from hybridflow.tracing.effects import (
 )
 from hybridflow.tracing.guards import CONTAINERS, PLAIN
 from hybridflow.tracing.observations import Observations
+from hybridflow.tracing.parts import is_watched_module
+from hybridflow.tracing.questions import question_of
 
 
 def _observations() -> tuple[Observations | None, bool]:
@@ -234,12 +236,39 @@ def asked(container: Any, item: Any) -> None:
 
 
 def imported(name: str, value: Any, module: str) -> Any:
-    """Return what an import statement gave: a name of a module, or the module."""
+    """Return what an import statement gave.
+
+    Args:
+        name: a name of a module; empty if that module itself was imported.
+        value: what Python found.
+        module: the module.
+    """
     found, _ = _observations()
     source = sys.modules.get(module)
-    if found is not None and source is not None and value is not source:
-        return reading.attribute(found, source, name, value)
-    return value
+    if found is None or source is None or not is_watched_module(source):
+        return value
+    for one in (module, *(() if name else (module.partition(".")[0],))):
+        found.read(found.root(sys.modules, "sys.modules"), ITEM, one, sys.modules[one])
+    return reading.attribute(found, source, name, value) if name and value is not source else value
+
+
+def every_global(names: dict[str, Any]) -> dict[str, Any]:
+    """Return what ``globals()`` gave."""
+    found, _ = _observations()
+    module = sys.modules.get(str(names.get("__name__")))
+    if found is None:
+        return names
+    if module is None or vars(module) is not names:
+        found.not_again("the globals of what is no module")
+        return names
+    return found.read(found.place_or_root(module), ATTRIBUTE, "__dict__", names)
+
+
+def answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> Any:
+    """Return what a function gave that is not converted: if it only read, it is asked again before each call."""
+    found, _ = _observations()
+    question = None if found is None else question_of(function, args, kwargs)
+    return value if found is None or question is None else found.answered(question, value)
 
 
 def iterate(obj: Iterable[Any]) -> Any:

@@ -25,6 +25,7 @@ from hybridflow.tracing.convert import builtin, protocols, regions, wrappers
 from hybridflow.tracing.convert.regions import before_change
 from hybridflow.tracing.observations import makes_random_source
 from hybridflow.tracing.parts import is_users_class
+from hybridflow.tracing.questions import LRU_CACHE
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _PATHS = sysconfig.get_paths()
@@ -144,7 +145,7 @@ def target(function: Any) -> Any:
             return converted(function)
         made = wrappers.unwrapped(inner)
         return None if made is None else functools.partial(made, function.__self__)
-    if kind is wrappers.LRU_CACHE:
+    if kind is LRU_CACHE:
         return wrappers.unwrapped(function)
     if kind is functools.partial:
         inner = target(function.func)
@@ -327,7 +328,9 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         return None
     observe.before_call(function, args, kwargs)
     result = function(*args, **kwargs)
-    return observe.made(result) if type(result) is function or makes_random_source(function) else result
+    if type(result) is function or makes_random_source(function):
+        return observe.made(result)
+    return observe.answer(function, args, kwargs, result)
 
 
 _CALLING: frozenset[Any] = frozenset(

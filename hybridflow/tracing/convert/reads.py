@@ -175,6 +175,8 @@ class Reads(ast.NodeTransformer):
             function.value = self.visit(function.value)
         elif _lists_names(node):
             return runtime(node, "without_temporaries", node)
+        elif function.id == "globals":
+            return runtime(node, "every_global", node)
         return node
 
     def first_argument(self) -> str | None:

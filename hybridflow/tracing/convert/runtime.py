@@ -283,6 +283,10 @@ class Runtime:
             observe.whole(mapping)
         return mapping
 
+    def every_global(self, names: Any) -> Any:
+        """Return what ``globals()`` gave."""
+        return observe.every_global(names)
+
     def imported(self, name: str, value: Any, module: str) -> Any:
         """Return what an import statement in a function gave."""
         return observe.imported(name, value, module)

@@ -21,10 +21,7 @@ from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.tracing import observe
 from hybridflow.tracing.convert import callee as callees
-
-LRU_CACHE = type(functools.lru_cache(lambda: None))
-"""The type of a function with `functools.lru_cache` or `functools.cache`."""
-
+from hybridflow.tracing.questions import LRU_CACHE
 
 def _code_of(wrapper: Any) -> CodeType:
     return wrapper.__code__
@@ -113,7 +110,9 @@ def _call_dispatched(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call the function that `functools.singledispatch` chooses."""
     if not args:
         return function(**kwargs)  # raises Python's error
-    return callees.callee(function.dispatch(type(args[0])))(*args, **kwargs)
+    kind = (type(args[0]),)
+    chosen = observe.answer(function.dispatch, kind, {}, function.dispatch(*kind))
+    return callees.callee(chosen)(*args, **kwargs)
 
 
 def cached_property_of(obj: Any, name: str) -> Callable[[Any], Any] | None:

@@ -230,8 +230,9 @@ class Writes(Reads):
         module = node.module if isinstance(node, ast.ImportFrom) and not node.level else None
         for alias in node.names:
             name = alias.asname or alias.name.split(".")[0]
-            if module is not None and alias.name != "*":
-                read = runtime(node, "imported", constant(node, alias.name), load(node, name), constant(node, module))
+            source, part = (alias.name, "") if isinstance(node, ast.Import) else (module, alias.name)
+            if source is not None and alias.name != "*":
+                read = runtime(node, "imported", constant(node, part), load(node, name), constant(node, source))
                 made.append(assign(node, store(node, name), read))
             noted = self.written(name, load(node, name), node)
             if not isinstance(noted, ast.Name):
