@@ -272,8 +272,9 @@ class Guards:
         self._take(places)
 
     def _take(self, places: Sequence[Place]) -> None:
-        """Watch some places: those in objects that are gone say nothing, since no call can come there any more."""
-        self.places = [place for place in _with_parents(places) if not _is_gone(place.top)]
+        """Watch some places: those in objects that are gone say nothing, unless the trace has inputs from there."""
+        asked = {place.top for place in places if place.inputs}
+        self.places = [place for place in _with_parents(places) if place.top in asked or not _is_gone(place.top)]
         self._positions = {place: number for number, place in enumerate(self.places)}
         captured = self._positions_of_captures
         self._captured = {place: captured[place.tensor] for place in self.places if place.tensor in captured}

@@ -497,4 +497,4 @@ def _changing(function: Any, args: Sequence[Any], found: Observations) -> str | 
         return f"datetime.{name}()"
     if owner is time and name not in ("sleep", "get_clock_info"):
         return f"time.{name}()"
-    return "input()" if function is builtins.input else None
+    return f"{name}()" if function in (builtins.input, builtins.open) else None

@@ -10,13 +10,15 @@ import functools
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib.util import find_spec
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 import jax
 import numpy as np
 
-from hybridflow.core.context import CONTEXT
+from hybridflow.core.context import CONTEXT, current
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
@@ -130,6 +132,38 @@ def made(obj: Any) -> Any:
     return obj
 
 
+def is_made_here(obj: Any) -> bool:
+    """Whether the trace made an object."""
+    found, _ = _observations()
+    return found is not None and found.is_made_here(obj)
+
+
+def is_known(obj: Any) -> bool:
+    """Whether an object was there before the trace."""
+    found, _ = _observations()
+    return found is not None and found.place_of(obj) is not None
+
+
+def has_assigned() -> bool:
+    """Whether the trace has assigned a Variable so far."""
+    builder = cast("GraphBuilder | None", current().tracer)
+    while builder is not None:
+        if any(True for _ in builder.assigned()):
+            return True
+        builder = builder.outer
+    return False
+
+
+def keeps(obj: Any, name: str) -> None:
+    """Take note that an object is about to keep a value under a name, and of how to take that back."""
+    found, nested = _observations()
+    place = None if found is None else found.place_of(obj)
+    if found is not None and place is not None:
+        if nested:
+            found.write(place, ATTRIBUTE, name, MISSING, None, nested=True)  # raises
+        found.journal.item_of(vars(obj), name, obj)
+
+
 def called(function: FunctionType) -> None:
     """Take note that a user's function is about to be called."""
     found, _ = _observations()
@@ -233,6 +267,22 @@ def asked(container: Any, item: Any) -> None:
             reading.special(found, one, ("__eq__",) if one_by_one else ("__hash__", "__eq__"))
     elif not isinstance(container, _ARRAYS):
         reading.whole(found, container, item)
+
+
+def importing(name: str, module: str) -> None:
+    """Take note of what an import statement does not find, so that it fails: a name of a module, or the module."""
+    found, _ = _observations()
+    if found is None:
+        return
+    source = sys.modules.get(module)
+    if source is None:
+        with suppress(ImportError, ValueError):
+            if find_spec(module) is not None:
+                return
+        found.read(found.root(sys.modules, "sys.modules"), ITEM, module, MISSING)
+    elif name and not hasattr(source, name) and is_watched_module(source):
+        found.read(found.root(sys.modules, "sys.modules"), ITEM, module, source)
+        reading.attribute(found, source, name, MISSING)
 
 
 def imported(name: str, value: Any, module: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+import weakref
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
@@ -34,7 +35,7 @@ _READERS: dict[str, str] = {
     "Path.read_bytes Path.read_text Path.resolve",
     "signal": "getsignal",
     "socket": "getdefaulttimeout gethostname",
-    "sys": "get_asyncgen_hooks get_int_max_str_digits getdefaultencoding getprofile getrecursionlimit "
+    "sys": "exc_info exception get_asyncgen_hooks get_int_max_str_digits getdefaultencoding getprofile getrecursionlimit "
     "getswitchinterval gettrace",
     "tempfile": "gettempdir",
     "threading": "active_count current_thread get_ident get_native_id main_thread stack_size",
@@ -110,6 +111,8 @@ def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return Question(issubclass, (kind, args[1]), {}) if asks and isinstance(kind, type) else None
     name = getattr(function, "__name__", None)
     owner = getattr(function, "__self__", None)
+    if type(function) is LRU_CACHE or isinstance(function, weakref.ref):
+        return Question(function, args, kwargs)
     if name == "__subclasses__" and isinstance(owner, type):
         return Question(function, args, kwargs)
     if name in _METHODS_OF_FUNCTIONS and _is_of_functools(function, owner):

@@ -9,7 +9,7 @@ import os
 import sysconfig
 from collections import deque
 from collections.abc import Callable
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, cast
 
 import jax
@@ -150,10 +150,10 @@ def target(function: Any) -> Any:
     if kind is functools.partial:
         inner = target(function.func)
         return None if inner is None else functools.partial(inner, *function.args, **function.keywords)
-    if kind is type:
-        return _constructor(function)
     if issubclass(kind, type):
-        return None
+        return _caller_of_class(function, kind)
+    if kind is MethodWrapperType and isinstance(function.__self__, type) and function == _made_by_type(function.__self__):
+        return _constructor(function.__self__)  # what super().__call__ is in a metaclass
     if kind in LIBRARY_READERS:
         return functools.partial(LIBRARY_READERS[kind], function)
     method = _call_of(function)
@@ -212,7 +212,7 @@ def _getter_of(obj: Any, name: str, found: Any) -> Any:
     """Return what computes an attribute if a property or a descriptor that the user wrote does."""
     kind = type(found)
     if kind is functools.cached_property:
-        return wrappers.cached_property_of(obj, name)
+        return wrappers.cached_property_of(obj, name, found)
     if kind is property and type(found.fget) is FunctionType and is_users(found.fget.__code__):
         observe.class_attribute(obj, name)
         return converted(found.fget)
@@ -237,6 +237,25 @@ def read_item(obj: Any, key: Any) -> Any:
 
 
 _PLAIN = frozenset({Tensor, Variable, type(None), int, float, bool, str, bytes, list, tuple, dict, set, np.ndarray})
+
+
+def _made_by_type(cls: type) -> Any:
+    """Return what makes an object of a class whatever its metaclass says."""
+    return cast(Any, type.__call__).__get__(cls)
+
+
+def _caller_of_class(cls: type, kind: type) -> Any:
+    """Return what calls a class: its metaclass may have a word in that."""
+    method = IN_CLASS.get(kind, "__call__")
+    if method is _TYPE_CALL:
+        return _constructor(cls)
+    if type(method) is FunctionType and is_users(method.__code__):
+        observe.class_attribute(cls, "__call__")
+        return MethodType(converted(method), cls)
+    return None
+
+
+_TYPE_CALL = vars(type)["__call__"]
 
 
 def _constructor(cls: type) -> Any:
@@ -327,7 +346,11 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if before_change(function, args):
         return None
     observe.before_call(function, args, kwargs)
-    result = function(*args, **kwargs)
+    try:
+        result = function(*args, **kwargs)
+    except Exception:
+        observe.answer(function, args, kwargs, MISSING)
+        raise
     if type(result) is function or makes_random_source(function):
         return observe.made(result)
     return observe.answer(function, args, kwargs, result)

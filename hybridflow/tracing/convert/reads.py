@@ -175,6 +175,8 @@ class Reads(ast.NodeTransformer):
             function.value = self.visit(function.value)
         elif _lists_names(node):
             return runtime(node, "without_temporaries", node)
+        elif function.id in ("eval", "exec") and node.args and not isinstance(node.args[0], ast.Starred):
+            node.args[0] = runtime(node, "evaluated", node.args[0])
         elif function.id == "globals":
             return runtime(node, "every_global", node)
         return node
