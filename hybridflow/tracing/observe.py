@@ -40,7 +40,7 @@ from hybridflow.tracing.effects import (
 from hybridflow.tracing.guards import CONTAINERS, PLAIN
 from hybridflow.tracing.observations import Observations
 from hybridflow.tracing.parts import is_watched_module
-from hybridflow.tracing.questions import question_of
+from hybridflow.tracing.questions import is_asked_of_abstract_classes, question_of
 
 
 def _observations() -> tuple[Observations | None, bool]:
@@ -489,11 +489,11 @@ def _is_changed(
         found.change(owner, f".{name}(...)", (*args, *kwargs.values()), change, nested=nested)
 
 
-def _goes_out(found: Observations, function: Any, args: Iterable[Any]) -> None:
+def _goes_out(found: Observations, function: Any, args: tuple[Any, ...]) -> None:
     """Take note of what arguments of an unconverted call may be read."""
     builtin = type(function) in (BuiltinFunctionType, type)
     if builtin and function in _SPECIAL:
-        for one in args:
+        for one in () if is_asked_of_abstract_classes(function, args) else args:
             reading.special(found, one, _SPECIAL[function])
         if function is isinstance:
             reading.kind_of(found, next(iter(args)))

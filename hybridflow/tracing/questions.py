@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import sys
-import types
 import weakref
+from abc import ABCMeta
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from hybridflow.core.context import CONTEXT
 from hybridflow.tracing.access import MISSING, Access
@@ -103,12 +103,8 @@ def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     """Return a call as a question if it is one: of a function that only reads what nothing else tells."""
     if type(function) is functools.partial:
         return question_of(function.func, (*function.args, *args), {**function.keywords, **kwargs})
-    if (function is isinstance or function is issubclass) and len(args) == 2:
-        # What was registered with an abstract class, or what a metaclass says, decides.
-        kind = type(args[0]) if function is isinstance else args[0]
-        kinds = args[1] if isinstance(args[1], tuple) else (args[1],)
-        asks = any([type(type(one).__subclasscheck__) is types.FunctionType for one in kinds])
-        return Question(issubclass, (kind, args[1]), {}) if asks and isinstance(kind, type) else None
+    if is_asked_of_abstract_classes(function, args):
+        return Question(issubclass, (type(args[0]) if function is isinstance else args[0], args[1]), {})
     name = getattr(function, "__name__", None)
     owner = getattr(function, "__self__", None)
     if type(function) is LRU_CACHE or isinstance(function, weakref.ref):
@@ -118,6 +114,19 @@ def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if name in _METHODS_OF_FUNCTIONS and _is_of_functools(function, owner):
         return Question(function, args, kwargs)
     return Question(function, args, kwargs) if type(name) is str and _only_reads(name, function) else None
+
+
+def is_asked_of_abstract_classes(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a call is one of `isinstance` or `issubclass` that what was registered with abstract classes decides."""
+    if not (function is isinstance or function is issubclass) or len(args) != 2:
+        return False
+    kinds = cast("tuple[Any, ...]", args[1]) if isinstance(args[1], tuple) else (args[1],)
+    checks = [type(one).__instancecheck__ for one in kinds if isinstance(one, type)]
+    return (
+        len(checks) == len(kinds)
+        and ABCMeta.__instancecheck__ in checks
+        and all(one in (ABCMeta.__instancecheck__, type.__instancecheck__) for one in checks)
+    )
 
 
 def _is_of_functools(function: Any, owner: Any) -> bool:
