@@ -357,3 +357,24 @@ def test_what_is_not_seen(tmp_path):
         g(hf.asarray(1.0))
     file.write_text("3")
     assert g(hf.asarray(1.0)).item() == 2.0
+
+
+def test_what_a_cache_does_that_is_not_seen():
+    calls = []
+
+    @functools.cache
+    def cached(n):
+        calls.append(n)
+        return float(n)
+
+    f = hf.compile(lambda x: x * cached(3) if hf.sum(x) > 0 else x)
+    assert f(hf.asarray(-1.0)).item() == -1.0
+    assert calls == [3]  # eagerly not asked at all
+    hits = cached.cache_info().hits
+    assert f(hf.asarray(2.0)).item() == 6.0
+    assert (calls, cached.cache_info().hits > hits) == ([3], True)
+
+
+def test_methods_of_values_without_a_name():
+    """Bound methods of any object can be called, classes' and lists' alike."""
+    same(lambda x: x * [1, 2].__len__() + int.__call__("3") + (2).__add__(1))

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 from hybridflow.core.context import CONTEXT
 from hybridflow.tracing.access import MISSING, Access
+from hybridflow.tracing.parts import is_users_module
 from hybridflow.tracing.signature import static_key
 
 _READERS: dict[str, str] = {
@@ -35,8 +36,8 @@ _READERS: dict[str, str] = {
     "Path.read_bytes Path.read_text Path.resolve",
     "signal": "getsignal",
     "socket": "getdefaulttimeout gethostname",
-    "sys": "exc_info exception get_asyncgen_hooks get_int_max_str_digits getdefaultencoding getprofile getrecursionlimit "
-    "getswitchinterval gettrace",
+    "sys": "exc_info exception get_asyncgen_hooks get_int_max_str_digits getdefaultencoding getprofile "
+    "getrecursionlimit getswitchinterval gettrace",
     "tempfile": "gettempdir",
     "threading": "active_count current_thread get_ident get_native_id main_thread stack_size",
 }
@@ -107,7 +108,7 @@ def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return Question(issubclass, (type(args[0]) if function is isinstance else args[0], args[1]), {})
     name = getattr(function, "__name__", None)
     owner = getattr(function, "__self__", None)
-    if type(function) is LRU_CACHE or isinstance(function, weakref.ref):
+    if isinstance(function, weakref.ref) or (type(function) is LRU_CACHE and is_users_module(function.__module__)):
         return Question(function, args, kwargs)
     if name == "__subclasses__" and isinstance(owner, type):
         return Question(function, args, kwargs)

@@ -152,8 +152,9 @@ def target(function: Any) -> Any:
         return None if inner is None else functools.partial(inner, *function.args, **function.keywords)
     if issubclass(kind, type):
         return _caller_of_class(function, kind)
-    if kind is MethodWrapperType and isinstance(function.__self__, type) and function == _made_by_type(function.__self__):
-        return _constructor(function.__self__)  # what super().__call__ is in a metaclass
+    if kind is MethodWrapperType and isinstance(function.__self__, type):
+        cls = function.__self__  # what super().__call__ is in a metaclass
+        return _constructor(cls) if function == _TYPE_CALL.__get__(cls) else None
     if kind in LIBRARY_READERS:
         return functools.partial(LIBRARY_READERS[kind], function)
     method = _call_of(function)
@@ -180,6 +181,8 @@ def _call_method(caller: Any, /, obj: Any) -> Any:
     return callee(read_attribute(obj, name))(*args, *(given if made is not type(caller) else ()), **named)
 
 
+_TYPE_CALL: Any = vars(type)["__call__"]
+"""What makes an object of a class whose metaclass has no say in it."""
 LIBRARY_READERS: dict[type, Callable[..., Any]] = {
     operator.attrgetter: _read_attributes, operator.itemgetter: _read_items, operator.methodcaller: _call_method,
 }  # fmt: skip
@@ -239,11 +242,6 @@ def read_item(obj: Any, key: Any) -> Any:
 _PLAIN = frozenset({Tensor, Variable, type(None), int, float, bool, str, bytes, list, tuple, dict, set, np.ndarray})
 
 
-def _made_by_type(cls: type) -> Any:
-    """Return what makes an object of a class whatever its metaclass says."""
-    return cast(Any, type.__call__).__get__(cls)
-
-
 def _caller_of_class(cls: type, kind: type) -> Any:
     """Return what calls a class: its metaclass may have a word in that."""
     method = IN_CLASS.get(kind, "__call__")
@@ -253,9 +251,6 @@ def _caller_of_class(cls: type, kind: type) -> Any:
         observe.class_attribute(cls, "__call__")
         return MethodType(converted(method), cls)
     return None
-
-
-_TYPE_CALL = vars(type)["__call__"]
 
 
 def _constructor(cls: type) -> Any:
