@@ -23,7 +23,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.ir.variables import ArgumentVariable
-from hybridflow.tracing.access import TYPE
+from hybridflow.tracing.access import ATTRIBUTE, TYPE
 from hybridflow.tracing.effects import Augmented, Change, Effects
 from hybridflow.tracing.guards import (
     CONTAINERS,
@@ -356,6 +356,15 @@ class Observations:
         self.floats.write(place, before)
         self._do(parent, holder, change, place)
         self._note(what)
+
+    def keeps(self, parent: Place, obj: Any, name: str, *, nested: bool) -> None:
+        """Take note that an object is about to keep a value for later calls, which then only read it.
+
+        Raises:
+            MutationError: in a branch or a loop body.
+        """
+        self._refuse(ATTRIBUTE.path.format(p=parent.path, n=name), (), nested=nested)
+        self.journal.item_of(vars(obj), name, obj)
 
     def change(self, obj: Any, how: str, values: Iterable[Any], change: Change, *, nested: bool) -> None:
         """Take note that the trace is about to change a container that is outside.

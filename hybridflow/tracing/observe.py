@@ -159,9 +159,7 @@ def keeps(obj: Any, name: str) -> None:
     found, nested = _observations()
     place = None if found is None else found.place_of(obj)
     if found is not None and place is not None:
-        if nested:
-            found.write(place, ATTRIBUTE, name, MISSING, None, nested=True)  # raises
-        found.journal.item_of(vars(obj), name, obj)
+        found.keeps(place, obj, name, nested=nested)
 
 
 def called(function: FunctionType) -> None:
