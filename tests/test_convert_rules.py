@@ -168,6 +168,60 @@ def sees_imported_names() -> None:
     changed(read, lambda: setattr(module, "RATE", 5.0), lambda: sys.modules.pop(module.__name__))
 
 
+def sees_all_globals() -> None:
+    def read(x):
+        return x + globals().get("SHOWN_BY_A_TEST", 1.0)
+
+    changed(read, lambda: globals().update(SHOWN_BY_A_TEST=5.0), lambda: globals().pop("SHOWN_BY_A_TEST"))
+
+
+def sees_what_eval_reads() -> None:
+    def read(x):
+        return x + eval("EVALUATED_BY_A_TEST")
+
+    space = globals()
+    space["EVALUATED_BY_A_TEST"] = 1.0
+    changed(read, lambda: space.update(EVALUATED_BY_A_TEST=5.0), lambda: space.pop("EVALUATED_BY_A_TEST"))
+
+
+def sees_imports_that_fail() -> None:
+    def read(x):
+        try:
+            import missing_in_a_test
+        except ImportError:
+            return x
+        return x + missing_in_a_test.RATE
+
+    module = ModuleType("missing_in_a_test")
+    module.RATE = 5.0
+    space = sys.modules
+    changed(read, lambda: space.update(missing_in_a_test=module), lambda: space.pop("missing_in_a_test"))
+
+
+class Grown:
+    """An object that ``+=`` changes."""
+
+    def __init__(self) -> None:
+        self.size = 1.0
+
+    def __iadd__(self, more: float) -> Grown:
+        self.size += more
+        return self
+
+
+def sees_what_is_augmented() -> None:
+    grown = Grown()
+
+    def run(x):
+        nonlocal grown
+        grown += 2.0
+        return x * grown.size
+
+    assert [hf.compile(run)(X).item() for _ in range(2)] == [6.0, 10.0]
+    compiled = hf.compile(run)
+    assert [compiled(X).item() for _ in range(2)] == [14.0, 18.0]
+
+
 @hf.no_convert
 def rows_of(_: Any) -> Any:
     return ROWS
@@ -505,15 +559,15 @@ def shapes_are_kept() -> None:
 
 
 @functools.cache
-def double(x: Any) -> Any:
-    return x * 2
+def boxed(x: Any) -> Any:
+    return (x,)
 
 
 def cached_values_are_not_kept() -> None:
-    double.cache_clear()
-    compiled = hf.compile(lambda x: double(x) + double(x))
-    assert [compiled(hf.asarray(value)).item() for value in (2.0, 3.0)] == [8.0, 12.0]
-    assert double.cache_info().currsize == 0
+    boxed.cache_clear()
+    compiled = hf.compile(lambda x: boxed(x)[0] + boxed(x)[0])
+    assert [compiled(hf.asarray(value)).item() for value in (2.0, 3.0)] == [4.0, 6.0]
+    assert boxed.cache_info().currsize == 0
 
 
 def f_strings_are_printed() -> None:
@@ -659,6 +713,9 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Runtime, "matched"): (lambda self, subject: subject, "sees_what_is_matched"),
     (Runtime, "shown"): (lambda self, value: value, "sees_what_is_shown"),
     (Runtime, "imported"): (lambda self, name, value, module: value, "sees_imported_names"),
+    (Runtime, "evaluated"): (lambda self, source: source, "sees_what_eval_reads"),
+    (Runtime, "importing"): (nothing, "sees_imports_that_fail"),
+    (Runtime, "every_global"): (lambda self, names: names, "sees_all_globals"),
     (Runtime, "keeps"): (staticmethod(lambda test: test), "unknown_lengths"),
     (Runtime, "kept"): (staticmethod(lambda test, value: (value(),)), "filter_in_sum"),
     (runtime._Effects, "grown"): (no, "while_condition_that_assigns"),

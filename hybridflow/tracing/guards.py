@@ -280,9 +280,11 @@ class Guards:
         self._take(places)
 
     def _take(self, places: Sequence[Place]) -> None:
-        """Watch some places: those in objects that are gone say nothing, since no call can come there any more."""
+        """Watch some places: those in objects that are gone say nothing, unless the trace has inputs from there."""
         related = {place for relation in self._relations for place in relation[:2]}
-        self.places = [place for place in _with_parents(places, related) if not _is_gone(place.top)]
+        asked = {place.top for place in places if place.inputs}
+        watched = _with_parents(places, related)
+        self.places = [place for place in watched if place.top in asked or not _is_gone(place.top)]
         self._positions = {place: number for number, place in enumerate(self.places)}
         self._related = [
             (self._positions[first], self._positions[second], same)

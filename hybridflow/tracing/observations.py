@@ -25,7 +25,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.ir.variables import ArgumentVariable
-from hybridflow.tracing.access import TYPE
+from hybridflow.tracing.access import ATTRIBUTE, TYPE
 from hybridflow.tracing.choices import Choices
 from hybridflow.tracing.effects import Augmented, Change, Effects
 from hybridflow.tracing.fields import is_by_fields
@@ -44,10 +44,13 @@ from hybridflow.tracing.journal import Journal, new_journal
 from hybridflow.tracing.order import order_at
 from hybridflow.tracing.outside_floats import OutsideFloats
 from hybridflow.tracing.parts import WRAPPERS, items_of, parts_of
+from hybridflow.tracing.questions import ANSWER, Question
 from hybridflow.tracing.signature import is_array
 
 _LEAVES = (np.dtype, np.generic, np.ufunc, Tensor, Variable, types.CodeType)
 """Types of values that have no places inside them."""
+_LIBRARIES = object()
+"""Stands for where libraries keep what they are asked for."""
 _HOLDERS = (types.MethodType, types.FunctionType, functools.partial)
 _WARNED: set[tuple[str, int]] = set()
 """The lines that `not_again` has warned about."""
@@ -257,6 +260,16 @@ class Observations:
         if place is not None:
             self.floats.look(place, value)
 
+    def answered(self, question: Question, value: Any) -> Any:
+        """Take note of what a function gave that only reads: it is asked again before each call."""
+        try:
+            hash(question)
+        except TypeError:
+            self.not_again(f"{question}, whose arguments may change")
+        else:
+            self.look(self.root(_LIBRARIES, "libraries", lasting=True), ANSWER, question, value)
+        return value
+
     def _inside(self, container: Any, key: Any) -> Place | None:
         """Return the place of a container in a container."""
         return self.place_of(container[key])
@@ -463,6 +476,15 @@ class Observations:
         self._do(parent, holder, change, place)
         self._note(what)
 
+    def keeps(self, parent: Place, obj: Any, name: str, *, nested: bool) -> None:
+        """Take note that an object is about to keep a value for later calls, which then only read it.
+
+        Raises:
+            MutationError: in a branch or a loop body.
+        """
+        self._refuse(ATTRIBUTE.path.format(p=parent.path, n=name), (), nested=nested)
+        self.journal.item_of(vars(obj), name, obj)
+
     def change(self, obj: Any, how: str, values: Iterable[Any], change: Change, *, nested: bool) -> None:
         """Take note that the trace is about to change a container that is outside.
 
@@ -623,4 +645,4 @@ def _changing(function: Any, args: Sequence[Any], found: Observations) -> str | 
         return f"datetime.{name}()"
     if owner is time and name not in ("sleep", "get_clock_info"):
         return f"time.{name}()"
-    return "input()" if function is builtins.input else None
+    return f"{name}()" if function in (builtins.input, builtins.open) else None

@@ -10,18 +10,20 @@ import functools
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib.util import find_spec
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 import jax
 import numpy as np
 
-from hybridflow.core.context import CONTEXT
+from hybridflow.core.context import CONTEXT, current
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.tracing import reading
-from hybridflow.tracing.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, MISSING
+from hybridflow.tracing.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, MISSING
 from hybridflow.tracing.effects import (
     CELL_VALUE,
     LOADED,
@@ -37,6 +39,8 @@ from hybridflow.tracing.effects import (
 )
 from hybridflow.tracing.guards import CONTAINERS, PLAIN
 from hybridflow.tracing.observations import Observations
+from hybridflow.tracing.parts import is_watched_module
+from hybridflow.tracing.questions import is_asked_of_abstract_classes, question_of
 
 
 def _observations() -> tuple[Observations | None, bool]:
@@ -127,6 +131,36 @@ def made(obj: Any) -> Any:
     if found is not None:
         found.made_here(obj)
     return obj
+
+
+def is_made_here(obj: Any) -> bool:
+    """Whether the trace made an object."""
+    found, _ = _observations()
+    return found is not None and found.is_made_here(obj)
+
+
+def is_known(obj: Any) -> bool:
+    """Whether an object was there before the trace."""
+    found, _ = _observations()
+    return found is not None and found.place_of(obj) is not None
+
+
+def has_assigned() -> bool:
+    """Whether the trace has assigned a Variable so far."""
+    builder = cast("GraphBuilder | None", current().tracer)
+    while builder is not None:
+        if any(True for _ in builder.assigned()):
+            return True
+        builder = builder.outer
+    return False
+
+
+def keeps(obj: Any, name: str) -> None:
+    """Take note that an object is about to keep a value under a name, and of how to take that back."""
+    found, nested = _observations()
+    place = None if found is None else found.place_of(obj)
+    if found is not None and place is not None:
+        found.keeps(place, obj, name, nested=nested)
 
 
 def called(function: FunctionType) -> None:
@@ -263,13 +297,56 @@ def looked_at(*values: Any) -> None:
             found.choices.read(one)
 
 
+def importing(name: str, module: str) -> None:
+    """Take note of what an import statement does not find, so that it fails: a name of a module, or the module."""
+    found, _ = _observations()
+    if found is None:
+        return
+    source = sys.modules.get(module)
+    if source is None:
+        with suppress(ImportError, ValueError):
+            if find_spec(module) is not None:
+                return
+        found.read(found.root(sys.modules, "sys.modules"), ITEM, module, MISSING)
+    elif name and not hasattr(source, name) and is_watched_module(source):
+        found.read(found.root(sys.modules, "sys.modules"), ITEM, module, source)
+        reading.attribute(found, source, name, MISSING)
+
+
 def imported(name: str, value: Any, module: str) -> Any:
-    """Return what an import statement gave: a name of a module, or the module."""
+    """Return what an import statement gave.
+
+    Args:
+        name: a name of a module; empty if that module itself was imported.
+        value: what Python found.
+        module: the module.
+    """
     found, _ = _observations()
     source = sys.modules.get(module)
-    if found is not None and source is not None and value is not source:
-        return reading.attribute(found, source, name, value)
-    return value
+    if found is None or source is None or not is_watched_module(source):
+        return value
+    for one in (module, *(() if name else (module.partition(".")[0],))):
+        found.read(found.root(sys.modules, "sys.modules"), ITEM, one, sys.modules[one])
+    return reading.attribute(found, source, name, value) if name and value is not source else value
+
+
+def every_global(names: dict[str, Any]) -> dict[str, Any]:
+    """Return what ``globals()`` gave."""
+    found, _ = _observations()
+    module = sys.modules.get(str(names.get("__name__")))
+    if found is None:
+        return names
+    if module is None or vars(module) is not names:
+        found.not_again("the globals of what is no module")
+        return names
+    return found.read(found.place_or_root(module), ATTRIBUTE, "__dict__", names)
+
+
+def answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> Any:
+    """Return what a function gave that is not converted: if it only read, it is asked again before each call."""
+    found, _ = _observations()
+    question = None if found is None else question_of(function, args, kwargs)
+    return value if found is None or question is None else found.answered(question, value)
 
 
 def iterate(obj: Iterable[Any]) -> Any:
@@ -448,11 +525,11 @@ def _is_changed(
         found.change(owner, f".{name}(...)", (*args, *kwargs.values()), change, nested=nested)
 
 
-def _goes_out(found: Observations, function: Any, args: Iterable[Any]) -> None:
+def _goes_out(found: Observations, function: Any, args: tuple[Any, ...]) -> None:
     """Take note of what arguments of an unconverted call may be read."""
     builtin = type(function) in (BuiltinFunctionType, type)
     if builtin and function in _SPECIAL:
-        for one in args:
+        for one in () if is_asked_of_abstract_classes(function, args) else args:
             reading.special(found, one, _SPECIAL[function])
         if function is isinstance:
             reading.kind_of(found, next(iter(args)))

@@ -19,11 +19,13 @@ from hybridflow.tracing.access import ATTRIBUTE, GLOBAL, IN_CLASS, IN_INSTANCE, 
 from hybridflow.tracing.guards import CONTAINERS, PLAIN, Place
 from hybridflow.tracing.observations import Observations
 from hybridflow.tracing.parts import Opaque, Part, is_users_class, is_watched_module, of_call, parts_of
+from hybridflow.tracing.questions import Question
 
 _BY_CONTENT = frozenset({list, tuple, dict, set, frozenset, bytearray, np.ndarray, Tensor, Variable}) | PLAIN
 """Types whose attributes are what their contents make them; the contents are watched."""
 _DEEP = frozenset({"__repr__", "__str__", "__format__", "__hash__", "__eq__", "__lt__"})
 """Special methods that containers have call those of what is in them."""
+_AS_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 _NONE: Mapping[str, Any] = {}
 _MANY = 20_000
 """The places from which watching them costs more at every call than tracing anew."""
@@ -109,6 +111,8 @@ def special(found: Observations, obj: Any, names: Iterable[str]) -> None:
     from hybridflow.tracing.convert.callee import is_users
 
     if type(obj) in _BY_CONTENT:
+        if type(obj) is np.ndarray and not _AS_TEXT.isdisjoint(names):
+            found.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
         if isinstance(obj, CONTAINERS) and not _DEEP.isdisjoint(names):
             whole(found, obj)
         return

@@ -9,7 +9,7 @@ import os
 import sysconfig
 from collections import deque
 from collections.abc import Callable
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, cast
 
 import jax
@@ -25,6 +25,7 @@ from hybridflow.tracing.convert import builtin, protocols, regions, wrappers
 from hybridflow.tracing.convert.regions import before_change
 from hybridflow.tracing.observations import makes_random_source
 from hybridflow.tracing.parts import is_users_class
+from hybridflow.tracing.questions import LRU_CACHE
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _PATHS = sysconfig.get_paths()
@@ -144,15 +145,16 @@ def target(function: Any) -> Any:
             return converted(function)
         made = wrappers.unwrapped(inner)
         return None if made is None else functools.partial(made, function.__self__)
-    if kind is wrappers.LRU_CACHE:
+    if kind is LRU_CACHE:
         return wrappers.unwrapped(function)
     if kind is functools.partial:
         inner = target(function.func)
         return None if inner is None else functools.partial(inner, *function.args, **function.keywords)
-    if kind is type:
-        return _constructor(function)
     if issubclass(kind, type):
-        return None
+        return _caller_of_class(function, kind)
+    if kind is MethodWrapperType and isinstance(function.__self__, type):
+        cls = function.__self__  # what super().__call__ is in a metaclass
+        return _constructor(cls) if function == _TYPE_CALL.__get__(cls) else None
     if kind in LIBRARY_READERS:
         return functools.partial(LIBRARY_READERS[kind], function)
     method = _call_of(function)
@@ -179,6 +181,8 @@ def _call_method(caller: Any, /, obj: Any) -> Any:
     return callee(read_attribute(obj, name))(*args, *(given if made is not type(caller) else ()), **named)
 
 
+_TYPE_CALL: Any = vars(type)["__call__"]
+"""What makes an object of a class whose metaclass has no say in it."""
 LIBRARY_READERS: dict[type, Callable[..., Any]] = {
     operator.attrgetter: _read_attributes, operator.itemgetter: _read_items, operator.methodcaller: _call_method,
 }  # fmt: skip
@@ -211,7 +215,7 @@ def _getter_of(obj: Any, name: str, found: Any) -> Any:
     """Return what computes an attribute if a property or a descriptor that the user wrote does."""
     kind = type(found)
     if kind is functools.cached_property:
-        return wrappers.cached_property_of(obj, name)
+        return wrappers.cached_property_of(obj, name, found)
     if kind is property and type(found.fget) is FunctionType and is_users(found.fget.__code__):
         observe.class_attribute(obj, name)
         return converted(found.fget)
@@ -236,6 +240,17 @@ def read_item(obj: Any, key: Any) -> Any:
 
 
 _PLAIN = frozenset({Tensor, Variable, type(None), int, float, bool, str, bytes, list, tuple, dict, set, np.ndarray})
+
+
+def _caller_of_class(cls: type, kind: type) -> Any:
+    """Return what calls a class: its metaclass may have a word in that."""
+    method = IN_CLASS.get(kind, "__call__")
+    if method is _TYPE_CALL:
+        return _constructor(cls)
+    if type(method) is FunctionType and is_users(method.__code__):
+        observe.class_attribute(cls, "__call__")
+        return MethodType(converted(method), cls)
+    return None
 
 
 def _constructor(cls: type) -> Any:
@@ -326,8 +341,14 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if before_change(function, args):
         return None
     observe.before_call(function, args, kwargs)
-    result = function(*args, **kwargs)
-    return observe.made(result) if type(result) is function or makes_random_source(function) else result
+    try:
+        result = function(*args, **kwargs)
+    except Exception:
+        observe.answer(function, args, kwargs, MISSING)
+        raise
+    if type(result) is function or makes_random_source(function):
+        return observe.made(result)
+    return observe.answer(function, args, kwargs, result)
 
 
 _CALLING: frozenset[Any] = frozenset(

@@ -166,6 +166,7 @@ class Reads(ast.NodeTransformer):
     def of_the_frame(self, node: ast.Call) -> Any:
         """Return a call that must be in the user's frame."""
         function = node.func
+        name = function.id if isinstance(function, ast.Name) else None
         if self.is_super(node):
             first = self.first_argument()
             if first is not None:
@@ -175,6 +176,10 @@ class Reads(ast.NodeTransformer):
             function.value = self.visit(function.value)
         elif _lists_names(node):
             return runtime(node, "without_temporaries", node)
+        elif name in ("eval", "exec") and node.args and not isinstance(node.args[0], ast.Starred):
+            node.args[0] = runtime(node, "evaluated", node.args[0])
+        elif name == "globals":
+            return runtime(node, "every_global", node)
         return node
 
     def first_argument(self) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import CellType
+from contextlib import suppress
+from types import CellType, FunctionType
 from typing import Any
 
 from hybridflow.autodiff.namespaces import PUBLIC
@@ -281,6 +282,21 @@ class Runtime:
         if not isinstance(mapping, dict):
             observe.whole(mapping)
         return mapping
+
+    def every_global(self, names: Any) -> Any:
+        """Return what ``globals()`` gave."""
+        return observe.every_global(names)
+
+    def evaluated(self, source: Any) -> Any:
+        """Return what ``eval`` or ``exec`` is about to run as it is."""
+        if isinstance(source, str):
+            with suppress(SyntaxError):  # Python raises it in a moment
+                observe.runs_as_it_is(FunctionType(compile(source.lstrip(), "", "exec"), self.namespace), (), {})
+        return source
+
+    def importing(self, name: str, module: str) -> None:
+        """Take note that an import statement may fail."""
+        observe.importing(name, module)
 
     def imported(self, name: str, value: Any, module: str) -> Any:
         """Return what an import statement in a function gave."""

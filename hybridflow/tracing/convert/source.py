@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import linecache
 import threading
@@ -36,15 +37,32 @@ def without_syntax_warnings() -> Generator[None]:
 
 
 class _File:
-    """One parsed file: its functions by first line and name."""
+    """One parsed file, as it was at some time: its functions by first line and name."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
         self.functions: dict[tuple[int, str], list[Found]] = {}
         with without_syntax_warnings():
-            tree = ast.parse("".join(lines))
+            self.tree = tree = ast.parse("".join(lines))
         for found in _functions(tree, None):
             self.functions.setdefault(_key(found.node), []).append(found)
+
+    @functools.cached_property
+    def instructions(self) -> set[Any]:
+        """What the code objects that Python makes of the file do."""
+        with without_syntax_warnings():
+            waiting = [compile(self.tree, "", "exec", dont_inherit=True)]
+        found: set[Any] = set()
+        while waiting:
+            code = waiting.pop()
+            found.add(_instructions(code))
+            waiting += [one for one in code.co_consts if isinstance(one, CodeType)]
+        return found
+
+
+def _instructions(code: CodeType) -> Any:
+    constants = [_instructions(one) if isinstance(one, CodeType) else (type(one), one) for one in code.co_consts]
+    return code.co_name, code.co_firstlineno, code.co_code, code.co_names, code.co_varnames, tuple(constants)
 
 
 def _functions(node: ast.AST, private: str | None) -> Iterator[Found]:
@@ -64,23 +82,36 @@ def _key(node: FunctionNode) -> tuple[int, str]:
     return min([node.lineno, *[one.lineno for one in node.decorator_list]]), node.name
 
 
-_files: dict[str, _File] = {}
+_files: dict[str, list[_File]] = {}
+"""What files said when functions of them were looked up, the latest last: a file may change, and be loaded again."""
+_VERSIONS = 8
+"""How many of those are remembered."""
 _lock = threading.Lock()
 
 
 def _load(function: FunctionType) -> _File:
+    """Return the file that a function was made of."""
     name = function.__code__.co_filename
+    linecache.checkcache(name)
     lines = linecache.getlines(name, function.__globals__)
     if not lines:
         raise NotConvertible(f"its source, {name}, cannot be found")
     with _lock:
-        found = _files.get(name)
-        if found is None or (found.lines is not lines and found.lines != lines):
+        versions = _files.setdefault(name, [])
+        latest = versions[-1] if versions else None
+        if latest is None or (latest.lines is not lines and latest.lines != lines):
             try:
-                found = _files[name] = _File(lines)
+                versions.append(_File(lines))
             except SyntaxError as error:
                 raise NotConvertible(f"its source, {name}, cannot be parsed ({error.msg})") from error
-        return found
+            del versions[:-_VERSIONS]
+        if len(versions) == 1:
+            return versions[0]
+        made_of = _instructions(function.__code__)
+        for one in reversed(versions):
+            if made_of in one.instructions:
+                return one
+        raise NotConvertible(f"its source, {name}, was changed since it was loaded")
 
 
 def find(function: FunctionType) -> Found:

@@ -1,7 +1,8 @@
 """Users' functions behind wrappers of the standard library: `lru_cache`, `contextmanager`, `cached_property`.
 
-What a cache would keep is a traced tensor, of use to one trace only; so a trace keeps such values itself, per branch
-and loop body, and the user's cache gets none of them.
+What a cache keeps for later calls is made as eagerly, outside of the trace, and is in the trace what it is for any code
+that reads it. What is made of the trace's own values is of use to one trace only; so a trace keeps such values itself,
+per branch and loop body, and the user's cache gets none of them.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import Any, cast
 
 import jax
 
-from hybridflow.core.context import current
-from hybridflow.core.errors import TracedValueError
+from hybridflow.core.context import context_of, current
+from hybridflow.core.errors import LeakError, MutationError, TracedValueError, message
+from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.tracing import observe
+from hybridflow.tracing.access import MISSING
 from hybridflow.tracing.convert import callee as callees
-
-LRU_CACHE = type(functools.lru_cache(lambda: None))
-"""The type of a function with `functools.lru_cache` or `functools.cache`."""
+from hybridflow.tracing.questions import LRU_CACHE
 
 
 def _code_of(wrapper: Any) -> CodeType:
@@ -65,27 +66,66 @@ def _traced(value: Any) -> bool:
 def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a function with a cache."""
     inner = cached.__wrapped__
-    objects = cached, args, kwargs
-
-    def make() -> Any:
-        return callees.converted(inner)(*args, **kwargs)
-
     given = [("", one) for one in args] + sorted(kwargs.items(), key=lambda pair: pair[0])
-    key = (id(cached), *[(name, type(one), id(one) if _traced(one) else one) for name, one in given])
-    if _traced((args, kwargs)):
-        return _remembered(key, objects, make)
 
-    def as_it_is() -> Any:
-        observe.runs_as_it_is(inner, args, kwargs)
-        try:
-            found = cached(*args, **kwargs)
-        except TracedValueError:
-            return make()
-        if _traced(found):
-            cached.cache_clear()
-        return found
+    def remembered() -> Any:
+        objects = cached, args, kwargs
+        key = (id(cached), *[(name, type(one), id(one) if _traced(one) else one) for name, one in given])
+        return _remembered(key, objects, lambda: callees.converted(inner)(*args, **kwargs))
 
-    return _remembered(key, objects, as_it_is)
+    if any(map(_belongs_to_trace, (*args, *kwargs.values()))):
+        return remembered()
+    observe.whole(*args, *kwargs.values())
+    try:
+        value = _kept_outside(cached, lambda: cached(*args, **kwargs), remembered)
+    except (TracedValueError, LeakError):  # it reads what the trace has made
+        return remembered()
+    except Exception as error:
+        if not isinstance(error, MutationError):
+            observe.answer(cached, args, kwargs, MISSING)
+        raise
+    if _traced(value):
+        cached.cache_clear()
+        return remembered()
+    return observe.answer(cached, args, kwargs, value)
+
+
+def _belongs_to_trace(value: Any) -> bool:
+    """Whether what is made of a value is of use to this trace alone."""
+    return _traced(value) or observe.is_made_here(value)
+
+
+def _kept_outside(what: Any, make: Callable[[], Any], traced: Callable[[], Any]) -> Any:
+    """Return what the user's cache keeps, made as eagerly: later calls use it, whatever it was made of.
+
+    Args:
+        what: the cached function or property, for messages.
+        make: asks the cache.
+        traced: makes the same as part of the trace, where what the trace has assigned to Variables counts.
+
+    Raises:
+        MutationError: a value that only the trace knows, or through which a gradient flows, would be kept.
+    """
+    context = current()
+    if observe.has_assigned() and _traced(traced()):
+        raise _not_kept(what, "is made of a Variable that this call has assigned")
+    with context_of(None, context.tapes, context.device):
+        value = make()
+    leaves = jax.tree_util.tree_leaves(value)
+    if context.tapes and any(isinstance(leaf, Tensor) and leaf._edge is not None for leaf in leaves):
+        raise _not_kept(what, "is made of a Variable, where a gradient is taken of it")
+    return value
+
+
+def _not_kept(what: Any, why: str) -> MutationError:
+    name = getattr(what, "__qualname__", repr(what))
+    return MutationError(
+        message(
+            f"compile: the value that {name} keeps for later calls {why}, which a compiled call cannot do",
+            got=f"a tensor from {name} at {format_where(user_place(3))}",
+            hint="Call it before the compiled function, or compute the value at every call.",
+        )
+    )
 
 
 def unwrapped(function: Any) -> Any:
@@ -113,14 +153,34 @@ def _call_dispatched(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call the function that `functools.singledispatch` chooses."""
     if not args:
         return function(**kwargs)  # raises Python's error
-    return callees.callee(function.dispatch(type(args[0])))(*args, **kwargs)
+    kind = (type(args[0]),)
+    chosen = observe.answer(function.dispatch, kind, {}, function.dispatch(*kind))
+    return callees.callee(chosen)(*args, **kwargs)
 
 
-def cached_property_of(obj: Any, name: str) -> Callable[[Any], Any] | None:
+def cached_property_of(obj: Any, name: str, found: functools.cached_property[Any]) -> Callable[[Any], Any] | None:
     """Return what computes an attribute, a `cached_property`, if a user wrote it and it has no value yet."""
     if name in vars(obj):
         return None
-    inner = callees.target(getattr(type(obj), name).func)
+    inner = callees.target(found.func)
     if inner is None:
         return None
-    return lambda obj: _remembered((id(obj), name), obj, lambda: inner(obj))
+    if _belongs_to_trace(obj) or not observe.is_known(obj):
+        return lambda obj: _remembered((id(obj), name), obj, lambda: inner(obj))
+    return lambda obj: _kept_in_object(obj, name, found, inner)
+
+
+def _kept_in_object(obj: Any, name: str, found: functools.cached_property[Any], inner: Any) -> Any:
+    """Compute a `cached_property` of an object that outlives the trace, which keeps the value."""
+    key = found.attrname or name
+    observe.keeps(obj, key)
+    try:
+        value = _kept_outside(found.func, lambda: found.__get__(obj, type(obj)), lambda: inner(obj))
+        if _traced(value):
+            raise _not_kept(found.func, "is a traced tensor")
+    except (TracedValueError, LeakError) as error:
+        raise _not_kept(found.func, "is made of a traced tensor") from error
+    except MutationError:
+        vars(obj).pop(key, None)
+        raise
+    return observe.read_attr(obj, key)

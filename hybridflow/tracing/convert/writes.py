@@ -226,17 +226,21 @@ class Writes(Reads):
 
     def imported(self, node: Any) -> Any:
         """Return an import, noted for what it reads and for names that are not the function's own."""
-        made: list[Any] = [node]
+        before: list[Any] = []
+        made: list[Any] = []
         module = node.module if isinstance(node, ast.ImportFrom) and not node.level else None
         for alias in node.names:
             name = alias.asname or alias.name.split(".")[0]
-            if module is not None and alias.name != "*":
-                read = runtime(node, "imported", constant(node, alias.name), load(node, name), constant(node, module))
+            source, part = (alias.name, "") if isinstance(node, ast.Import) else (module, alias.name)
+            if source is not None and alias.name != "*":
+                read = runtime(node, "imported", constant(node, part), load(node, name), constant(node, source))
                 made.append(assign(node, store(node, name), read))
+                noted = runtime(node, "importing", constant(node, part), constant(node, source))
+                before.append(expression(node, noted))
             noted = self.written(name, load(node, name), node)
             if not isinstance(noted, ast.Name):
                 made.append(assign(node, store(node, name), noted))
-        return made
+        return [*before, node, *made]
 
     visit_Import = visit_ImportFrom = imported
 

@@ -1,0 +1,383 @@
+"""State that Python and libraries keep for themselves: compiled code follows it as eager code does, or says why not."""
+
+import abc
+import decimal
+import functools
+import gc
+import importlib
+import locale
+import logging
+import os
+import sys
+import threading
+import warnings
+import weakref
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow.core.errors import MutationError
+from hybridflow.tracing.questions import _READERS
+
+
+def same(f, *changes):
+    """Check that a compiled function follows changes, each call compared with the function itself."""
+    compiled = hf.compile(f)
+    x = hf.asarray([1.0, -2.0])
+    found = []
+    for change in (lambda: None, lambda: None, *changes):
+        change()
+        found.append((compiled(x).numpy().tolist(), f(x).numpy().tolist()))
+    assert [one for one, _ in found] == [other for _, other in found]
+    assert len({str(one) for one, _ in found}) > 1 or not changes
+
+
+def in_another_thread(call):
+    thread = threading.Thread(target=call, name="one with a long name")
+    thread.start()
+    thread.join()
+
+
+# -- what is asked again -----------------------------------------------------------------------------------------
+
+
+def test_environment(monkeypatch):
+    monkeypatch.setenv("ASKED_BY_A_TEST", "2")
+    asked = functools.partial(os.getenv, "ASKED_BY_A_TEST", "9")
+    for read in (lambda: os.getenv("ASKED_BY_A_TEST", "9"), lambda: os.environ.get("ASKED_BY_A_TEST", "9"), asked):
+        monkeypatch.setenv("ASKED_BY_A_TEST", "2")
+        same(
+            lambda x, read=read: x * float(read()),
+            lambda: monkeypatch.setenv("ASKED_BY_A_TEST", "5"),
+            lambda: monkeypatch.delenv("ASKED_BY_A_TEST"),
+        )
+
+
+def test_files(tmp_path, monkeypatch):
+    file = tmp_path / "number"
+    same(
+        lambda x: x * float(file.read_text()) if file.exists() and os.path.getsize(file) else x,
+        lambda: file.write_text("3"),
+        lambda: file.write_text("4"),
+        file.unlink,
+    )
+    same(lambda x: x * len(os.getcwd()), lambda: monkeypatch.chdir(tmp_path))
+
+    def read(x):
+        try:
+            return x * float(file.read_text())
+        except OSError:
+            return x
+
+    same(read, lambda: file.write_text("3"))
+
+
+def test_settings_of_libraries():
+    logger = logging.getLogger("hybridflow tests")
+    same(
+        lambda x: x * 2 if logger.isEnabledFor(10) else x * logger.getEffectiveLevel(),
+        lambda: logger.setLevel(10),
+        lambda: logger.setLevel(30),
+    )
+    with np.errstate(), decimal.localcontext() as context, np.printoptions(), warnings.catch_warnings():
+        same(lambda x: x * 2 if np.geterr()["divide"] == "ignore" else x, lambda: np.seterr(divide="ignore"))
+        same(lambda x: x * decimal.getcontext().prec, lambda: setattr(context, "prec", 7))
+        third = np.array([1 / 3])
+        same(lambda x: x * len(str(third)), lambda: np.set_printoptions(precision=2))
+        same(lambda x: x * len(warnings.filters), lambda: warnings.filterwarnings("ignore", "a test"))
+    limit = sys.getrecursionlimit()
+    same(lambda x: x * sys.getrecursionlimit(), lambda: sys.setrecursionlimit(limit + 1))
+    sys.setrecursionlimit(limit)
+    same(lambda x: x * 2 if gc.isenabled() else x, gc.disable)
+    gc.enable()
+
+
+def test_the_thread_and_the_exception():
+    f = hf.compile(lambda x: x * len(threading.current_thread().name))
+    found = [f(hf.asarray(1.0)).item()]
+    in_another_thread(lambda: found.append(f(hf.asarray(1.0)).item()))
+    assert found == [len(threading.current_thread().name), 20]
+    g = hf.compile(lambda x: x * 2 if sys.exc_info()[0] else x)
+    found = [g(hf.asarray(1.0)).item()]
+    try:
+        raise KeyError
+    except KeyError:
+        found.append(g(hf.asarray(1.0)).item())
+    assert found == [1.0, 2.0]
+
+
+def test_weak_references():
+    class Box:
+        value = 2.0
+
+    boxes = [Box()]
+    reference = weakref.ref(boxes[0])
+    same(
+        lambda x: x if reference() is None else x * reference().value,
+        lambda: setattr(boxes[0], "value", 4.0),
+        lambda: setattr(boxes[0], "value", 5.0),
+        boxes.clear,
+    )
+
+
+def test_every_reader_is_found():
+    """No name is misspelt; one may be missing in some version of Python or on some system."""
+    missing = set()
+    for module, paths in _READERS.items():
+        found = importlib.import_module(module)
+        for path in paths.split():
+            if functools.reduce(lambda one, name: getattr(one, name, None), path.split("."), found) is None:
+                missing.add(f"{module}.{path}")
+    assert missing <= {"locale.getencoding", "sys.exception", "sys.get_int_max_str_digits", "os.getppid", "os.getenvb"}
+    assert locale.localeconv()
+
+
+# -- classes ------------------------------------------------------------------------------------------------------
+
+
+def test_what_classes_are_registered():
+    class Abstract(abc.ABC):  # noqa: B024
+        pass
+
+    class Other:
+        pass
+
+    other = Other()
+    same(lambda x: x * 2 if isinstance(other, Abstract) else x, lambda: Abstract.register(Other))
+
+    class Base:
+        pass
+
+    made = []
+    same(lambda x: x * (1 + len(Base.__subclasses__())), lambda: made.append(type("Made", (Base,), {})))
+
+
+def test_classes_with_metaclasses_are_called_like_others():
+    state = SimpleNamespace(k=2.0)
+
+    class Meta(type):
+        only = None
+
+        def __call__(cls, *args):
+            if Meta.only is None:
+                Meta.only = super().__call__(*args)
+            return Meta.only
+
+    class Single(metaclass=Meta):
+        def __init__(self):
+            self.k = state.k
+
+    class Abstract(abc.ABC):  # noqa: B024
+        def __init__(self, x):
+            self.k = state.k if x[0] > 0 else -state.k
+
+    same(lambda x: Abstract(x).k * x, lambda: setattr(state, "k", 5.0))
+    Single()
+    same(
+        lambda x: Single().k * x,
+        lambda: setattr(Meta.only, "k", 9.0),
+        lambda: setattr(Meta, "only", Single()),
+        lambda: setattr(Meta, "only", SimpleNamespace(k=11.0)),
+    )
+    Meta.only = None
+    compiled = hf.compile(lambda x: Single().k * x)
+    assert [compiled(hf.asarray(1.0)).item() for _ in range(2)] == [5.0, 5.0]
+
+
+# -- modules -----------------------------------------------------------------------------------------------------
+
+
+def test_imports_of_modules_that_are_replaced(monkeypatch):
+    def put(**names):
+        module = ModuleType("replaced_in_a_test")
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, "replaced_in_a_test", module)
+
+    def whole(x):
+        import replaced_in_a_test
+
+        return x * replaced_in_a_test.rate
+
+    def part(x):
+        from replaced_in_a_test import rate
+
+        return x * rate
+
+    for f in (whole, part, lambda x: x * importlib.import_module("replaced_in_a_test").rate):
+        put(rate=2.0)
+        same(f, lambda: put(rate=3.0), lambda: setattr(sys.modules["replaced_in_a_test"], "rate", 4.0))
+
+
+def test_a_module_that_is_loaded_again(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file = tmp_path / "loaded_again_in_a_test.py"
+
+    def write(text):
+        file.write_text(text)
+        importlib.invalidate_caches()
+
+    write("K = 2.0\ndef g(x):\n    return x * K\n")
+    module = importlib.import_module("loaded_again_in_a_test")
+    before = module.g
+    f, old = hf.compile(lambda x: module.g(x)), hf.compile(lambda x: before(x))
+    x = hf.asarray(3.0)
+    assert [f(x).item(), old(x).item()] == [6.0, 6.0]
+    write("K = 5.0\ndef g(x):\n    return x + K  # longer\n")
+    importlib.reload(module)
+    assert [f(x).item(), old(x).item()] == [8.0, 15.0]
+    write("K = 7.0\n\ndef g(x):\n    y = x - K\n    return y\n")
+    assert [f(x).item(), hf.compile(lambda x: module.g(x))(x).item()] == [8.0, 8.0]  # not loaded yet
+    importlib.reload(module)
+    assert [f(x).item(), old(x).item()] == [-4.0, 21.0]
+    sys.modules.pop("loaded_again_in_a_test")
+
+
+# -- caches ------------------------------------------------------------------------------------------------------
+
+
+def test_a_cache_keeps_what_it_keeps_eagerly():
+    state = SimpleNamespace(k=2.0)
+
+    @functools.cache
+    def cached(n):
+        return n * state.k
+
+    cached(3)
+    state.k = 100.0
+    f = hf.compile(lambda x: x * cached(3))
+    assert f(hf.asarray(1.0)).item() == 6.0
+    cached.cache_clear()
+    assert f(hf.asarray(1.0)).item() == 300.0
+    state.k = 1.0
+    assert [f(hf.asarray(1.0)).item(), cached(3)] == [300.0, 300.0]
+    same(lambda x: x * cached.cache_info().currsize, lambda: cached(4))
+
+
+def test_a_cache_of_tensors():
+    w = hf.Variable([1.0, 2.0])
+
+    @functools.cache
+    def scaled(n):
+        return w * n
+
+    f = hf.compile(lambda x: x * scaled(3))
+    x = hf.asarray([1.0, 1.0])
+    assert f(x).numpy().tolist() == [3.0, 6.0]
+    w.assign([5.0, 5.0])
+    assert [f(x).numpy().tolist(), scaled(3).numpy().tolist()] == [[3.0, 6.0]] * 2
+    scaled.cache_clear()
+    assert [f(x).numpy().tolist(), scaled(3).numpy().tolist()] == [[15.0, 15.0]] * 2
+
+    def assigns(x):
+        w.assign(w + 1.0)
+        return x * scaled(4)
+
+    with pytest.raises(MutationError, match="made of a Variable that this call has assigned"):
+        hf.compile(assigns)(x)
+
+    def differentiates(x):
+        with hf.GradientTape() as tape:
+            loss = hf.sum(x * scaled(5))
+        return tape.gradient(loss, [w])
+
+    with pytest.raises(MutationError, match="where a gradient is taken of it"):
+        hf.compile(differentiates)(x)
+
+
+class Layer:
+    def __init__(self):
+        self.k, self.made = 2.0, 0
+        self.w = hf.Variable([1.0, 2.0])
+
+    @functools.cached_property
+    def scale(self):
+        self.made += 1
+        return [self.k]
+
+    @functools.cached_property
+    def weights(self):
+        return self.w * 3
+
+    @functools.cached_property
+    def mask(self):
+        return hf.ones((2,)) * self.k
+
+
+def test_cached_properties_are_kept():
+    layer = Layer()
+    f = hf.compile(lambda x: x * layer.scale[0] + layer.mask)
+    x = hf.asarray([1.0, 2.0])
+    assert f(x).numpy().tolist() == [4.0, 6.0]
+    layer.k = 9.0
+    assert f(x).numpy().tolist() == [4.0, 6.0]
+    assert (layer.scale, layer.made, f.trace_count) == ([2.0], 1, 1)
+    layer.scale[0] = 5.0
+    assert f(x).numpy().tolist() == [7.0, 12.0]
+    del layer.scale
+    assert (f(x).numpy().tolist(), layer.made) == ([11.0, 20.0], 2)
+    g = hf.compile(lambda x: x * layer.weights)
+    assert g(x).numpy().tolist() == [3.0, 12.0]
+    layer.w.assign([5.0, 5.0])
+    assert [g(x).numpy().tolist(), (x * layer.weights).numpy().tolist()] == [[3.0, 12.0]] * 2
+    del layer.weights
+    assert g(x).numpy().tolist() == [15.0, 30.0]
+
+
+def test_a_cached_property_in_a_branch():
+    layer = Layer()
+    f = hf.compile(lambda x: x * layer.scale[0] if hf.sum(x) > 0 else x)
+    with pytest.raises(MutationError, match="in a branch or loop"):
+        f(hf.asarray([1.0, 2.0]))
+    assert layer.scale == [2.0]
+    assert f(hf.asarray([1.0, 2.0])).numpy().tolist() == [2.0, 4.0]
+
+
+# -- what is not seen: README's list -------------------------------------------------------------------------------
+
+
+def test_what_is_not_seen():
+    number = decimal.Decimal(1)
+    f = hf.compile(lambda x: x * float(number / 3))
+    f(hf.asarray(1.0))
+    with decimal.localcontext() as context:
+        context.prec = 2
+        assert f(hf.asarray(1.0)).item() == pytest.approx(1 / 3)
+
+
+def test_what_a_file_says_is_read_again(tmp_path):
+    file = tmp_path / "number"
+    file.write_text("2")
+
+    def read(x):
+        with open(file) as stream:
+            return x * float(stream.read())
+
+    g = hf.compile(read)
+    with pytest.warns(hf.EffectWarning, match=r"open\(\)"):
+        g(hf.asarray(1.0))
+    file.write_text("3")
+    assert g(hf.asarray(1.0)).item() == 3.0
+
+
+def test_what_a_cache_does_that_is_not_seen():
+    calls = []
+
+    @functools.cache
+    def cached(n):
+        calls.append(n)
+        return float(n)
+
+    f = hf.compile(lambda x: x * cached(3) if hf.sum(x) > 0 else x)
+    assert f(hf.asarray(-1.0)).item() == -1.0
+    assert calls == [3]  # eagerly not asked at all
+    hits = cached.cache_info().hits
+    assert f(hf.asarray(2.0)).item() == 6.0
+    assert (calls, cached.cache_info().hits > hits) == ([3], True)
+
+
+def test_methods_of_values_without_a_name():
+    """Bound methods of any object can be called, classes' and lists' alike."""
+    same(lambda x: x * [1, 2].__len__() + int.__call__("3") + (2).__add__(1))
