@@ -58,7 +58,7 @@ class Entry:
         if found is None:
             body = _tried(self.directory.path, lambda: self.directory.read(self.name))
             found = None if body is None else self._loaded(body, prepare)
-            if found is not None:
+            if body is not None and found is not None:
                 _tried(self.directory.path, lambda: remember(self.directory, self.note, self.name, body, self.most))
         if found is not None:
             self.directory.count_hit()
