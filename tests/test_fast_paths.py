@@ -539,7 +539,12 @@ def surroundings() -> list[Any]:
     keep("by name", lambda: f(y=x, x=x))
     keep("half by name", lambda: f(x, y=x + 1.0))
     keep("by default", lambda: f(x))
-    f = hf.compile(lambda x, y: ran.append(hf.is_tracing()) or x * y)
+
+    @hf.compile
+    def f(x: Any, y: Any) -> Any:
+        ran.append(hf.is_tracing())
+        return x * y
+
     f(x, x), f(x, x)
     with hf.GradientTape() as tape:
         tape.watch(x)
