@@ -23,8 +23,8 @@ NAMES = {
 
 ATTACHED = {
     "converted": "tracing.convert", "reason_of": "tracing.convert",
-    "to_dot": "view", "to_svg": "view", "to_html": "view", "to_model_explorer": "view", "show": "view",
-    "in_notebook_html": "view", "to_onnx": "export.onnx",
+    "to_dot": "pictures", "to_svg": "pictures", "to_html": "pictures", "to_model_explorer": "pictures",
+    "show": "pictures", "in_notebook_html": "pictures", "to_onnx": "export.onnx",
     "text_of": "explain.items", "advice_on": "explain.advice",
     "table_of": "explain.views", "tree_of": "explain.views", "html_of": "explain.views", "report_of": "analysis.cost",
 }  # fmt: skip

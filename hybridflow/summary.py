@@ -14,9 +14,9 @@ import numpy as np
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.ir.graph import Graph
 from hybridflow.ops.effects import pure_callback
+from hybridflow.pictures.graph_def import graph_def_of
+from hybridflow.pictures.tensorboard import tensorboard_module
 from hybridflow.tracing.function import CompiledFunction
-from hybridflow.view.graph_def import graph_def_of
-from hybridflow.view.tensorboard import tensorboard_module
 
 
 class Writer:

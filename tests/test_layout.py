@@ -17,8 +17,8 @@ from hybridflow import later
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hybridflow"
 ORDER = [
-    "backend", "core", "ir", "view", "ops", "autodiff", "passes", "xla", "tracing", "explain", "transforms", "analysis",
-    "export", "testing", "cli",
+    "backend", "core", "ir", "pictures", "ops", "autodiff", "passes", "xla", "tracing", "explain", "transforms",
+    "analysis", "export", "testing", "cli",
 ]  # fmt: skip
 """The rooms from the ground up: a room imports from those before it."""
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -137,7 +137,7 @@ def test_importing_brings_along_only_what_is_needed():
     code = "import hybridflow, gc, sys; print(gc.get_threshold(), [m for m in sys.modules if m.startswith(LATE)])"
     late = (
         "rich", "jax.extend", "jax._src.pallas", "hybridflow.analysis", "hybridflow.testing", "matplotlib", "graphlib",
-        "hybridflow.passes", "hybridflow.tracing.convert", "hybridflow.explain", "hybridflow.view",
+        "hybridflow.passes", "hybridflow.tracing.convert", "hybridflow.explain", "hybridflow.pictures",
         "hybridflow.xla.store",
     )  # fmt: skip
     printed = run_python(f"LATE = {late}\nimport gc\nprint(gc.get_threshold(), [])\n{code}").splitlines()

@@ -20,10 +20,10 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.node import where_file_line
 from hybridflow.ir.costs import Cost, NodeCost, Sizes, node_costs, total
+from hybridflow.pictures.html import page, paragraphs_html, rich_table_html, table_html
 from hybridflow.tracing.costing import Costing
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.method import CompiledMethod
-from hybridflow.view.html import page, paragraphs_html, rich_table_html, table_html
 
 _SHOWN = 12
 """How many lines and operations a table shows."""

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from hybridflow.backend.files import write_bytes
 from hybridflow.core.errors import MissingPackageError, message
-from hybridflow.view.html import page as page
+from hybridflow.pictures.html import page as page
 
 EAGER, COMPILED = "#c1440e", "#1f5fa8"
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from hybridflow.explain.items import Item, advice_items, short_line, trace_item
-from hybridflow.view.html import table_html
+from hybridflow.pictures.html import table_html
 
 if TYPE_CHECKING:
     from hybridflow.tracing.explanation import Explanation

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from hybridflow.backend.files import write_text
 from hybridflow.core.attached import attached
+from hybridflow.pictures.html import page
 from hybridflow.tracing.records import TraceRecord
-from hybridflow.view.html import page
 
 if TYPE_CHECKING:
     from rich.table import Table

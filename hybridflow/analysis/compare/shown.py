@@ -17,7 +17,7 @@ from rich.text import Text
 
 from hybridflow.analysis.report import figure_svg, save_figure, titled_table
 from hybridflow.backend.files import write_text
-from hybridflow.view.html import page, table_html
+from hybridflow.pictures.html import page, table_html
 
 SHOWN = 12
 """How many rows of a long table are printed; pages have all of them."""

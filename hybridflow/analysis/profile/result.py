@@ -26,7 +26,7 @@ from hybridflow.backend.files import write_text
 from hybridflow.core.node import Node, Where, is_gradient, short_where
 from hybridflow.core.units import format_bytes
 from hybridflow.ir.graph import Graph
-from hybridflow.view.html import paragraphs_html, table_html
+from hybridflow.pictures.html import paragraphs_html, table_html
 
 SHOWN = 20
 """How many rows a printed table has."""

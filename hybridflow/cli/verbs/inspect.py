@@ -17,10 +17,10 @@ from hybridflow.cli.arguments import add_target
 from hybridflow.cli.faults import users_errors
 from hybridflow.cli.outputs import require_files, require_folder
 from hybridflow.cli.targets import Target, load_target
+from hybridflow.pictures import framed
+from hybridflow.pictures.html import page
 from hybridflow.tracing.explanation import Explanation
 from hybridflow.tracing.lowered import Lowered
-from hybridflow.view import framed
-from hybridflow.view.html import page
 
 HELP = "show a function's graphs, cost and memory, and why it was traced"
 STAGES = {

@@ -24,7 +24,7 @@ class Step(NamedTuple):
     after: Graph
 
     def __str__(self) -> str:
-        from hybridflow.view.difference import difference
+        from hybridflow.pictures.difference import difference
 
         removed, added = difference(self.before, self.after)
         names = [f"{sign}{node.op.name}" for sign, nodes in (("-", removed), ("+", added)) for node in nodes]
@@ -60,12 +60,12 @@ class PassHistory(Sequence[Step]):
 
     def page(self) -> str:
         """Return the page that `to_html` writes."""
-        from hybridflow.view import difference_page
+        from hybridflow.pictures import difference_page
 
         steps = [(str(step.record), step.before, step.after) for step in self._steps]
         return difference_page(f"{self._name}: what the passes changed", steps)
 
     def _repr_html_(self) -> str:
-        from hybridflow.view import framed
+        from hybridflow.pictures import framed
 
         return framed(self.page())

@@ -14,12 +14,12 @@ from typing import Any
 
 from hybridflow.backend.files import write_text
 from hybridflow.ir.graph import Graph
-from hybridflow.view.diagram import Colour, diagram_of
-from hybridflow.view.difference import difference_page as difference_page
-from hybridflow.view.dot import dot_of
-from hybridflow.view.model_explorer import model_explorer_of
-from hybridflow.view.page import page_of
-from hybridflow.view.svg import svg_of
+from hybridflow.pictures.diagram import Colour, diagram_of
+from hybridflow.pictures.difference import difference_page as difference_page
+from hybridflow.pictures.dot import dot_of
+from hybridflow.pictures.model_explorer import model_explorer_of
+from hybridflow.pictures.page import page_of
+from hybridflow.pictures.svg import svg_of
 
 
 def to_dot(graph: Graph, color: Colour = None) -> str:

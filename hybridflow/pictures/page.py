@@ -8,10 +8,10 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from hybridflow.view.colours import COLD, EDGES, FILLS, HOT, MARKS, UNITS, legend
-from hybridflow.view.diagram import Box, Diagram, Item
-from hybridflow.view.layers import Bend, Layout, Place, layout_of
-from hybridflow.view.place import ALIGNMENTS, BEND, CHARACTER, GAP_X, GAP_Y, LINE, PAD, TITLE
+from hybridflow.pictures.colours import COLD, EDGES, FILLS, HOT, MARKS, UNITS, legend
+from hybridflow.pictures.diagram import Box, Diagram, Item
+from hybridflow.pictures.layers import Bend, Layout, Place, layout_of
+from hybridflow.pictures.place import ALIGNMENTS, BEND, CHARACTER, GAP_X, GAP_Y, LINE, PAD, TITLE
 
 UNFOLDED = 300
 """Graphs of more operations than this are folded when the page opens."""
@@ -64,7 +64,7 @@ markerWidth="6" markerHeight="6" orient="auto-start-reverse"><path d="M0 0L8 4L0
 
 @cache
 def _viewer() -> str:
-    return files("hybridflow.view").joinpath("viewer.js").read_text("utf-8")
+    return files("hybridflow.pictures").joinpath("viewer.js").read_text("utf-8")
 
 
 def _data(layout: Layout, heaviest: float) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 from hybridflow.core.node import Node, where_file_line
 from hybridflow.ir.graph import Graph
-from hybridflow.view.diagram import diagram_of
-from hybridflow.view.svg import svg_of
+from hybridflow.pictures.diagram import diagram_of
+from hybridflow.pictures.svg import svg_of
 
 _STYLE = """
 body { font: 14px/1.4 system-ui, sans-serif; color: #1c2733; margin: 1rem; }

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from hybridflow.view.diagram import Arrow, Box, Diagram, Group, Item
+from hybridflow.pictures.diagram import Arrow, Box, Diagram, Group, Item
 
 LONGEST = 8
 """Arrows over more rows than this keep no place free: they are drawn behind."""

@@ -11,7 +11,7 @@ from hybridflow.core.dtypes import short_name
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.graph import Graph, nested_graphs, plain_attrs
 from hybridflow.ir.printer import format_value
-from hybridflow.view.tensorboard import tensorboard_module
+from hybridflow.pictures.tensorboard import tensorboard_module
 
 _PRODUCER = 22
 """The version of the GraphDef format that this is, as TensorFlow counts them."""

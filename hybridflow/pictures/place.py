@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hybridflow.view.diagram import Arrow, Box, Group, Item
-from hybridflow.view.layers import Bend, Layout, Place, Rows, neighbours
+from hybridflow.pictures.diagram import Arrow, Box, Group, Item
+from hybridflow.pictures.layers import Bend, Layout, Place, Rows, neighbours
 
 CHARACTER, LINE, TITLE = 6.7, 14.0, 18.0
 """The width of a character and the height of a line of text, and of a title."""

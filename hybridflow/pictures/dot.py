@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hybridflow.view.colours import EDGES, FILLS, MARKS, fill_of
-from hybridflow.view.diagram import Box, Diagram, Group, Item
+from hybridflow.pictures.colours import EDGES, FILLS, MARKS, fill_of
+from hybridflow.pictures.diagram import Box, Diagram, Group, Item
 
 _HEAD = """digraph {
   compound=true; rankdir=TB; fontname="monospace"; labeljust=l;
