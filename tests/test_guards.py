@@ -791,3 +791,23 @@ def test_threads_and_a_changing_switch():
         thread.join()
     assert not errors
     assert f.trace_count <= 2
+
+
+@pytest.mark.parametrize("read", [lambda d: d[0], sum, lambda d: float(len(d)), lambda d: max(v for v in d)])
+def test_what_is_in_a_deque_among_the_arguments_counts(read):
+    def f(d, x):
+        return x * read(d)
+
+    compiled, items, x = hf.compile(f), collections.deque([2.0]), hf.asarray(1.0)
+    for change in (lambda: None, lambda: items.append(5.0), lambda: items.appendleft(7.0), items.clear):
+        change()
+        if items:
+            assert compiled(items, x).item() == compiled([*items], x).item() == f(items, x).item()
+
+
+def test_what_is_in_a_mapping_proxy_among_the_arguments_counts():
+    table = {"k": 2.0}
+    compiled, x = hf.compile(lambda view, x: x * view["k"]), hf.asarray(1.0)
+    for value in (2.0, 5.0, 7.0):
+        table["k"] = value
+        assert compiled(types.MappingProxyType(table), x).item() == value

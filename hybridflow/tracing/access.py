@@ -63,6 +63,11 @@ def _in_instance(holder: Any, name: str) -> Any:
     return MISSING if own is MISSING else own.get(name, MISSING)
 
 
+def _itself(holder: Any, name: None) -> Any:
+    del name
+    return holder
+
+
 def _type(holder: Any, name: None) -> type:
     del name
     return type(holder)
@@ -108,6 +113,8 @@ RAW = Access(_raw, "", "{p}.{n}")
 """An attribute without what the class says about how attributes are found."""
 IN_CLASS = Access(_in_class, "", "{p}.{n}")
 IN_INSTANCE = Access(_in_instance, "", "{p}.{n}")
+ITSELF = Access(_itself, "{v}", "{p}")
+"""A container that calls bring along."""
 TYPE = Access(_type, "type({v})", "type({p})")
 CALLED = Access(_called, "{v}()", "{p}()")
 """What a weak reference refers to."""

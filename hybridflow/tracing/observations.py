@@ -25,7 +25,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.ir.variables import ArgumentVariable
-from hybridflow.tracing.access import ATTRIBUTE, TYPE
+from hybridflow.tracing.access import ATTRIBUTE, ITSELF, TYPE
 from hybridflow.tracing.choices import Choices
 from hybridflow.tracing.effects import Augmented, Change, Effects
 from hybridflow.tracing.fields import is_by_fields
@@ -110,8 +110,13 @@ class Observations:
 
     def object(self, value: Any, label: str, *, lasting: bool = False) -> None:
         """Take an object that calls bring along (``self``, an argument) as one that is outside."""
-        if not _is_leaf(value) and id(value) not in self._outside and not isinstance(value, types.ModuleType):
-            self._register(value, self.root(value, label, lasting=lasting))
+        if _is_leaf(value) or id(value) in self._outside or isinstance(value, types.ModuleType):
+            return
+        root = self.root(value, label, lasting=lasting)
+        if isinstance(value, CONTAINERS):  # one that JAX does not take apart, such as a deque: what is in it counts
+            self._read(root, ITSELF, None, value)
+        else:
+            self._register(value, root)
 
     def function(self, function: Callable[..., Any]) -> None:
         """Guard what a function that is called as it is may read."""
@@ -217,7 +222,7 @@ class Observations:
         ways.append(way)
         if len(ways) > 1:
             return
-        if isinstance(value, CONTAINERS):
+        if _is_structure(value):
             for key, item in items_of(value):
                 self._give(item, (*way, key))
         elif is_by_fields(value) and type(at_way(self._arguments, way)) is type(value):
@@ -226,7 +231,7 @@ class Observations:
 
     def argument(self, value: Any, label: str, way: tuple[Any, ...]) -> None:
         """Take the containers of an argument as those that a call must not change."""
-        if isinstance(value, CONTAINERS) and id(value) not in self._inputs:
+        if _is_structure(value) and id(value) not in self._inputs:
             self._inputs[id(value)] = (value, label, way)
             for key, item in items_of(value):
                 self.argument(item, f"{label}[{key!r}]", (*way, key))
@@ -623,6 +628,11 @@ def _holds_traced(value: Any) -> bool:
     if isinstance(value, CONTAINERS):
         return any(map(_holds_traced, cast("list[Any]", value)))
     return _is_traced(value)
+
+
+def _is_structure(value: Any) -> bool:
+    """Whether a container among the arguments counts by what is in it; others count by which one they are."""
+    return isinstance(value, CONTAINERS) and not jax.tree_util.all_leaves((value,))
 
 
 def makes_random_source(function: Any) -> bool:
