@@ -811,3 +811,48 @@ def test_what_is_in_a_mapping_proxy_among_the_arguments_counts():
     for value in (2.0, 5.0, 7.0):
         table["k"] = value
         assert compiled(types.MappingProxyType(table), x).item() == value
+
+
+def test_where_super_finds_a_method_is_watched():
+    class Base:
+        def scaled(self, x):
+            return x * 2.0
+
+    class Left(Base):
+        def scaled(self, x):
+            return super().scaled(x) + 1.0
+
+    class Right(Base):
+        pass
+
+    class Both(Left, Right):
+        pass
+
+    model, x = Both(), hf.asarray(3.0)
+    compiled = hf.compile(lambda x: model.scaled(x))
+    found = [compiled(x).item()]
+    Right.scaled = lambda self, x: x * 5.0
+    found.append(compiled(x).item())
+    Base.scaled = lambda self, x: x
+    found.append(compiled(x).item())
+    del Right.scaled
+    found.append(compiled(x).item())
+    assert found == [7.0, 16.0, 16.0, 4.0]
+
+
+def test_a_float_argument_that_is_stored_outside_is_a_number():
+    best = types.SimpleNamespace(loss=None, seen=[], pair=(0.0, 0.0))
+
+    def step(x, loss):
+        if best.loss is None or loss < best.loss:
+            best.loss = loss
+        best.seen.append(loss)
+        best.pair = (loss, loss * 2.0)
+        return x * best.loss
+
+    def run(function):
+        vars(best).update(loss=None, seen=[], pair=None)
+        results = [function(hf.asarray(2.0), loss).item() for loss in (3.0, 2.0, 2.5)]
+        return results, best.loss, best.seen, best.pair
+
+    assert run(hf.compile(step)) == run(step)

@@ -216,18 +216,31 @@ def test_handlers_of_exceptions_do_not_see_the_restart():
     assert not issubclass(NeedsNumber, Exception)
 
 
-def test_a_kept_float_names_the_leak():
+def test_a_float_that_is_kept_is_a_number():
     kept = []
 
     @hf.compile
     def f(x, s):
-        kept.append(s) if len(kept) == 0 else None
+        kept.append(s)
         return x * s
 
-    try:
-        f(ones(), 2.0)
-    except hf.core.errors.TraceError:
-        return  # refused where it is kept
+    assert [f(ones(), number).item() for number in (2.0, 3.0)] == kept == [2.0, 3.0]
+    assert all(type(one) is float for one in kept)
+
+
+def test_a_float_that_code_keeps_which_is_not_converted_names_the_leak():
+    kept = []
+
+    @hf.no_convert
+    def keep(s):
+        kept.append(s)
+
+    @hf.compile
+    def f(x, s):
+        keep(s)
+        return x * s
+
+    f(ones(), 2.0)
     with pytest.raises(RuntimeError, match="a float argument of a compiled function was kept"):
         float(kept[0])
 

@@ -45,6 +45,9 @@ class _Recording:
     def value_left(self, edge: Edge) -> None:
         """Nobody asks."""
 
+    def value_cut(self, edge: Edge) -> None:
+        """Nobody asks."""
+
     def value_assigned(self, variable: Any, edge: Edge) -> None:
         """Nobody asks."""
 

@@ -232,6 +232,10 @@ class GradientTape(Jacobians):
         if is_differentiable(edge[0].spec(edge[1]).dtype):
             self._exits.left(edge[0], user_place(3))
 
+    def value_cut(self, edge: Edge) -> None:
+        """Remember which output of a compiled call has no gradient, for `why_none`."""
+        self._exits.cut(edge[0])
+
     def value_assigned(self, variable: Variable, edge: Edge) -> None:
         """Remember which recorded value was assigned to a Variable, for `why_none`."""
         if is_differentiable(variable.dtype):

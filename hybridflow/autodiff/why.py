@@ -20,11 +20,12 @@ _REMEMBERED = 100
 
 
 class _Exit(NamedTuple):
-    """Where a recorded value went out of the recording: to NumPy, or into a Variable.
+    """Where a recorded value went out of the recording: to NumPy, into a Variable, or cut in a compiled call.
 
     Attributes:
-        variable: the Variable, None for NumPy.
-        node: what computed the value.
+        variable: the Variable, None for others.
+        node: what computed the value; the call that cut it.
+        inside: whether it was cut in a compiled call.
         where: the user's line.
         sequence: when that was, as nodes count.
     """
@@ -33,6 +34,7 @@ class _Exit(NamedTuple):
     node: Node
     where: Where | None
     sequence: int
+    inside: bool = False
 
 
 class Exits:
@@ -46,6 +48,10 @@ class Exits:
     def left(self, node: Node, where: Where | None) -> None:
         """Remember that a value became NumPy or a Python number."""
         self._found.append(_Exit(None, node, where, next_sequence()))
+
+    def cut(self, node: Node) -> None:
+        """Remember a compiled call, of whose outputs one has no gradient."""
+        self._found.append(_Exit(None, node, node.where, next_sequence(), inside=True))
 
     def assigned(self, variable: Variable, node: Node, where: Where | None) -> None:
         """Remember that a value was assigned to a Variable."""
@@ -75,7 +81,11 @@ class Exits:
         for one in self._found:
             if one.variable is not None or not _may_come_back(target, nodes, sources, one):
                 continue
-            if one.node in connected(reachable([(one.node, 0)], intervals), sources):
+            before = connected(reachable([(one.node, 0)], intervals), sources)
+            if one.inside and one.node in before:
+                texts = [cut_inside(one.node, index) for index, wanted in enumerate(before[one.node]) if wanted]
+                return next(filter(None, texts), None)
+            if one.node in before:
                 place = format_where(one.where)
                 return f"The path left through NumPy at {place}: only hybridflow operations are recorded."
         return None

@@ -33,6 +33,9 @@ class Recorder(Protocol):
     def value_left(self, edge: Edge) -> None:
         """Take note that a recorded value was turned into NumPy or a Python number."""
 
+    def value_cut(self, edge: Edge) -> None:
+        """Note that an output of a compiled call has no gradient, so that what is computed from it is not recorded."""
+
     def value_assigned(self, variable: Any, edge: Edge) -> None:
         """Take note that a recorded value was assigned to a Variable."""
 

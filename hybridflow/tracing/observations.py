@@ -550,6 +550,7 @@ class Observations:
             )
         for value in values:
             self.floats.require_plain(value)
+            _require_numbers(value)
             if _holds_traced(value):
                 raise MutationError(
                     message(
@@ -628,6 +629,19 @@ def _holds_traced(value: Any) -> bool:
     if isinstance(value, CONTAINERS):
         return any(map(_holds_traced, cast("list[Any]", value)))
     return _is_traced(value)
+
+
+def _require_numbers(value: Any) -> None:
+    """Have float arguments that are stored outside be numbers.
+
+    Raises:
+        NeedsNumber: the value is one that is an input, or a container that holds some.
+    """
+    if type(value) is TracedFloat:
+        value.needed()
+    if isinstance(value, CONTAINERS):
+        for _, one in items_of(value):
+            _require_numbers(one)
 
 
 def _is_structure(value: Any) -> bool:

@@ -46,6 +46,9 @@ def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: boo
     kind = type(obj)
     if kind in _BY_CONTENT:
         return value
+    if kind is super:
+        of_super(found, obj, name)
+        return value
     place = found.place_of(obj)
     if isinstance(obj, ModuleType):
         if not is_watched_module(obj):
@@ -69,6 +72,20 @@ def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: boo
     else:
         found.look(place, ATTRIBUTE, name, value)
     return value
+
+
+def of_super(found: Observations, obj: Any, name: str) -> None:
+    """Take note of where ``super()`` looked for an attribute: in classes in their order, up to the one that has it."""
+    kind: type = obj.__self_class__
+    order = kind.__mro__
+    if is_users_class(kind):
+        found.read(found.root(kind, kind.__name__), ATTRIBUTE, "__mro__", order)
+    for one in order[order.index(obj.__thisclass__) + 1 :]:
+        value = IN_INSTANCE.get(one, name)
+        if is_users_class(one):
+            found.read(found.root(one, one.__name__), IN_INSTANCE, name, value)
+        if value is not MISSING:
+            return
 
 
 def kind_of(found: Observations, obj: Any) -> None:

@@ -600,6 +600,8 @@ class Trace:
         made = record_node(gradient, tuple(edges), attrs, values, outputs, "xla")
         tensors = (made if isinstance(made, tuple) else (made,))[: self.plan.count]
         for index in self._unconnected(tuple([edge is not None for edge in edges])):
+            for tape in current().tapes:
+                tape.value_cut(cast(Edge, tensors[index]._edge))
             tensors[index]._edge = None  # eagerly it would not be followed either
         pending = self.check_later(outputs, tensors) if self.checks else None
         self._finish(tensors, variables, pending)
