@@ -132,8 +132,38 @@ class Variable(TensorMethods):
 
     @property
     def trainable(self) -> bool:
-        """Whether a tape watches the Variable when it is read."""
+        """Whether a tape watches the Variable when it is read.
+
+        Of a Variable with ``requires_grad=True`` it also says whether `.backward()` reaches it. It may be set, though
+        not inside a compiled function.
+        """
         return self._trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        context = context_now()
+        if context is not None and context.tracer is not None:
+            raise TraceError(
+                message(f"trainable: Variable {self._name!r} is set inside a compiled function, which would do it when "
+                        "it is traced only", got=f"{self._name}: {self.spec}", hint="Set it before the call.")
+            )  # fmt: skip
+        self._trainable = bool(value)
+        if self._notes is not None:
+            self._edge = (make_leaf(self._leaf, self._notes), 0) if value else None
+
+    def require_gradient(self) -> None:
+        """Let gradients accumulate in ``.grad``, as ``requires_grad=True`` does, if the dtype has gradients."""
+        if self._notes is None and is_differentiable(self.dtype):
+            self._become_leaf()
+            if not self._trainable:
+                self._edge = None
+
+    def rename(self, name: str) -> None:
+        """Call the Variable by another name from now on."""
+        self._name = name
+        self._leaf.attrs["name"] = name
+        if self._notes is not None:
+            self._notes.cell.rename(f"{name}.grad")
 
     @property
     def spec(self) -> TensorSpec:

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.errors import EffectWarning, MutationError, message
+from hybridflow.core.functions import is_own
 from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
@@ -228,6 +229,14 @@ class Observations:
         elif is_by_fields(value) and type(at_way(self._arguments, way)) is type(value):
             for field in dataclasses.fields(value):
                 self._give(getattr(value, field.name), (*way, field.name))
+
+    def stands_for(self, copy: Any, original: Any) -> None:
+        """Take what is read of a copy, which the trace has made, as read of the original."""
+        place = self.place_of(original)
+        if place is not None:
+            self._outside[id(copy)] = (copy, place)
+        else:
+            self.made_here(copy)
 
     def argument(self, value: Any, label: str, way: tuple[Any, ...]) -> None:
         """Take the containers of an argument as those that a call must not change."""
@@ -613,7 +622,7 @@ def _is_leaf(value: Any) -> bool:
         return True
     if kind is types.BuiltinFunctionType:
         return value.__self__ is None or isinstance(value.__self__, types.ModuleType)
-    ours = str(kind.__module__).startswith("hybridflow.")
+    ours = is_own(str(kind.__module__))
     return ours or isinstance(value, Tensor | Variable | np.generic | jax.Array)
 
 
