@@ -27,6 +27,8 @@ def _lines(module: Any, name: str, around: tuple[Any, ...]) -> list[str]:
 def _inside(name: str, value: Any, around: tuple[Any, ...]) -> list[str]:
     if isinstance(value, Whole):
         return _lines(value, name, around)
+    if name.isdigit() and callable(value):
+        return [f"({name}): {getattr(value, '__name__', value)}"]
     if not isinstance(value, list | tuple | dict) or not holds(value, set()):
         return []
     items: Any = cast("dict[Any, Any]", value).items() if isinstance(value, dict) else enumerate(value)

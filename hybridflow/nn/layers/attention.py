@@ -12,9 +12,8 @@ from hybridflow.core.variable import Variable
 from hybridflow.nn.layers.linear import Linear
 from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import label
-from hybridflow.ops.arithmetic import add
-from hybridflow.ops.bits import logical_and
 from hybridflow.ops.common import TensorLike, cast_to
+from hybridflow.ops.comparison import logical_and
 from hybridflow.ops.creation import arange, zeros
 from hybridflow.ops.nn.attention import scaled_dot_product_attention
 from hybridflow.ops.shape import concat, permute_dims, reshape
@@ -180,4 +179,4 @@ def _seen(mask: Any, before: Any, queries: int, length: int, causal: bool) -> Te
     mask = as_tensor(mask)
     if str(mask.dtype) == "bool":
         return logical_and(mask, seen)
-    return add(mask, (cast_to(seen, mask.dtype) - 1) * 1e9)
+    return mask + (cast_to(seen, mask.dtype) - 1) * 1e9

@@ -12,6 +12,7 @@ from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import build, in_and_out, require_size
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.matmul import matmul
+from hybridflow.ops.nn.embeddings import embedding
 
 
 def parameter(values: Any, name: str) -> Variable:

@@ -12,13 +12,14 @@ from hybridflow.nn import init
 from hybridflow.nn.layers.linear import parameter
 from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import build, in_and_out, label, require_size
+from hybridflow.ops.arrange import flip
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.creation import zeros
 from hybridflow.ops.matmul import matmul
 from hybridflow.ops.nn.activations import relu, sigmoid
 from hybridflow.ops.nn.recurrent import lstm_update
 from hybridflow.ops.nn.regularization import dropout as drop
-from hybridflow.ops.shape import concat, flip, permute_dims, stack
+from hybridflow.ops.shape import concat, permute_dims, stack
 from hybridflow.ops.trigonometric import tanh
 
 
