@@ -24,7 +24,7 @@ from hybridflow.core.functions import is_own
 from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
-from hybridflow.core.variable import Variable
+from hybridflow.core.variable import TrainableFlags, Variable
 from hybridflow.ir.variables import ArgumentVariable
 from hybridflow.tracing.access import ATTRIBUTE, ITSELF, TYPE
 from hybridflow.tracing.choices import Choices
@@ -69,6 +69,8 @@ class Observations:
     def __init__(self, label: str, floats: OutsideFloats, checks: Sequence[Any]) -> None:
         self.label = label
         self._checks = checks
+        self.asks_trainable = False
+        """Whether it counted which Variables are trainable."""
         self.effects: list[str] = []
         self._outside: dict[int, tuple[Any, Place]] = {}
         self._inputs: dict[int, tuple[Any, str, tuple[Any, ...]]] = {}
@@ -591,8 +593,13 @@ class Observations:
 
     # -- the end ----------------------------------------------------------------------------------------------
 
-    def guards(self, captures: Sequence[Tensor], kept: Sequence[object]) -> Guards | None:
-        """Return the guards of the trace, which keeps some objects alive; None if it read nothing."""
+    def guards(self, captures: Sequence[Tensor], variables: Sequence[Variable]) -> Guards | None:
+        """Return the guards of the trace, which keeps some Variables alive; None if it read nothing."""
+        kept: list[object] = [*variables]
+        if self.asks_trainable and variables:
+            flags = TrainableFlags(variables)
+            kept.append(flags)
+            self.read(self.root(flags, "which Variables are trainable"), ATTRIBUTE, "value", flags.value)
         places = [*self._places.values()]
         changed = self._relate_changed()
         relations = [*self._relations]

@@ -282,7 +282,7 @@ def _leaf(value: Any, seen: dict[int, int]) -> Leaf:
         return Leaf("", FLOAT, value, _FLOAT_KEY)
     if isinstance(value, Variable):
         order = seen.setdefault(id(value), len(seen))
-        leaf = value._notes is not None
+        leaf = value._notes is not None, value._edge is not None
         return Leaf("", VARIABLE, value, (VARIABLE, order, value.shape, value.dtype.num, value.trainable, leaf))
     if is_array(value):
         # A user's array is copied: XLA runs asynchronously and would see later writes.
