@@ -116,3 +116,93 @@ def test_recurrent_layers_are_torchs(kind: str, options: dict[str, Any]):
     for pick in (lambda r: r[0], lambda r: r[1][1] if isinstance(r[1], tuple) else r[1]):
         check(getattr(nn, kind)(4, **options), make(3, 4, batch_first=True, **theirs), x, pick=pick)
     assert "scan" in str(hf.compile(getattr(nn, kind)(4, **options)).graph(hf.asarray(x)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [None, "bool", "float"])
+def test_attention_is_torchs(causal: bool, masked: str | None):
+    ours, theirs = nn.MultiHeadAttention(8, 2, is_causal=causal), torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    theirs = theirs.double()
+    x = normal(3, 5, 8)
+    ours(x)
+    weights = theirs.state_dict()
+    parts = {}
+    for number, name in enumerate(("query", "key", "value")):
+        parts[f"{name}.weight"] = weights["in_proj_weight"][number * 8 : number * 8 + 8]
+        parts[f"{name}.bias"] = weights["in_proj_bias"][number * 8 : number * 8 + 8]
+    parts |= {"out.weight": weights["out_proj.weight"], "out.bias": weights["out_proj.bias"]}
+    ours.load_state_dict({path: value.numpy().astype(np.float32) for path, value in parts.items()})
+    allowed = RNG.random((5, 5)) < 0.6
+    np.fill_diagonal(allowed, True)
+    added = normal(5, 5)
+    mask = {None: None, "bool": allowed, "float": added}[masked]
+    theirs_mask = {None: torch.zeros(5, 5).double(), "bool": torch.tensor(np.where(allowed, 0.0, -np.inf)),
+                   "float": torch.tensor(added.astype(np.float64))}[masked]  # fmt: skip
+    if causal:
+        theirs_mask = theirs_mask + torch.tensor(np.where(np.tri(5, dtype=bool), 0.0, -np.inf))
+    given, other = hf.tensor(x, requires_grad=True), torch.tensor(x.astype(np.float64), requires_grad=True)
+    y, t = ours(given, mask=mask), theirs(other, other, other, attn_mask=theirs_mask, need_weights=False)[0]
+    close(y.numpy(), t, "forward")
+    cotangent = normal(*y.shape)
+    hf.sum(y * cotangent).backward()
+    (t * torch.tensor(cotangent.astype(np.float64))).sum().backward()
+    close(given.grad.numpy(), other.grad, "input")
+    whole = theirs.in_proj_weight.grad
+    close(ours.value.weight.grad.numpy(), whole[16:], "value.weight")
+    close(ours.query.weight.grad.numpy(), whole[:8], "query.weight")
+    hf.testing.assert_same(lambda x: ours(x, mask=mask), x)
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+def test_generation_with_a_cache_is_one_trace_and_gives_what_the_whole_gives(rotary: bool):
+    attend = nn.MultiHeadAttention(8, 2, is_causal=True, rotary=rotary)
+    x = hf.asarray(normal(2, 6, 8))
+    whole = attend(x).numpy()
+    cache = attend.cache(2, 8)
+    step = hf.compile(lambda x: attend(x, cache=cache))
+    eager_cache = attend.cache(2, 8)
+    for t in range(6):
+        part = step(x[:, t : t + 1]).numpy()
+        np.testing.assert_allclose(part[:, 0], whole[:, t], rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(part, attend(x[:, t : t + 1], cache=eager_cache).numpy(), rtol=1e-5, atol=1e-6)
+    assert step.trace_count == 1
+    cache.reset()
+    np.testing.assert_allclose(step(x[:, :1]).numpy()[:, 0], whole[:, 0], rtol=2e-5, atol=2e-6)
+    assert attend.cache(2, 8).keys.shape == (2, 2, 8, 4)
+    assert "keys" not in str([*attend.named_parameters()])
+
+
+def test_rotary_positions_count_from_each_other():
+    attend = nn.MultiHeadAttention(8, 2, rotary=True, is_causal=True)
+    x = normal(1, 3, 8)
+    far = np.concatenate([normal(1, 4, 8), x], axis=1)
+    hidden = np.arange(7)[None, :] >= 4
+    np.testing.assert_allclose(
+        attend(far, mask=np.broadcast_to(hidden, (7, 7))).numpy()[:, 4:], attend(x).numpy(), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_batch_norms_averages_are_torchs():
+    ours, theirs = nn.BatchNorm2d(3), torch.nn.BatchNorm2d(3)
+    step = hf.compile(lambda x: ours(x))
+    for _ in range(3):
+        x = normal(4, 3, 5, 2)
+        step(hf.asarray(x))
+        theirs(torch.tensor(x))
+    close(ours.running_mean.numpy(), theirs.running_mean, "mean")
+    close(ours.running_var.numpy(), theirs.running_var, "variance")
+    assert step.trace_count == 1
+    x = normal(2, 3, 4, 4)
+    close(ours.eval()(x).numpy(), theirs.eval()(torch.tensor(x)), "eval")
+
+
+def test_initial_values_have_torchs_spread():
+    for ours, theirs in ((nn.Linear(400, 300), torch.nn.Linear(400, 300)),
+                         (nn.Conv2d(16, 32, 3), torch.nn.Conv2d(16, 32, 3)),
+                         (nn.LSTM(64, 64), torch.nn.LSTM(64, 64)), (nn.Embedding(100, 50), torch.nn.Embedding(100, 50)),
+                         (nn.ConvTranspose2d(16, 32, 3), torch.nn.ConvTranspose2d(16, 32, 3))):  # fmt: skip
+        known = dict(theirs.named_parameters())
+        for path, one in ours.named_parameters().items():
+            if one.size > 2000:
+                assert one.numpy().std() == pytest.approx(known[path].std().item(), rel=0.05), path
+                assert abs(one.numpy().mean()) < 0.1 * one.numpy().std()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ class _Stream:
 
 
 _STREAM = _Stream()
-ABSTRACT: list[bool] = [False]
+ABSTRACT: ContextVar[bool] = ContextVar("hybridflow abstract values", default=False)
 """Whether values are made that take no memory, since nobody looks at them: see `hf.nn.summary`."""
 
 
@@ -60,7 +61,7 @@ def seed(seed: int | None = None) -> None:
 
 def _drawn(draw: Callable[[np.random.Generator], Array], shape: tuple[int, ...], dtype: Any) -> Array:
     dtype = as_dtype(dtype)
-    if ABSTRACT[0]:
+    if ABSTRACT.get():
         return np.broadcast_to(np.zeros((), dtype), shape)
     with _STREAM.lock:
         if _STREAM.seeds != random.SEEDS.count:
@@ -94,7 +95,7 @@ def constant(value: float) -> Initializer:
     """Return an initializer of one value."""
 
     def make(shape: tuple[int, ...], dtype: Any = float32) -> Array:
-        if ABSTRACT[0]:
+        if ABSTRACT.get():
             return np.broadcast_to(np.zeros((), as_dtype(dtype)), shape)
         return np.full(shape, value, as_dtype(dtype))
 

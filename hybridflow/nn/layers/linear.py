@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, overload
 
-from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn import init
 from hybridflow.nn.layers.module import Module
@@ -16,8 +16,8 @@ from hybridflow.ops.nn.embeddings import embedding
 
 
 def parameter(values: Any, name: str) -> Variable:
-    """Return a Variable that is learned."""
-    return Variable(values, name=name, requires_grad=True)
+    """Return a Variable that is learned, whose value is an array that nobody else has."""
+    return Variable(make_tensor(values), name=name, requires_grad=True)
 
 
 class Linear(Module):
