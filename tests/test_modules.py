@@ -153,7 +153,12 @@ def test_gradients_come_by_every_way():
 
 def test_a_module_of_gradients_is_an_argument_like_others():
     model, x = Net(8), data(3, 784)
-    update = hf.compile(lambda model, g: [p.assign_sub(d) for p, d in zip(model.parameters(), g.parameters(), strict=True)])
+
+    @hf.compile
+    def update(model: Any, gradients: Any) -> None:
+        for one, gradient in zip(model.parameters(), gradients.parameters(), strict=True):
+            one.assign_sub(gradient)
+
     for _ in range(3):
         update(model, hf.grad(loss_of)(model, x))
     assert update.trace_count == 1
@@ -355,3 +360,63 @@ def test_random_seed_starts_initial_values_anew_and_layers_draw_nothing_else():
     hf.random.seed(5)
     np.testing.assert_array_equal(hf.random.uniform((2,)).numpy(), after)
     np.testing.assert_array_equal(nn.Linear(3, 2).weight.numpy(), first)
+
+
+def test_a_summary_builds_nothing_and_its_totals_are_those_of_cost():
+    model = nn.Sequential(nn.Conv2d(8, 3, padding=1), nn.BatchNorm2d(), hf.relu, nn.Flatten(), nn.Linear(10))
+    spec = hf.TensorSpec((4, 1, 8, 8))
+    hf.random.seed(0)
+    state = np.array(hf.random.normal(()).numpy())
+    hf.random.seed(0)
+    found = nn.summary(model, spec)
+    assert np.array_equal(hf.random.normal(()).numpy(), state)
+    assert model.parameters() == []
+    assert found.macs == hf.cost(model, spec).macs == sum(row.macs for row in found.rows)
+    assert found.parameters == sum(one.size for one in model.parameters())
+    assert [row.path for row in found.rows] == ["", "0", "1", "3", "4"]
+    assert "(4, 8, 8, 8)" in str(found)
+    assert "Conv2d" in found._repr_html_()
+    huge = nn.summary(nn.Sequential(nn.Linear(200_000), nn.Linear(200_000)), hf.TensorSpec((1, 200_000)))
+    assert huge.parameters == 2 * 200_000 * 200_001
+
+
+def test_half_a_step_in_a_compiled_function_with_backward():
+    model, x = Net(8), data(3, 784)
+
+    @hf.compile
+    def step(x: Any) -> Any:
+        loss = loss_of(model, x)
+        loss.backward()
+        return loss
+
+    step(x)
+    compiled = {path: one.grad.numpy() for path, one in model.named_parameters().items()}
+    for one in model.parameters():
+        one.zero_grad()
+    loss_of(model, x).backward()
+    for path, one in model.named_parameters().items():
+        np.testing.assert_allclose(one.grad.numpy(), compiled[path], rtol=1e-4, atol=1e-7)
+    assert step.trace_count == 1
+
+
+def test_a_users_own_variables_are_parameters_and_buffers():
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            self.scale = hf.Variable([1.0, 2.0])
+            self.register_buffer("calls", 0)
+
+        def forward(self, x: Any) -> Any:
+            self.calls.assign_add(1)
+            return x * self.scale
+
+    model = Scale()
+    step = hf.compile(lambda x: model(x))
+    for _ in range(3):
+        step(hf.asarray([1.0, 1.0]))
+    assert [*model.named_parameters()] == ["scale"]
+    assert [*model.named_buffers()] == ["calls"]
+    assert model.calls.item() == 3
+    hf.sum(model(hf.asarray([1.0, 1.0]))).backward()
+    assert model.scale.grad.tolist() == [1.0, 1.0]
+    assert hf.grad(lambda model: hf.sum(model(hf.asarray([1.0, 1.0]))))(model).scale.tolist() == [1.0, 1.0]
+    assert model.calls.item() == 5

@@ -145,7 +145,7 @@ def summary(model: Any, *specs: Any) -> Summary:
     for one in modules.values():
         one.__class__ = _recording(type(one))
     with _abstract(shapes):
-        report = compiled(copied).cost(*specs)
+        report = cast(Any, compiled(copied)).cost(*specs)
     return Summary(_rows(copied, modules, shapes, report), report)
 
 

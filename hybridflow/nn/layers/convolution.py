@@ -71,7 +71,9 @@ class Conv(Module):
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         for name, count in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):
             if count is not None and count % groups:
-                raise ArgumentError(message(f"{type(self).__name__}: {name}={count} are not divisible by groups={groups}"))
+                raise ArgumentError(
+                    message(f"{type(self).__name__}: {name}={count} are not divisible by groups={groups}")
+                )
         self.has_bias, self.channels_last, self.dtype = bias, channels_last, dtype
         self.weight = self.bias = None  # pyright: ignore[reportAttributeAccessIssue]
         if self.in_channels is not None and isinstance(self.window, tuple):
@@ -104,7 +106,8 @@ class Conv(Module):
 def _make(layer: Any, shape: tuple[int, ...], size: int) -> None:
     if size % layer.groups:
         raise ShapeError(
-            message(f"{label(layer)}: {size} channels are not divisible by groups={layer.groups}", got=f"{size} channels")
+            message(f"{label(layer)}: {size} channels are not divisible by groups={layer.groups}",
+                    got=f"{label(layer)} of {size} channels")
         )
     bound = 1 / math.sqrt(max(init.fans(shape)[0], 1))
     values = init.uniform(-bound, bound)

@@ -17,7 +17,7 @@ from hybridflow.ops.nn.embeddings import embedding
 
 def parameter(values: Any, name: str) -> Variable:
     """Return a Variable that is learned, whose value is an array that nobody else has."""
-    return Variable(make_tensor(values), name=name, requires_grad=True)
+    return Variable(make_tensor(values), name=name, requires_grad=not init.ABSTRACT.get())
 
 
 class Linear(Module):
