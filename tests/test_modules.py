@@ -420,3 +420,30 @@ def test_a_users_own_variables_are_parameters_and_buffers():
     assert model.scale.grad.tolist() == [1.0, 1.0]
     assert hf.grad(lambda model: hf.sum(model(hf.asarray([1.0, 1.0]))))(model).scale.tolist() == [1.0, 1.0]
     assert model.calls.item() == 5
+
+
+def test_initial_values():
+    shape = (200, 300)
+    for make, std in (
+        (nn.init.xavier_uniform(), (2 / 500) ** 0.5), (nn.init.xavier_normal(2.0), 2 * (2 / 500) ** 0.5),
+        (nn.init.kaiming_normal(), (2 / 300) ** 0.5), (nn.init.kaiming_uniform(), (2 / 300) ** 0.5),
+        (nn.init.lecun_normal(), (1 / 300) ** 0.5), (nn.init.lecun_uniform(), (1 / 300) ** 0.5),
+        (nn.init.normal(0.0, 0.02), 0.02), (nn.init.uniform(-1.0, 1.0), 3**-0.5),
+    ):  # fmt: skip
+        assert make(shape, hf.float32).std() == pytest.approx(std, rel=0.02)
+    found = nn.init.orthogonal()(shape, hf.float64)
+    np.testing.assert_allclose(found @ found.T, np.eye(200), atol=1e-12)
+    assert np.abs(nn.init.truncated_normal()(shape, hf.float32)).max() <= 2
+    assert (nn.init.constant(3.0)((2,), hf.float32) == 3).all()
+    with pytest.raises(ArgumentError, match="seed: -1 is negative"):
+        nn.init.seed(-1)
+
+
+def test_threads_that_make_the_first_call_together_make_one_layer():
+    from concurrent.futures import ThreadPoolExecutor
+
+    for _ in range(10):
+        layer, x = nn.Linear(3), data(2, 4)
+        with ThreadPoolExecutor(8) as pool:
+            found = [one.numpy() for one in pool.map(lambda _: layer(x), range(8))]
+        assert all(np.array_equal(one, found[0]) for one in found)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from hybridflow.core.context import init_scope
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.variable import Variable
+
+_LOCK = threading.RLock()
 
 
 def label(layer: Any) -> str:
@@ -29,33 +32,42 @@ def require_size(layer: Any, name: str, x: Any, axis: int, make: Callable[[Any, 
     Raises:
         ShapeError: another size, or no such axis.
     """
-    known = getattr(layer, name)
-    shape = x.shape
-    if not -len(shape) <= axis < len(shape):
+    known, shape = getattr(layer, name), x.shape
+    try:
+        size = shape[axis]
+    except IndexError:
         raise ShapeError(
             message(f"{label(layer)}: the input has {len(shape)} axes, too few to have one of {name}", got=str(x.spec))
-        )
-    size = shape[axis]
+        ) from None
+    if size == known:
+        return
     if known is None:
-        build(layer, name, size, make)
-    elif known != size:
-        raise ShapeError(
-            message(f"{label(layer)}: the input has size {size} along axis {axis}, the layer was made for {known}",
-                    got=f"{label(layer)}({x.spec}) with {name}={known}",
-                    hint=f"Make the layer with {name}={size}, or leave the size out: the first call then gives it.")
-        )  # fmt: skip
+        _build(layer, name, size, make)
+        return
+    raise ShapeError(
+        message(f"{label(layer)}: the input has size {size} along axis {axis}, the layer was made for {known}",
+                got=f"{label(layer)}({x.spec}) with {name}={known}",
+                hint=f"Make the layer with {name}={size}, or leave the size out: the first call then gives it.")
+    )  # fmt: skip
 
 
-def build(layer: Any, name: str, size: Any, make: Callable[[Any, int], None]) -> None:
-    """Make a layer's parameters for a size."""
+def _build(layer: Any, name: str, size: Any, make: Callable[[Any, int], None]) -> None:
+    """Make a layer's parameters at its first call."""
     if getattr(layer, "_copied", None) is not None:
         raise ArgumentError(
             message(f"{label(layer)}: its size is not known yet, and this is a copy with other values in it",
                     got=f"{name}={size}", hint="Give the size, or call the model itself once before.")
         )  # fmt: skip
+    with _LOCK:
+        if getattr(layer, name) is None:  # no other thread was first
+            make_parameters(layer, int(size), make)
+            setattr(layer, name, int(size))
+
+
+def make_parameters(layer: Any, size: int, make: Callable[[Any, int], None]) -> None:
+    """Make a layer's parameters for a size: eagerly, wherever that is, and named by their paths if these are known."""
     with init_scope():
-        make(layer, int(size))
-    setattr(layer, name, int(size))
+        make(layer, size)
     path = getattr(layer, "_path", "")
     for own, value in vars(layer).items():
         if path and isinstance(value, Variable):

@@ -11,7 +11,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.nn import init
 from hybridflow.nn.layers.linear import parameter
 from hybridflow.nn.layers.module import Module
-from hybridflow.nn.sizes import build, in_and_out, label, require_axes, require_size
+from hybridflow.nn.sizes import in_and_out, label, make_parameters, require_axes, require_size
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.nn.convolution import conv, conv_transpose
 
@@ -77,7 +77,7 @@ class Conv(Module):
         self.has_bias, self.channels_last, self.dtype = bias, channels_last, dtype
         self.weight = self.bias = None  # pyright: ignore[reportAttributeAccessIssue]
         if self.in_channels is not None and isinstance(self.window, tuple):
-            build(self, "in_channels", self.in_channels, self._make)
+            make_parameters(self, self.in_channels, self._make)
 
     def forward(self, x: TensorLike) -> Tensor:
         """Return the convolution."""

@@ -9,7 +9,7 @@ from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn import init
 from hybridflow.nn.layers.module import Module
-from hybridflow.nn.sizes import build, in_and_out, require_size
+from hybridflow.nn.sizes import in_and_out, make_parameters, require_size
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.matmul import matmul
 from hybridflow.ops.nn.embeddings import embedding
@@ -56,7 +56,7 @@ class Linear(Module):
         self.dtype = dtype
         self.weight = self.bias = None  # pyright: ignore[reportAttributeAccessIssue]
         if self.in_features is not None:
-            build(self, "in_features", self.in_features, _make_linear)
+            make_parameters(self, self.in_features, _make_linear)
 
     def forward(self, x: TensorLike) -> Tensor:
         """Return ``x @ weight.T + bias``."""

@@ -10,7 +10,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.nn import init
 from hybridflow.nn.layers.linear import parameter
 from hybridflow.nn.layers.module import Module
-from hybridflow.nn.sizes import build, label, require_size
+from hybridflow.nn.sizes import label, make_parameters, require_size
 from hybridflow.ops.common import TensorLike, cast_to
 from hybridflow.ops.elementwise import stop_gradient
 from hybridflow.ops.nn.channels import batch_norm, group_norm, instance_norm, moments
@@ -69,7 +69,7 @@ class LayerNorm(_Norm):
     ) -> None:  # fmt: skip
         self._set_up(size, epsilon, scale, bias, dtype)
         if size is not None:
-            build(self, "size", size, _make_parameters)
+            make_parameters(self, size, _make_parameters)
 
     def forward(self, x: TensorLike) -> Tensor:
         """Return the normalised input."""
@@ -101,7 +101,7 @@ class RMSNorm(_Norm):
     ) -> None:
         self._set_up(size, epsilon, scale, False, dtype)
         if size is not None:
-            build(self, "size", size, _make_parameters)
+            make_parameters(self, size, _make_parameters)
 
     def forward(self, x: TensorLike) -> Tensor:
         """Return the normalised input."""
@@ -136,7 +136,7 @@ class GroupNorm(_Norm):
         self.groups = groups
         self._set_up(size, epsilon, scale, True, dtype)
         if size is not None:
-            build(self, "size", size, _make_parameters)
+            make_parameters(self, size, _make_parameters)
 
     def forward(self, x: TensorLike) -> Tensor:
         """Return the normalised input."""
@@ -175,7 +175,7 @@ class InstanceNorm(_Norm):
     ) -> None:
         self._set_up(size, epsilon, scale, True, dtype)
         if size is not None:
-            build(self, "size", size, _make_parameters)
+            make_parameters(self, size, _make_parameters)
 
     def forward(self, x: TensorLike) -> Tensor:
         """Return the normalised input."""
@@ -240,7 +240,7 @@ class BatchNorm(_Norm):
         self.momentum = momentum
         self.running_mean = self.running_var = None  # pyright: ignore[reportAttributeAccessIssue]
         if size is not None:
-            build(self, "size", size, _make_batch_norm)
+            make_parameters(self, size, _make_batch_norm)
 
     def forward(self, x: TensorLike) -> Tensor:
         """Return the normalised input."""

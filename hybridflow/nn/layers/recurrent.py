@@ -11,7 +11,7 @@ from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.nn import init
 from hybridflow.nn.layers.linear import parameter
 from hybridflow.nn.layers.module import Module
-from hybridflow.nn.sizes import build, in_and_out, label, require_size
+from hybridflow.nn.sizes import in_and_out, label, make_parameters, require_size
 from hybridflow.ops.arrange import flip
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.creation import zeros
@@ -50,7 +50,7 @@ class _Recurrent(Module):
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
                 setattr(self, name + suffix, None)
         if self.input_size is not None:
-            build(self, "input_size", self.input_size, _make)
+            make_parameters(self, self.input_size, _make)
 
     def forward(self, x: TensorLike, state: Any = None) -> tuple[Tensor, Any]:
         """Run over time.
