@@ -271,7 +271,6 @@ NAMES = (
 
 _IMMUTABLE = "tensors are immutable; a Variable is assigned"
 _FUNCTIONS = "functions are layers of hf.nn.Sequential as they are"
-_NO_LAYERS = "a layer is Variables and a function here"
 _PER_EXAMPLE = "losses are per example here, and the mean is yours"
 
 HINTS = (
