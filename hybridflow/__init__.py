@@ -7,6 +7,7 @@ from hybridflow.backend.collector import rare_collections as _rare_collections
 _as_before = _rare_collections()
 
 from hybridflow import ir as ir
+from hybridflow import nn as nn
 from hybridflow.autodiff.accumulate import accumulate_gradients as accumulate_gradients
 from hybridflow.autodiff.checkpoint import checkpoint as checkpoint
 from hybridflow.autodiff.checkpoint_policies import checkpoint_name as checkpoint_name
@@ -87,8 +88,8 @@ from hybridflow.ops.trigonometric import *  # noqa: F403
 from hybridflow.ops.updates import *  # noqa: F403
 from hybridflow.ops import fft as fft
 from hybridflow.ops import linalg as linalg
-from hybridflow.ops import nn as nn
 from hybridflow.ops import random as random
+from hybridflow.ops.nn.activations import relu as relu
 from hybridflow.ops.matmul import matmul as matmul
 from hybridflow.ops.namespace_info import array_namespace_info as __array_namespace_info__
 from hybridflow.tracing import config as config

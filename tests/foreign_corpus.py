@@ -275,7 +275,6 @@ HINTS = {
     "F.max_pool2d(x, 2)": "hf.nn.max_pool",
     "F.normalize(x)": "hf.nn.l2_normalize",
     "F.pad(x, (1, 1))": "hf.pad",
-    "torch.nn.Linear(3, 4)": "hf.Variable",
     "torch.nn.CrossEntropyLoss()": "hf.nn.softmax_cross_entropy",
     "torch.nn.Parameter(x)": "hf.Variable",
     "torch.optim.Adam": "assign_sub",

@@ -177,7 +177,7 @@ def test_they_are_no_names_of_hybridflow():
         x.nothing  # noqa: B018
     with pytest.raises(AttributeError, match="module 'hybridflow' has no attribute 'nothing'"):
         hf.nothing  # noqa: B018
-    with pytest.raises(AttributeError, match=r"module 'hybridflow\.ops\.nn' has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match=r"module 'hybridflow\.nn' has no attribute 'nothing'"):
         hf.nn.nothing  # noqa: B018
 
 

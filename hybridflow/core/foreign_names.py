@@ -176,7 +176,6 @@ NAMES = (
     # -- neural networks
     Name("torch", "hf.nn.functional", "hf.nn"),
     Name("torch tensorflow", "hf.sigmoid", "hf.nn.sigmoid"),
-    Name("torch", "hf.relu", "hf.nn.relu"),
     Name("torch", "hf.softmax", "hf.nn.softmax"),
     Name("torch", "hf.log_softmax", "hf.nn.log_softmax"),
     Name("torch", "hf.nn.tanh", "hf.tanh"),
@@ -271,7 +270,7 @@ NAMES = (
 """The names that work, sorted by what they are about."""
 
 _IMMUTABLE = "tensors are immutable; a Variable is assigned"
-_NO_LAYERS = "a layer is Variables and a function here"
+_FUNCTIONS = "functions are layers of hf.nn.Sequential as they are"
 _PER_EXAMPLE = "losses are per example here, and the mean is yours"
 
 HINTS = (
@@ -378,15 +377,9 @@ HINTS = (
     Hint("torch", "hf.nn.avg_pool2d", "hf.nn.avg_pool(x, (2, 2), stride)", "the window says how many axes there are"),
     Hint("torch", "hf.nn.normalize", "hf.nn.l2_normalize(x, axis=axis)", "torch's default axis is 1, here it is -1"),
     Hint("torch", "hf.nn.pad", "hf.pad(x, pad_width)", "torch counts the axes from the last, hf.pad from the first"),
-    Hint("torch", "hf.nn.Module", "a class that holds Variables", _NO_LAYERS),
-    Hint("torch", "hf.nn.Parameter", "hf.Variable(value)", "a tape watches it, or requires_grad=True for .backward()"),
-    Hint("torch", "hf.nn.Linear", "x @ weight.T + bias, with hf.Variable for both", _NO_LAYERS),
-    Hint("torch", "hf.nn.Conv2d", "hf.nn.conv(x, kernel), with an hf.Variable", _NO_LAYERS),
-    Hint("torch", "hf.nn.Embedding", "hf.nn.embedding(ids, table), with an hf.Variable", _NO_LAYERS),
-    Hint("torch", "hf.nn.LayerNorm", "hf.nn.layer_norm(x, scale, shift)", _NO_LAYERS),
-    Hint("torch", "hf.nn.Dropout", "hf.nn.dropout(x, rate, training=training)", _NO_LAYERS),
-    Hint("torch", "hf.nn.ReLU", "hf.nn.relu(x)", _NO_LAYERS),
-    Hint("torch", "hf.nn.Sequential", "a function that calls one after the other", _NO_LAYERS),
+    Hint("torch", "hf.nn.Parameter", "hf.Variable(value, requires_grad=True)",
+         "a module's parameters are its Variables"),
+    Hint("torch", "hf.nn.ReLU", "hf.nn.relu", _FUNCTIONS),
     Hint("torch", "hf.nn.CrossEntropyLoss", "hf.mean(hf.nn.softmax_cross_entropy(logits, labels))", _PER_EXAMPLE),
     Hint("torch", "hf.nn.MSELoss", "hf.mean(hf.nn.mse(prediction, target))", _PER_EXAMPLE),
 )  # fmt: skip

@@ -15,6 +15,40 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 KEPT: weakref.WeakSet[Any] = weakref.WeakSet()
 """Functions that are never converted."""
+LAYERS = "hybridflow.nn.layers."
+"""hybridflow's own modules that are to a trace what a user's are: their code is converted, their objects watched."""
+
+
+def is_own(module: str) -> bool:
+    """Whether a module of a name is part of hybridflow, whose state a trace need not watch: not its `LAYERS`."""
+    return module.startswith("hybridflow.") and not module.startswith(LAYERS)
+
+
+def is_layers(module: Any) -> bool:
+    """Whether a module of a name is one of `LAYERS`: its functions and globals do not change."""
+    return isinstance(module, str) and module.startswith(LAYERS)
+
+
+class Whole:
+    """A base of classes whose objects jax could take apart, but a compiled function gets as they are.
+
+    They are keyed by identity, and what is read of them is guarded, as for objects that jax knows no structure of.
+    """
+
+    __slots__ = ()
+
+    exist = False
+    """Whether there is such a class: if not, nobody looks for its objects."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this one is: a structure of tensors that was made of another one is none."""
+        raise NotImplementedError
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a compiled function gets a value as it is, though jax could take it apart."""
+    return isinstance(value, Whole) and value.is_whole
 
 
 def as_traced(function: Any) -> Any:

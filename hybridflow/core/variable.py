@@ -132,8 +132,45 @@ class Variable(TensorMethods):
 
     @property
     def trainable(self) -> bool:
-        """Whether a tape watches the Variable when it is read."""
+        """Whether a tape watches the Variable when it is read.
+
+        Of a Variable with ``requires_grad=True`` it also says whether `.backward()` reaches it. It may be set, though
+        not inside a compiled function.
+        """
         return self._trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        context = context_now()
+        if context is not None and context.tracer is not None:
+            raise TraceError(
+                message(f"trainable: Variable {self._name!r} is set inside a compiled function, which would do it when "
+                        "it is traced only", got=f"{self._name}: {self.spec}", hint="Set it before the call.")
+            )  # fmt: skip
+        self._trainable = bool(value)
+        if self._notes is not None:
+            self._edge = (make_leaf(self._leaf, self._notes), 0) if value else None
+        for flags in _FLAGS.get(self._leaf, ()):
+            flags.renew()
+
+    def require_gradient(self) -> None:
+        """Let gradients accumulate in ``.grad``, as ``requires_grad=True`` does, if the dtype has gradients."""
+        if self._notes is None and is_differentiable(self.dtype):
+            self._become_leaf()
+            if not self._trainable:
+                self._edge = None
+
+    @property
+    def active_notes(self) -> Notes | None:
+        """What a leaf of `.backward()` knows; None if the Variable is none, or is frozen."""
+        return self._notes if self._edge is not None else None
+
+    def rename(self, name: str) -> None:
+        """Call the Variable by another name from now on."""
+        self._name = name
+        self._leaf.attrs["name"] = name
+        if self._notes is not None:
+            self._notes.cell.rename(f"{name}.grad")
 
     @property
     def spec(self) -> TensorSpec:
@@ -202,7 +239,7 @@ class Variable(TensorMethods):
         reading = self._reading
         if reading[0] != epoch:
             node = make_node(VARIABLE, (), self._leaf.attrs, self._leaf.outputs, backend="host")
-            if self._notes is not None:
+            if self._edge is not None and self._notes is not None:
                 make_leaf(node, self._notes)
             reading = self._reading = (epoch, node)
         return reading[1]
@@ -336,10 +373,15 @@ class Variable(TensorMethods):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
         leaf = self._notes is not None
-        return Variable(self.read(), name=self._name, trainable=self._trainable, requires_grad=leaf)
+        made = Variable(self.read(), name=self._name, trainable=self._trainable, requires_grad=leaf)
+        if leaf and self._edge is None:
+            made._edge = None
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle_variable, (np.array(self.numpy()), self._name, self._trainable, self._notes is not None)
+        frozen = self._notes is not None and self._edge is None
+        parts = (np.array(self.numpy()), self._name, self._trainable, self._notes is not None, frozen)
+        return _unpickle_variable, parts
 
     def __format__(self, spec: str) -> str:
         return format(self.read(), spec)
@@ -423,6 +465,38 @@ class GradientCell(Variable):
 
 
 def _unpickle_variable(
-    array: np.ndarray[Any, Any], name: str, trainable: bool, requires_grad: bool = False
+    array: np.ndarray[Any, Any], name: str, trainable: bool, requires_grad: bool = False, frozen: bool = False
 ) -> Variable:
-    return Variable(array, name=name, trainable=trainable, requires_grad=requires_grad)
+    made = Variable(array, name=name, trainable=trainable, requires_grad=requires_grad)
+    if frozen:
+        made._edge = None
+    return made
+
+
+class TrainableFlags:
+    """Which of some Variables are trainable, as one number that is always present.
+
+    Attributes:
+        value: for each Variable a bit of whether a tape watches it, and one of whether `.backward()` reaches it.
+    """
+
+    __slots__ = ("__weakref__", "_variables", "value")
+
+    def __init__(self, variables: Sequence[Variable]) -> None:
+        self._variables = [weakref.ref(one) for one in variables]
+        for one in variables:
+            _FLAGS.setdefault(one._leaf, weakref.WeakSet()).add(self)
+        self.value = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """Look at the Variables again."""
+        value = 0
+        for reference in self._variables:
+            one = reference()
+            value = value * 4 + (0 if one is None else one._trainable + 2 * (one._edge is not None))
+        self.value = value
+
+
+_FLAGS: weakref.WeakKeyDictionary[Node, weakref.WeakSet[TrainableFlags]] = weakref.WeakKeyDictionary()
+"""Who is to hear of it when a Variable, by its leaf, becomes trainable or stops being so."""

@@ -218,14 +218,16 @@ class GraphBuilder:
         state = self._state(variable)
         state.was_read = True
         edge = state.edge
+        if self.observations is not None and (variable._notes is not None or current().tapes):
+            self.observations.asks_trainable = True
         if self.outer is not None:
-            if variable._notes is not None:
+            if variable.active_notes is not None:
                 state.original[0].stamp = FOREVER
             if state.assignments:
                 both = make_tensor(None, edge), make_tensor(None, state.original)
                 edge = cast(Edge, self.bind(REREAD, both, {})._edge)
             return make_tensor(None, self._reading(edge, None))
-        return make_tensor(None, self._reading(edge, variable._notes))
+        return make_tensor(None, self._reading(edge, variable.active_notes))
 
     def value_of(self, variable: Variable) -> Tensor:
         """Return a Variable's traced value without reading it: no tape, and no gradient, hears of that."""

@@ -67,6 +67,8 @@ def public_paths() -> dict[str, tuple[str, Callable[..., Any]]]:
     for namespace in _NAMESPACES:
         for name, value in _namespace(namespace).items():
             module = getattr(value, "__module__", "") or ""
+            if namespace == "hf" and module.startswith("hybridflow.ops.nn."):
+                continue  # it is there once more for short, as `hf.relu` is
             if inspect.isfunction(value) and module.startswith("hybridflow.ops."):
                 result[f"{namespace}.{name}"] = (module.removeprefix("hybridflow.ops."), value)
     return result

@@ -25,6 +25,14 @@ from hybridflow.ops.generator import Generator
 
 # -- the default generator ----------------------------------------------------------------------------------------
 
+class _Seeds:
+    """How often `seed` was called, and with what: other streams start anew then."""
+
+    count = 0
+    last: int | None = None
+
+
+SEEDS = _Seeds()
 _default: list[Generator] = []
 _default_lock = threading.Lock()
 
@@ -57,6 +65,7 @@ def seed(seed: int | None = None) -> None:
         True
     """
     default_generator().seed(seed)
+    SEEDS.count, SEEDS.last = SEEDS.count + 1, seed
 
 
 def uniform(shape: Any = (), low: TensorLike = 0.0, high: TensorLike = 1.0, dtype: Any = float32) -> Tensor:

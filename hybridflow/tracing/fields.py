@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import jax
 
+from hybridflow.core.functions import is_whole
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 
@@ -53,12 +54,12 @@ def closed(structure: Any) -> Any:
     def close(leaf: Any) -> Any:
         return leaf.closed() if _is_opened(leaf) else leaf
 
-    return jax.tree_util.tree_map(close, structure, is_leaf=_is_opened)
+    return jax.tree_util.tree_map(close, structure, is_leaf=lambda one: _is_opened(one) or is_whole(one))
 
 
 def _holds_tensors(value: Any) -> bool:
     values = [getattr(value, one.name, None) for one in dataclasses.fields(value)]
-    leaves = jax.tree_util.tree_leaves(values)
+    leaves = jax.tree_util.tree_leaves(values, is_whole)
     return any(isinstance(leaf, Tensor | Variable) or (is_by_fields(leaf) and _holds_tensors(leaf)) for leaf in leaves)
 
 
@@ -67,7 +68,7 @@ def opened(leaf: Any) -> Any:
     if not is_by_fields(leaf) or not _holds_tensors(leaf):
         return leaf
     names = tuple([one.name for one in dataclasses.fields(leaf)])
-    values = tuple([jax.tree_util.tree_map(opened, getattr(leaf, name)) for name in names])
+    values = tuple([jax.tree_util.tree_map(opened, getattr(leaf, name), is_leaf=is_whole) for name in names])
     return Opened(type(leaf), names, values, leaf)
 
 

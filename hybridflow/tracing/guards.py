@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from hybridflow.core.functions import is_whole
 from hybridflow.core.node import Where, format_where
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
@@ -236,6 +237,8 @@ def _start_of(value: Any, room: int) -> str:
         return str(value.spec)
     if kind is Variable:
         return f"Variable {value.spec}"
+    if is_whole(value):
+        return f"a {kind.__name__}"
     if kind is np.ndarray and value.size > _SHOWN:
         return f"ndarray {value.dtype}{list(value.shape)}"
     if kind is dict:

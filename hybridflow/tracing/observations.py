@@ -20,10 +20,11 @@ import jax
 import numpy as np
 
 from hybridflow.core.errors import EffectWarning, MutationError, message
+from hybridflow.core.functions import is_own
 from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
-from hybridflow.core.variable import Variable
+from hybridflow.core.variable import TrainableFlags, Variable
 from hybridflow.ir.variables import ArgumentVariable
 from hybridflow.tracing.access import ATTRIBUTE, ITSELF, TYPE
 from hybridflow.tracing.choices import Choices
@@ -68,6 +69,8 @@ class Observations:
     def __init__(self, label: str, floats: OutsideFloats, checks: Sequence[Any]) -> None:
         self.label = label
         self._checks = checks
+        self.asks_trainable = False
+        """Whether it counted which Variables are trainable."""
         self.effects: list[str] = []
         self._outside: dict[int, tuple[Any, Place]] = {}
         self._inputs: dict[int, tuple[Any, str, tuple[Any, ...]]] = {}
@@ -228,6 +231,14 @@ class Observations:
         elif is_by_fields(value) and type(at_way(self._arguments, way)) is type(value):
             for field in dataclasses.fields(value):
                 self._give(getattr(value, field.name), (*way, field.name))
+
+    def stands_for(self, copy: Any, original: Any) -> None:
+        """Take what is read of a copy, which the trace has made, as read of the original."""
+        place = self.place_of(original)
+        if place is not None:
+            self._outside[id(copy)] = (copy, place)
+        else:
+            self.made_here(copy)
 
     def argument(self, value: Any, label: str, way: tuple[Any, ...]) -> None:
         """Take the containers of an argument as those that a call must not change."""
@@ -583,8 +594,13 @@ class Observations:
 
     # -- the end ----------------------------------------------------------------------------------------------
 
-    def guards(self, captures: Sequence[Tensor], kept: Sequence[object]) -> Guards | None:
-        """Return the guards of the trace, which keeps some objects alive; None if it read nothing."""
+    def guards(self, captures: Sequence[Tensor], variables: Sequence[Variable]) -> Guards | None:
+        """Return the guards of the trace, which keeps some Variables alive; None if it read nothing."""
+        kept: list[object] = [*variables]
+        if self.asks_trainable and variables:
+            flags = TrainableFlags(variables)
+            kept.append(flags)
+            self.read(self.root(flags, "which Variables are trainable"), ATTRIBUTE, "value", flags.value)
         places = [*self._places.values()]
         changed = self._relate_changed()
         relations = [*self._relations]
@@ -614,7 +630,7 @@ def _is_leaf(value: Any) -> bool:
         return True
     if kind is types.BuiltinFunctionType:
         return value.__self__ is None or isinstance(value.__self__, types.ModuleType)
-    ours = str(kind.__module__).startswith("hybridflow.")
+    ours = is_own(str(kind.__module__))
     return ours or isinstance(value, Tensor | Variable | np.generic | jax.Array)
 
 

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.context import CONTEXT, current
+from hybridflow.core.functions import is_layers
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
@@ -80,7 +81,7 @@ def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
         value: what Python found.
     """
     found, _ = _observations()
-    if found is not None:
+    if found is not None and not is_layers(namespace.get("__name__")):
         if name in namespace:
             return found.read(found.root(namespace, "globals"), GLOBAL, name, value)
         reading.builtin(found, namespace, name, value)
@@ -109,6 +110,13 @@ def constructed(cls: type) -> None:
     if found is not None:
         for name in ("__new__", "__init__"):
             found.read(found.root(cls, cls.__name__), IN_CLASS, name, IN_CLASS.get(cls, name))
+
+
+def stands_for(copy: Any, original: Any) -> None:
+    """Take note that what is read of a copy, which the trace has made, is read of the original."""
+    found, _ = _observations()
+    if found is not None:
+        found.stands_for(copy, original)
 
 
 def own(obj: Any, name: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
+from hybridflow.core.functions import LAYERS
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
@@ -88,6 +89,10 @@ def _is_users(module: types.ModuleType | None) -> bool:
     return is_users_file(file) if isinstance(file, str) else True
 
 
+def _is_of_own_library(module: str) -> bool:
+    return module.partition(".")[0] in _OWN_LIBRARIES and not module.startswith(LAYERS)
+
+
 def is_watched_module(module: types.ModuleType) -> bool:
     """Whether what is read of a module may change: all but hybridflow's and jax's."""
     return module.__name__.partition(".")[0] not in _OWN_LIBRARIES
@@ -117,7 +122,7 @@ def parts_of(value: Any) -> Iterator[Part]:
     kind = type(value)
     if kind in PLAIN or isinstance(value, _CLOSED) or kind is object:
         return
-    if str(kind.__module__).partition(".")[0] in _OWN_LIBRARIES:
+    if _is_of_own_library(str(kind.__module__)):
         inner = RAW.get(value, "__wrapped__")
         if inner is not MISSING:
             yield Part(None, ATTRIBUTE, "__wrapped__", inner)
@@ -201,6 +206,8 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
 
 def _slots(kind: type) -> Iterator[str]:
     for one in kind.__mro__:
+        if one.__module__.startswith("hybridflow."):
+            continue  # nothing that a result depends on
         slots = one.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             if name not in ("__dict__", "__weakref__"):

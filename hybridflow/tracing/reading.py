@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridflow.core.functions import is_layers
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.tracing.access import ATTRIBUTE, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE
@@ -118,6 +119,8 @@ def builtin(found: Observations, namespace: dict[str, Any], name: str, value: An
 
 def called(found: Observations, function: FunctionType) -> None:
     """Take note that a function was called: its code and its defaults count."""
+    if is_layers(function.__module__):
+        return
     place = found.place_or_root(function)
     for part in of_call(function):
         found.look(place, ATTRIBUTE, part.name, part.value)

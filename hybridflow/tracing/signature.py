@@ -17,6 +17,7 @@ import numpy as np
 
 from hybridflow.core.dtypes import as_dtype
 from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.functions import Whole, is_whole
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
 from hybridflow.core.traced_float import TracedFloat
@@ -59,6 +60,8 @@ class Leaf(NamedTuple):
             return f"Variable {self.value.spec}"
         if self.kind == FLOAT:
             return "float"
+        if is_whole(self.value):
+            return f"a {type(self.value).__name__}"
         kind = self.value.kind if isinstance(self.value, _Text) else type(self.value).__name__
         return f"{kind} {self.value!r}"[:80]
 
@@ -214,7 +217,7 @@ def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Sign
         else:
             flat, tree = _flatten(name, value)
             if any(map(is_by_fields, flat)):
-                structure = jax.tree_util.tree_map(opened, value)
+                structure = jax.tree_util.tree_map(opened, value, is_leaf=is_whole)
                 arguments[name] = value = in_order_of(value, structure) if has_order(value) else structure
                 flat, tree = _flatten(name, value)
             leaves += [_leaf(leaf, seen) for leaf in flat]
@@ -227,12 +230,13 @@ def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Sign
 
 def flatten_again(value: Any) -> tuple[list[Any], Any]:
     """Return the leaves and the structure of what the traced function got for an argument."""
-    return jax.tree_util.tree_flatten(jax.tree_util.tree_map(opened, value))
+    which = is_whole if Whole.exist else None
+    return jax.tree_util.tree_flatten(jax.tree_util.tree_map(opened, value, is_leaf=which), which)
 
 
 def _flatten(name: str, value: Any) -> tuple[list[Any], Any]:
     try:
-        return jax.tree_util.tree_flatten(value)
+        return jax.tree_util.tree_flatten(value, is_whole if Whole.exist else None)
     except ValueError as error:
         if "sorting pytree" not in str(error):
             raise
@@ -250,7 +254,7 @@ def named_leaves(signature: Signature) -> list[Leaf]:
         if tree is None or tree == LEAF:
             named.append(next(leaves)._replace(path=name))
             continue
-        for path, leaf in jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is None)[0]:
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is None or is_whole(x))[0]:
             where = name + jax.tree_util.keystr(path)
             named.append(_NOTHING._replace(path=where) if leaf is None else next(leaves)._replace(path=where))
     return named
@@ -278,7 +282,7 @@ def _leaf(value: Any, seen: dict[int, int]) -> Leaf:
         return Leaf("", FLOAT, value, _FLOAT_KEY)
     if isinstance(value, Variable):
         order = seen.setdefault(id(value), len(seen))
-        leaf = value._notes is not None
+        leaf = value._notes is not None, value._edge is not None
         return Leaf("", VARIABLE, value, (VARIABLE, order, value.shape, value.dtype.num, value.trainable, leaf))
     if is_array(value):
         # A user's array is copied: XLA runs asynchronously and would see later writes.

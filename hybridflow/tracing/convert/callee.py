@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.context import context_now
-from hybridflow.core.functions import KEPT
+from hybridflow.core.functions import KEPT, is_own
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.tracing import observe
@@ -28,6 +28,7 @@ from hybridflow.tracing.parts import is_users_class
 from hybridflow.tracing.questions import LRU_CACHE
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_LAYERS = os.path.join(_PACKAGE, "nn", "layers", "")
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = tuple(
     {
@@ -43,7 +44,12 @@ _KEEPS_FUNCTIONS = frozenset({"compile", "from_jax", "to_jax", "pure_callback", 
 
 @functools.lru_cache(maxsize=4096)
 def is_users_file(name: str) -> bool:
-    """Whether a file is the user's own: not hybridflow's, the standard library's or an installed package's."""
+    """Whether a file is the user's own: not hybridflow's, the standard library's or an installed package's.
+
+    hybridflow's layers are to a trace what the user's are.
+    """
+    if name.startswith(_LAYERS):
+        return True
     if name.startswith((_PACKAGE, "<frozen", "<__array_function__")):
         return False
     return not name.startswith(_LIBRARIES) and f"{os.sep}site-packages{os.sep}" not in name
@@ -303,8 +309,8 @@ def _is_hybridflows(function: Any) -> bool:
         function = function.__func__
     code = getattr(function, "__code__", None)
     if type(code) is CodeType:
-        return code.co_filename.startswith(_PACKAGE)
-    return str(type(function).__module__).startswith("hybridflow.")
+        return code.co_filename.startswith(_PACKAGE) and not is_users(code)
+    return is_own(str(type(function).__module__))
 
 
 def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:

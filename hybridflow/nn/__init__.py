@@ -1,0 +1,116 @@
+"""`hf.nn`: neural-network operations, and the modules that models are built from."""
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from hybridflow.ops.nn import *  # noqa: F403
+
+if _TYPE_CHECKING:  # what `__getattr__` imports when it is asked for
+    from hybridflow.nn import init as init
+    from hybridflow.nn.layers.attention import KeyValueCache as KeyValueCache
+    from hybridflow.nn.layers.attention import MultiHeadAttention as MultiHeadAttention
+    from hybridflow.nn.layers.convolution import Conv as Conv
+    from hybridflow.nn.layers.convolution import Conv1d as Conv1d
+    from hybridflow.nn.layers.convolution import Conv2d as Conv2d
+    from hybridflow.nn.layers.convolution import Conv3d as Conv3d
+    from hybridflow.nn.layers.convolution import ConvTranspose as ConvTranspose
+    from hybridflow.nn.layers.convolution import ConvTranspose1d as ConvTranspose1d
+    from hybridflow.nn.layers.convolution import ConvTranspose2d as ConvTranspose2d
+    from hybridflow.nn.layers.convolution import ConvTranspose3d as ConvTranspose3d
+    from hybridflow.nn.layers.linear import Embedding as Embedding
+    from hybridflow.nn.layers.linear import Linear as Linear
+    from hybridflow.nn.layers.module import Module as Module
+    from hybridflow.nn.layers.normalization import BatchNorm as BatchNorm
+    from hybridflow.nn.layers.normalization import BatchNorm1d as BatchNorm1d
+    from hybridflow.nn.layers.normalization import BatchNorm2d as BatchNorm2d
+    from hybridflow.nn.layers.normalization import BatchNorm3d as BatchNorm3d
+    from hybridflow.nn.layers.normalization import GroupNorm as GroupNorm
+    from hybridflow.nn.layers.normalization import InstanceNorm as InstanceNorm
+    from hybridflow.nn.layers.normalization import InstanceNorm1d as InstanceNorm1d
+    from hybridflow.nn.layers.normalization import InstanceNorm2d as InstanceNorm2d
+    from hybridflow.nn.layers.normalization import InstanceNorm3d as InstanceNorm3d
+    from hybridflow.nn.layers.normalization import LayerNorm as LayerNorm
+    from hybridflow.nn.layers.normalization import RMSNorm as RMSNorm
+    from hybridflow.nn.layers.recurrent import GRU as GRU
+    from hybridflow.nn.layers.recurrent import LSTM as LSTM
+    from hybridflow.nn.layers.recurrent import RNN as RNN
+    from hybridflow.nn.layers.simple import AdaptiveAvgPool as AdaptiveAvgPool
+    from hybridflow.nn.layers.simple import AdaptiveMaxPool as AdaptiveMaxPool
+    from hybridflow.nn.layers.simple import AvgPool as AvgPool
+    from hybridflow.nn.layers.simple import AvgPool1d as AvgPool1d
+    from hybridflow.nn.layers.simple import AvgPool2d as AvgPool2d
+    from hybridflow.nn.layers.simple import AvgPool3d as AvgPool3d
+    from hybridflow.nn.layers.simple import Dropout as Dropout
+    from hybridflow.nn.layers.simple import Flatten as Flatten
+    from hybridflow.nn.layers.simple import GlobalAvgPool as GlobalAvgPool
+    from hybridflow.nn.layers.simple import Identity as Identity
+    from hybridflow.nn.layers.simple import MaxPool as MaxPool
+    from hybridflow.nn.layers.simple import MaxPool1d as MaxPool1d
+    from hybridflow.nn.layers.simple import MaxPool2d as MaxPool2d
+    from hybridflow.nn.layers.simple import MaxPool3d as MaxPool3d
+    from hybridflow.nn.layers.simple import Sequential as Sequential
+    from hybridflow.nn.layers.simple import Upsample as Upsample
+    from hybridflow.nn.stacking import stack as stack
+    from hybridflow.nn.table import summary as summary
+
+_LATER = {
+    "AdaptiveAvgPool": "layers.simple",
+    "AdaptiveMaxPool": "layers.simple",
+    "AvgPool": "layers.simple",
+    "AvgPool1d": "layers.simple",
+    "AvgPool2d": "layers.simple",
+    "AvgPool3d": "layers.simple",
+    "BatchNorm": "layers.normalization",
+    "BatchNorm1d": "layers.normalization",
+    "BatchNorm2d": "layers.normalization",
+    "BatchNorm3d": "layers.normalization",
+    "Conv": "layers.convolution",
+    "Conv1d": "layers.convolution",
+    "Conv2d": "layers.convolution",
+    "Conv3d": "layers.convolution",
+    "ConvTranspose": "layers.convolution",
+    "ConvTranspose1d": "layers.convolution",
+    "ConvTranspose2d": "layers.convolution",
+    "ConvTranspose3d": "layers.convolution",
+    "Dropout": "layers.simple",
+    "Embedding": "layers.linear",
+    "Flatten": "layers.simple",
+    "GRU": "layers.recurrent",
+    "GlobalAvgPool": "layers.simple",
+    "GroupNorm": "layers.normalization",
+    "Identity": "layers.simple",
+    "InstanceNorm": "layers.normalization",
+    "InstanceNorm1d": "layers.normalization",
+    "InstanceNorm2d": "layers.normalization",
+    "InstanceNorm3d": "layers.normalization",
+    "KeyValueCache": "layers.attention",
+    "LSTM": "layers.recurrent",
+    "LayerNorm": "layers.normalization",
+    "Linear": "layers.linear",
+    "MaxPool": "layers.simple",
+    "MaxPool1d": "layers.simple",
+    "MaxPool2d": "layers.simple",
+    "MaxPool3d": "layers.simple",
+    "Module": "layers.module",
+    "MultiHeadAttention": "layers.attention",
+    "RMSNorm": "layers.normalization",
+    "RNN": "layers.recurrent",
+    "Sequential": "layers.simple",
+    "Upsample": "layers.simple",
+    "stack": "stacking",
+    "summary": "table",
+}
+"""The names that are imported when they are first asked for, and the module of `hybridflow.nn` with each."""
+
+
+def __getattr__(name: str) -> object:
+    if name == "init":
+        return _import_module("hybridflow.nn.init")
+    if name not in _LATER:
+        raise AttributeError(f"module 'hybridflow.nn' has no attribute {name!r}", name=name)
+    found = globals()[name] = getattr(_import_module(f"hybridflow.nn.{_LATER[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER, "init"})

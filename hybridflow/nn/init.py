@@ -1,0 +1,166 @@
+"""`hf.nn.init`: initial values, drawn from a random stream of their own.
+
+The stream is NumPy's, on the host, so that the values do not depend on where and when a layer is made, and that making
+one draws nothing from `hf.random`. `hf.random.seed` starts it anew as well.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from hybridflow.core.dtypes import as_dtype, float32
+from hybridflow.core.errors import ArgumentError, message
+from hybridflow.ops import random
+
+Array = np.ndarray[Any, Any]
+Initializer = Callable[[tuple[int, ...], Any], Any]
+"""Takes a shape and a dtype and returns the values."""
+
+
+class _Stream:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.seeds = -1
+        self.generator = np.random.Generator(np.random.Philox())
+
+    def seed(self, seed: int | None) -> None:
+        self.generator = np.random.Generator(np.random.Philox(seed))
+        self.seeds = random.SEEDS.count
+
+
+_STREAM = _Stream()
+ABSTRACT: ContextVar[bool] = ContextVar("hybridflow abstract values", default=False)
+"""Whether values are made that take no memory, since nobody looks at them: see `hf.nn.summary`."""
+
+
+def seed(seed: int | None = None) -> None:
+    """Start the stream of initial values from its beginning.
+
+    Args:
+        seed: an integer from 0 on; without one, the operating system's entropy chooses the stream.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.init.seed(0)
+        >>> first = hf.nn.Linear(2, 2).weight.numpy()
+        >>> hf.nn.init.seed(0)
+        >>> bool((hf.nn.Linear(2, 2).weight.numpy() == first).all())
+        True
+    """
+    if seed is not None and seed < 0:
+        raise ArgumentError(message(f"seed: {seed} is negative", hint="Use an integer from 0 on."))
+    with _STREAM.lock:
+        _STREAM.seed(seed)
+
+
+def _drawn(draw: Callable[[np.random.Generator], Array], shape: tuple[int, ...], dtype: Any) -> Array:
+    dtype = as_dtype(dtype)
+    if ABSTRACT.get():
+        return np.broadcast_to(np.zeros((), dtype), shape)
+    with _STREAM.lock:
+        if _STREAM.seeds != random.SEEDS.count:
+            _STREAM.seed(random.SEEDS.last)
+        return draw(_STREAM.generator).astype(dtype)
+
+
+def uniform(low: float = 0.0, high: float = 1.0) -> Initializer:
+    """Return an initializer of values between two bounds."""
+    return lambda shape, dtype=float32: _drawn(lambda g: g.uniform(low, high, shape), shape, dtype)
+
+
+def normal(mean: float = 0.0, std: float = 1.0) -> Initializer:
+    """Return an initializer of normally distributed values."""
+    return lambda shape, dtype=float32: _drawn(lambda g: g.normal(mean, std, shape), shape, dtype)
+
+
+def truncated_normal(mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0) -> Initializer:
+    """Return an initializer of normally distributed values, drawn again while they are outside of two bounds."""
+
+    def draw(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        values = generator.normal(mean, std, shape)
+        while (outside := (values < low) | (values > high)).any():
+            values = np.where(outside, generator.normal(mean, std, shape), values)
+        return values
+
+    return lambda shape, dtype=float32: _drawn(lambda g: draw(g, shape), shape, dtype)
+
+
+def constant(value: float) -> Initializer:
+    """Return an initializer of one value."""
+
+    def make(shape: tuple[int, ...], dtype: Any = float32) -> Array:
+        if ABSTRACT.get():
+            return np.broadcast_to(np.zeros((), as_dtype(dtype)), shape)
+        return np.full(shape, value, as_dtype(dtype))
+
+    return make
+
+
+zeros, ones = constant(0.0), constant(1.0)
+
+
+def fans(shape: Sequence[int]) -> tuple[int, int]:
+    """Return how many numbers come into an element of a result of weights ``(out, in, *window)``, and go out of one."""
+    window = math.prod(shape[2:])
+    return (shape[1] if len(shape) > 1 else shape[0]) * window, shape[0] * window
+
+
+def xavier_uniform(gain: float = 1.0) -> Initializer:
+    """Return Glorot's initializer, uniform."""
+    return _scaled(lambda i, o: gain * math.sqrt(2.0 / (i + o)), uniformly=True)
+
+
+def xavier_normal(gain: float = 1.0) -> Initializer:
+    """Return Glorot's initializer, normal."""
+    return _scaled(lambda i, o: gain * math.sqrt(2.0 / (i + o)), uniformly=False)
+
+
+def kaiming_uniform(a: float = 0.0) -> Initializer:
+    """Return He's initializer, uniform; `a` is the slope of the rectifier below 0."""
+    return _scaled(lambda i, o: math.sqrt(2.0 / (1 + a * a) / max(i, 1)), uniformly=True)
+
+
+def kaiming_normal(a: float = 0.0) -> Initializer:
+    """Return He's initializer, normal; `a` is the slope of the rectifier below 0."""
+    return _scaled(lambda i, o: math.sqrt(2.0 / (1 + a * a) / max(i, 1)), uniformly=False)
+
+
+def lecun_normal() -> Initializer:
+    """Return LeCun's initializer, normal."""
+    return _scaled(lambda i, o: math.sqrt(1.0 / max(i, 1)), uniformly=False)
+
+
+def lecun_uniform() -> Initializer:
+    """Return LeCun's initializer, uniform."""
+    return _scaled(lambda i, o: math.sqrt(1.0 / max(i, 1)), uniformly=True)
+
+
+glorot_uniform, glorot_normal = xavier_uniform, xavier_normal
+he_uniform, he_normal = kaiming_uniform, kaiming_normal
+
+
+def orthogonal(gain: float = 1.0) -> Initializer:
+    """Return an initializer of rows, or columns, that are orthonormal, times a gain."""
+
+    def draw(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        rows, columns = shape[0], math.prod(shape[1:])
+        q, r = np.linalg.qr(generator.normal(size=(max(rows, columns), min(rows, columns))))
+        q *= np.sign(np.diagonal(r))
+        return gain * (q if rows >= columns else q.T).reshape(shape)
+
+    return lambda shape, dtype=float32: _drawn(lambda g: draw(g, shape), shape, dtype)
+
+
+def _scaled(std_of: Callable[[int, int], float], *, uniformly: bool) -> Initializer:
+    def make(shape: tuple[int, ...], dtype: Any = float32) -> Array:
+        std = std_of(*fans(shape))
+        bound = std * math.sqrt(3.0)
+        return (uniform(-bound, bound) if uniformly else normal(0.0, std))(shape, dtype)
+
+    return make

@@ -1,0 +1,182 @@
+"""Attention over several heads, with a cache of keys and values for generation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybridflow.core.context import init_scope
+from hybridflow.core.dtypes import float32, int32
+from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.nn.layers.linear import Linear
+from hybridflow.nn.layers.module import Module
+from hybridflow.nn.sizes import label
+from hybridflow.ops.common import TensorLike, cast_to
+from hybridflow.ops.comparison import logical_and
+from hybridflow.ops.creation import arange, zeros
+from hybridflow.ops.nn.attention import scaled_dot_product_attention
+from hybridflow.ops.shape import concat, permute_dims, reshape
+from hybridflow.ops.trigonometric import cos, sin
+
+
+class KeyValueCache(Module):
+    """The keys and values of the positions that a `MultiHeadAttention` has seen; it makes one by ``cache``.
+
+    Attributes:
+        keys, values: ``(batch, heads, length, width / heads)``, zeros after the present position.
+        position: how many positions there are, a number.
+    """
+
+    keys: Variable
+    values: Variable
+    position: Variable
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        with init_scope():
+            self.keys = Variable(zeros(shape, dtype=dtype), name="keys", trainable=False)
+            self.values = Variable(zeros(shape, dtype=dtype), name="values", trainable=False)
+            self.position = Variable(0, dtype=int32, name="position", trainable=False)
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Write the keys and values of the next positions."""
+        places = self.position.read() + arange(keys.shape[2], dtype=int32)
+        self.keys.assign(self.keys.read().at[:, :, places].set(keys))
+        self.values.assign(self.values.read().at[:, :, places].set(values))
+        self.position.assign_add(keys.shape[2])
+
+    def reset(self) -> None:
+        """Forget all positions."""
+        self.position.assign(0)
+
+
+class MultiHeadAttention(Module):
+    """Attention of several heads; see `hf.nn.scaled_dot_product_attention`.
+
+    Args:
+        width: the size of the last axis of the result, which the heads share.
+        heads: how many heads there are.
+        is_causal: whether a position sees none after it.
+        bias: whether the products have biases.
+        rotary: whether queries and keys are rotated by their positions.
+        base: the base of the rotation's wave lengths.
+        dtype: the dtype of the parameters.
+
+    Attributes:
+        query, key, value, out: the products, `Linear` each.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> attend = hf.nn.MultiHeadAttention(8, 2, is_causal=True)
+        >>> x = hf.random.normal((1, 5, 8))
+        >>> whole = attend(x)
+        >>> cache = attend.cache(1, 5)  # one position after the other gives the same
+        >>> parts = hf.concat([attend(x[:, t : t + 1], cache=cache) for t in range(5)], axis=1)
+        >>> bool(hf.max(hf.abs(whole - parts)) < 1e-5)
+        True
+
+    Reference:
+        Vaswani et al., "Attention is all you need", 2017; Su et al., "RoFormer: enhanced transformer with rotary
+        position embedding", 2021.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        is_causal: bool = False,
+        bias: bool = True,
+        rotary: bool = False,
+        base: float = 10000.0,
+        dtype: Any = "float32",
+    ) -> None:
+        if heads < 1 or width % heads or (rotary and width // heads % 2):
+            raise ArgumentError(
+                message(f"MultiHeadAttention: width={width} are not divided by heads={heads}"
+                        + (" into even sizes, which rotary takes" if rotary else ""))
+            )  # fmt: skip
+        self.width, self.heads, self.is_causal, self.rotary, self.base = width, heads, is_causal, rotary, base
+        self.dtype = dtype
+        self.query = Linear(width, bias=bias, dtype=dtype)
+        self.key = Linear(width, bias=bias, dtype=dtype)
+        self.value = Linear(width, bias=bias, dtype=dtype)
+        self.out = Linear(width, width, bias=bias, dtype=dtype)
+
+    def cache(self, batch: int, length: int) -> KeyValueCache:
+        """Return a cache for sequences of up to `length` positions, for the calls of one generation."""
+        return KeyValueCache((batch, self.heads, length, self.width // self.heads), self.dtype)
+
+    def forward(
+        self,
+        query: TensorLike,
+        key: TensorLike | None = None,
+        value: TensorLike | None = None,
+        *,
+        mask: TensorLike | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """Return what the queries' positions take from the values.
+
+        Args:
+            query: ``(batch, length, features)``.
+            key: ``(batch, others, features)``; the queries if not given.
+            value: ``(batch, others, features)``; the keys if not given.
+            mask: broadcasts to ``(batch, heads, length, others)``: True where attended, or floats that are added.
+            cache: what earlier calls have seen, to which this one's keys and values are appended.
+
+        Returns:
+            ``(batch, length, width)``.
+        """
+        query = as_tensor(query)
+        if query.ndim != 3:
+            raise ShapeError(
+                message(f"{label(self)}: the input has {query.ndim} axes, not (batch, length, features)",
+                        got=str(query.spec))
+            )  # fmt: skip
+        key = query if key is None else as_tensor(key)
+        value = key if value is None else as_tensor(value)
+        q, k, v = self._split(self.query(query)), self._split(self.key(key)), self._split(self.value(value))
+        before: Any = 0 if cache is None else cache.position.read()
+        if self.rotary:
+            q, k = self._rotated(q, before), self._rotated(k, before)
+        causal = self.is_causal
+        if cache is not None:
+            cache.append(k, v)
+            k, v = cache.keys.read(), cache.values.read()
+            mask = _seen(mask, before, q.shape[2], k.shape[2], causal)
+            causal = False
+        y = scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+        return self.out(reshape(permute_dims(y, (0, 2, 1, 3)), (query.shape[0], query.shape[1], self.width)))
+
+    def _split(self, x: Tensor) -> Tensor:
+        """Return ``(batch, heads, length, width / heads)``."""
+        return permute_dims(reshape(x, (x.shape[0], x.shape[1], self.heads, self.width // self.heads)), (0, 2, 1, 3))
+
+    def _rotated(self, x: Tensor, before: Any) -> Tensor:
+        """Return queries or keys rotated by their positions, the two halves of the last axis being the coordinates."""
+        half = x.shape[3] // 2
+        steps = self.base ** (arange(half, dtype=float32) * (-1.0 / half))
+        places = cast_to(as_tensor(before) + arange(x.shape[2], dtype=int32), float32)
+        angles = places[:, None] * steps
+        c, s = cast_to(cos(angles), x.dtype), cast_to(sin(angles), x.dtype)
+        first, second = x[..., :half], x[..., half:]
+        return concat([first * c - second * s, second * c + first * s], axis=-1)
+
+    def extra_repr(self) -> str:
+        """Return the sizes and options."""
+        options = [f"{name}=True" for name in ("is_causal", "rotary") if getattr(self, name)]
+        return ", ".join([str(self.width), str(self.heads), *options])
+
+
+def _seen(mask: Any, before: Any, queries: int, length: int, causal: bool) -> Tensor:
+    """Return the mask of the positions in a cache that queries may look at, those after `before` ones."""
+    places = arange(length, dtype=int32)
+    last = before + (arange(queries, dtype=int32) if causal else queries - 1)
+    seen = places <= reshape(last, (-1, 1))
+    if mask is None:
+        return seen
+    mask = as_tensor(mask)
+    if str(mask.dtype) == "bool":
+        return logical_and(mask, seen)
+    return mask + (cast_to(seen, mask.dtype) - 1) * 1e9

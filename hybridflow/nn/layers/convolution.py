@@ -1,0 +1,201 @@
+"""Convolutions over one to three spatial axes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.nn import init
+from hybridflow.nn.layers.linear import parameter
+from hybridflow.nn.layers.module import Module
+from hybridflow.nn.sizes import in_and_out, label, make_parameters, require_axes, require_size
+from hybridflow.ops.common import TensorLike
+from hybridflow.ops.nn.convolution import conv, conv_transpose
+
+
+class Conv(Module):
+    """A convolution: a window that slides over the spatial axes of ``(n, channels, *spatial)``.
+
+    Args:
+        sizes: the channels of the input, which the first call gives if they are left out, the channels of the result,
+            and the window: a tuple has a number per axis, one number stands for all axes.
+        stride: the window's step.
+        padding: how many zeros are put before and after each axis, pairs of these, ``"same"`` or ``"valid"``.
+        dilation: the distance of the elements that the window takes.
+        groups: how many groups of channels are convolved apart.
+        bias: whether there is a bias.
+        channels_last: whether the input is ``(n, *spatial, channels)``.
+        dtype: the dtype of the parameters.
+
+    Attributes:
+        weight: ``(out, in / groups, *window)``; uniform in ±1/sqrt(in / groups * window) at first.
+        bias: ``(out,)``, the same; None without one.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> layer = hf.nn.Conv(8, (3, 3), padding=1)
+        >>> layer(hf.ones((2, 3, 5, 5))).shape
+        (2, 8, 5, 5)
+        >>> layer
+        Conv(3, 8, (3, 3), padding=1)
+    """
+
+    weight: Variable
+    bias: Variable | None
+    axes: ClassVar[int | None] = None
+    """How many spatial axes there are, if the class says so."""
+
+    def __init__(
+        self,
+        *sizes: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        channels_last: bool = False,
+        dtype: Any = "float32",
+    ) -> None:
+        self.in_channels, self.out_channels, window = in_and_out(type(self).__name__, sizes, 1)
+        if self.axes is not None and type(window) is int:
+            window = (window,) * self.axes
+        self.window = tuple(window) if isinstance(window, list | tuple) else window
+        if self.axes is not None and len(self.window) != self.axes:
+            raise ArgumentError(
+                message(f"{type(self).__name__}: the window has {self.axes} axes, not {len(self.window)}",
+                        got=f"window={self.window}")
+            )  # fmt: skip
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        for name, count in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):
+            if count is not None and count % groups:
+                raise ArgumentError(
+                    message(f"{type(self).__name__}: {name}={count} are not divisible by groups={groups}")
+                )
+        self.has_bias, self.channels_last, self.dtype = bias, channels_last, dtype
+        self.weight = self.bias = None  # pyright: ignore[reportAttributeAccessIssue]
+        if self.in_channels is not None and isinstance(self.window, tuple):
+            make_parameters(self, self.in_channels, self._make)
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Return the convolution."""
+        x = as_tensor(x)
+        _require_channels(self, x)
+        y = conv(
+            x, self.weight, stride=self.stride, padding=self.padding, dilation=self.dilation, groups=self.groups,
+            channels_last=self.channels_last,
+        )  # fmt: skip
+        return _with_bias(self, y)
+
+    @staticmethod
+    def _make(layer: Conv, size: int) -> None:
+        _make(layer, (layer.out_channels, size // layer.groups, *layer.window), size)
+
+    def extra_repr(self) -> str:
+        """Return the sizes and what is not as usual."""
+        shown = [] if self.in_channels is None else [str(self.in_channels)]
+        shown += [str(self.out_channels), str(self.window)]
+        for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1)):
+            if getattr(self, name) != usual:
+                shown.append(f"{name}={getattr(self, name)!r}")
+        return ", ".join([*shown, *([] if self.has_bias else ["bias=False"])])
+
+
+def _make(layer: Any, shape: tuple[int, ...], size: int) -> None:
+    if size % layer.groups:
+        raise ShapeError(
+            message(f"{label(layer)}: {size} channels are not divisible by groups={layer.groups}",
+                    got=f"{label(layer)} of {size} channels")
+        )
+    bound = 1 / math.sqrt(max(init.fans(shape)[0], 1))
+    values = init.uniform(-bound, bound)
+    layer.weight = parameter(values(shape, layer.dtype), "weight")
+    if layer.has_bias:
+        layer.bias = parameter(values((layer.out_channels,), layer.dtype), "bias")
+
+
+def _require_channels(layer: Any, x: Tensor) -> None:
+    """See to it that the input has the layer's spatial axes and channels; the first call gives what was left out."""
+    require_axes(layer, x)
+    require_size(layer, "in_channels", x, -1 if layer.channels_last else 1, layer._make)
+
+
+def _with_bias(layer: Any, y: Tensor) -> Tensor:
+    if layer.bias is None:
+        return y
+    return y + (layer.bias if layer.channels_last else layer.bias.reshape((-1, *[1] * (y.ndim - 2))))
+
+
+class ConvTranspose(Conv):
+    """The transpose of a convolution, which enlarges: every input element is spread over a window of the result.
+
+    Args:
+        sizes: as for `Conv`.
+        stride, padding, dilation, groups, bias, channels_last, dtype: as for `Conv`, of the convolution it transposes.
+        output_padding: how much longer the result's axes are at their ends.
+
+    Attributes:
+        weight: ``(in, out / groups, *window)``; uniform in ±1/sqrt(out / groups * window) at first.
+        bias: ``(out,)``, the same; None without one.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.ConvTranspose(4, (2, 2), stride=2)(hf.ones((1, 3, 5, 5))).shape
+        (1, 4, 10, 10)
+    """
+
+    def __init__(self, *sizes: Any, output_padding: Any = 0, **options: Any) -> None:
+        self.output_padding = output_padding
+        super().__init__(*sizes, **options)
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Return the transposed convolution."""
+        x = as_tensor(x)
+        _require_channels(self, x)
+        y = conv_transpose(
+            x, self.weight, stride=self.stride, padding=self.padding, output_padding=self.output_padding,
+            dilation=self.dilation, groups=self.groups, channels_last=self.channels_last,
+        )  # fmt: skip
+        return _with_bias(self, y)
+
+    @staticmethod
+    def _make(layer: Conv, size: int) -> None:
+        _make(layer, (size, layer.out_channels // layer.groups, *layer.window), size)
+
+
+class Conv1d(Conv):
+    """A convolution over one spatial axis; see `Conv`."""
+
+    axes = 1
+
+
+class Conv2d(Conv):
+    """A convolution over two spatial axes; see `Conv`."""
+
+    axes = 2
+
+
+class Conv3d(Conv):
+    """A convolution over three spatial axes; see `Conv`."""
+
+    axes = 3
+
+
+class ConvTranspose1d(ConvTranspose):
+    """A transposed convolution over one spatial axis; see `ConvTranspose`."""
+
+    axes = 1
+
+
+class ConvTranspose2d(ConvTranspose):
+    """A transposed convolution over two spatial axes; see `ConvTranspose`."""
+
+    axes = 2
+
+
+class ConvTranspose3d(ConvTranspose):
+    """A transposed convolution over three spatial axes; see `ConvTranspose`."""
+
+    axes = 3

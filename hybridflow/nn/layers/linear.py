@@ -1,0 +1,111 @@
+"""Products with weights: `Linear` and `Embedding`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, overload
+
+from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.nn import init
+from hybridflow.nn.layers.module import Module
+from hybridflow.nn.sizes import in_and_out, make_parameters, require_size
+from hybridflow.ops.common import TensorLike
+from hybridflow.ops.matmul import matmul
+from hybridflow.ops.nn.embeddings import embedding
+
+
+def parameter(values: Any, name: str) -> Variable:
+    """Return a Variable that is learned, whose value is an array that nobody else has."""
+    return Variable(make_tensor(values), name=name, requires_grad=not init.ABSTRACT.get())
+
+
+class Linear(Module):
+    """A product with a matrix, and a bias: ``x @ weight.T + bias``.
+
+    Args:
+        sizes: the size of the last axis of the input, which the first call gives if it is left out, and of the result.
+        bias: whether there is a bias.
+        dtype: the dtype of the parameters.
+
+    Attributes:
+        weight: ``(out, in)``; uniform in ±1/sqrt(in) at first.
+        bias: ``(out,)``, the same; None without one.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> layer = hf.nn.Linear(3, 2)
+        >>> layer(hf.ones((5, 3))).shape
+        (5, 2)
+        >>> layer
+        Linear(3, 2)
+    """
+
+    weight: Variable
+    bias: Variable | None
+
+    @overload
+    def __init__(self, out_features: int, /, *, bias: bool = True, dtype: Any = "float32") -> None: ...
+    @overload
+    def __init__(
+        self, in_features: int, out_features: int, /, *, bias: bool = True, dtype: Any = "float32"
+    ) -> None: ...
+    def __init__(self, *sizes: int, bias: bool = True, dtype: Any = "float32") -> None:
+        self.in_features, self.out_features = in_and_out("Linear", sizes)
+        self.has_bias = bias
+        self.dtype = dtype
+        self.weight = self.bias = None  # pyright: ignore[reportAttributeAccessIssue]
+        if self.in_features is not None:
+            make_parameters(self, self.in_features, _make_linear)
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Return ``x @ weight.T + bias``."""
+        x = as_tensor(x)
+        require_size(self, "in_features", x, -1, _make_linear)
+        y = matmul(x, self.weight.mT)
+        return y if self.bias is None else y + self.bias
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        size = "" if self.in_features is None else f"{self.in_features}, "
+        return f"{size}{self.out_features}{'' if self.has_bias else ', bias=False'}"
+
+
+def _make_linear(layer: Linear, size: int) -> None:
+    bound = 1 / math.sqrt(max(size, 1))
+    values = init.uniform(-bound, bound)
+    layer.weight = parameter(values((layer.out_features, size), layer.dtype), "weight")
+    if layer.has_bias:
+        layer.bias = parameter(values((layer.out_features,), layer.dtype), "bias")
+
+
+class Embedding(Module):
+    """A table of vectors, read by number.
+
+    Args:
+        count: how many vectors there are.
+        width: their length.
+        dtype: the dtype of the table.
+
+    Attributes:
+        weight: ``(count, width)``; normally distributed at first.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.Embedding(10, 4)(hf.asarray([[1, 2, 3]])).shape
+        (1, 3, 4)
+    """
+
+    weight: Variable
+
+    def __init__(self, count: int, width: int, *, dtype: Any = "float32") -> None:
+        self.count, self.width = in_and_out("Embedding", (count, width))
+        self.weight = parameter(init.normal()((count, width), dtype), "weight")
+
+    def forward(self, ids: TensorLike) -> Tensor:
+        """Return the vectors of some numbers, in place of each."""
+        return embedding(ids, self.weight)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        return f"{self.count}, {self.width}"

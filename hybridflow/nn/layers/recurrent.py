@@ -1,0 +1,231 @@
+"""Recurrent layers: each runs over time as one loop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from hybridflow.autodiff.control_flow import scan
+from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.nn import init
+from hybridflow.nn.layers.linear import parameter
+from hybridflow.nn.layers.module import Module
+from hybridflow.nn.sizes import in_and_out, label, make_parameters, require_size
+from hybridflow.ops.arrange import flip
+from hybridflow.ops.common import TensorLike
+from hybridflow.ops.creation import zeros
+from hybridflow.ops.matmul import matmul
+from hybridflow.ops.nn.activations import relu, sigmoid
+from hybridflow.ops.nn.recurrent import lstm_update
+from hybridflow.ops.nn.regularization import dropout as drop
+from hybridflow.ops.shape import concat, permute_dims, stack
+from hybridflow.ops.trigonometric import tanh
+
+
+class _Recurrent(Module):
+    """What recurrent layers share: their parameters, and the order of layers, directions and time."""
+
+    gates: ClassVar[int] = 1
+    """How many times as many rows as the state the weights have."""
+    states: ClassVar[int] = 1
+    """How many tensors the state is."""
+
+    def __init__(
+        self,
+        *sizes: int,
+        layers: int = 1,
+        bidirectional: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        dtype: Any = "float32",
+    ) -> None:
+        self.input_size, self.hidden_size = in_and_out(type(self).__name__, sizes)
+        if layers < 1:
+            raise ArgumentError(message(f"{type(self).__name__}: layers={layers} is not a positive number"))
+        self.layers, self.bidirectional, self.has_bias, self.dropout = layers, bidirectional, bias, dropout
+        self.dtype = dtype
+        self.suffixes = [f"_l{layer}{end}" for layer in range(layers) for end in ("", "_reverse")[: 1 + bidirectional]]
+        for suffix in self.suffixes:
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                setattr(self, name + suffix, None)
+        if self.input_size is not None:
+            make_parameters(self, self.input_size, _make)
+
+    def forward(self, x: TensorLike, state: Any = None) -> tuple[Tensor, Any]:
+        """Run over time.
+
+        Args:
+            x: ``(batch, time, features)``.
+            state: the state before, ``(layers * directions, batch, hidden)``; zeros if not given. An LSTM has two.
+
+        Returns:
+            The last layer's results ``(batch, time, directions * hidden)``, and the state after.
+        """
+        x = as_tensor(x)
+        if x.ndim != 3:
+            raise ShapeError(
+                message(f"{label(self)}: the input has {x.ndim} axes, not (batch, time, features)", got=str(x.spec))
+            )
+        require_size(self, "input_size", x, -1, _make)
+        given = self._state(state, x)
+        found: list[Any] = []
+        y = permute_dims(x, (1, 0, 2))
+        directions = 1 + self.bidirectional
+        for layer in range(self.layers):
+            if layer and self.dropout:
+                y = drop(y, self.dropout, training=self.training)
+            sides: list[Tensor] = []
+            for side in range(directions):
+                number = layer * directions + side
+                after, out = self._run(self.suffixes[number], [one[number] for one in given], flip(y, 0) if side else y)
+                found.append(after)
+                sides.append(flip(out, 0) if side else out)
+            y = sides[0] if directions == 1 else concat(sides, axis=-1)
+        last = [stack([one[part] for one in found]) for part in range(self.states)]
+        return permute_dims(y, (1, 0, 2)), last[0] if self.states == 1 else tuple(last)
+
+    def _state(self, state: Any, x: Tensor) -> list[Tensor]:
+        shape = (len(self.suffixes), x.shape[0], self.hidden_size)
+        if state is None:
+            return [zeros(shape, dtype=x.dtype) for _ in range(self.states)]
+        given = [as_tensor(one) for one in ((state,) if self.states == 1 else state)]
+        for one in given:
+            if one.shape != shape:
+                raise ShapeError(
+                    message(f"{label(self)}: the state has shape {one.shape}, not {shape}", got=str(one.spec),
+                            hint="A state is (layers * directions, batch, hidden).")
+                )  # fmt: skip
+        return given
+
+    def _run(self, suffix: str, state: list[Tensor], x: Tensor) -> tuple[Any, Tensor]:
+        """Run one layer over time in one direction, ``(time, batch, features)``."""
+        inner = getattr(self, "weight_hh" + suffix).mT
+        given = matmul(x, getattr(self, "weight_ih" + suffix).mT)
+        bias = None
+        if self.has_bias:
+            given, bias = given + getattr(self, "bias_ih" + suffix), getattr(self, "bias_hh" + suffix).read()
+
+        def step(state: Any, given: Tensor) -> tuple[Any, Tensor]:
+            own = matmul(state[0], inner)
+            state = self.advance(given, own if bias is None else own + bias, state)
+            return state, state[0]
+
+        return scan(step, tuple(state), given)
+
+    def advance(self, given: Tensor, own: Tensor, state: Any) -> tuple[Tensor, ...]:
+        """Return the next state of the input's part of the gates and the state's part."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        """Return the sizes and options."""
+        shown = [] if self.input_size is None else [str(self.input_size)]
+        shown.append(str(self.hidden_size))
+        shown += [f"layers={self.layers}"] if self.layers > 1 else []
+        return ", ".join([*shown, *(["bidirectional=True"] if self.bidirectional else [])])
+
+
+def _make(layer: Any, size: int) -> None:
+    hidden, rows = layer.hidden_size, layer.gates * layer.hidden_size
+    bound = 1 / math.sqrt(hidden)
+    values = init.uniform(-bound, bound)
+    directions = 1 + layer.bidirectional
+    for number, suffix in enumerate(layer.suffixes):
+        width = size if number < directions else directions * hidden
+        shapes = {"weight_ih": (rows, width), "weight_hh": (rows, hidden)}
+        if layer.has_bias:
+            shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+        for name, shape in shapes.items():
+            setattr(layer, name + suffix, parameter(values(shape, layer.dtype), name + suffix))
+
+
+class RNN(_Recurrent):
+    """Elman's network: ``h = tanh(x @ weight_ih.T + bias_ih + h @ weight_hh.T + bias_hh)``.
+
+    Args:
+        sizes: the features of the input, which the first call gives if they are left out, and the size of the state.
+        activation: ``"tanh"`` or ``"relu"``.
+        layers: how many run on each other's results.
+        bidirectional: whether a second one runs backwards in time beside each.
+        bias: whether there are biases.
+        dropout: the rate at which results between layers are dropped in training mode.
+        dtype: the dtype of the parameters.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> y, state = hf.nn.RNN(4)(hf.ones((2, 5, 3)))
+        >>> y.shape, state.shape
+        ((2, 5, 4), (1, 2, 4))
+    """
+
+    def __init__(self, *sizes: int, activation: str = "tanh", **options: Any) -> None:
+        if activation not in ("tanh", "relu"):
+            raise ArgumentError(message(f"RNN: activation={activation!r} is neither 'tanh' nor 'relu'"))
+        self.activation = activation
+        super().__init__(*sizes, **options)
+
+    def advance(self, given: Tensor, own: Tensor, state: Any) -> tuple[Tensor, ...]:
+        """Return the next state."""
+        return ((tanh if self.activation == "tanh" else relu)(given + own),)
+
+
+class GRU(_Recurrent):
+    """Gated recurrent units, the gates in the order reset, update, new.
+
+    Args:
+        sizes: the features of the input, which the first call gives if they are left out, and the size of the state.
+        layers: how many run on each other's results.
+        bidirectional: whether a second one runs backwards in time beside each.
+        bias: whether there are biases.
+        dropout: the rate at which results between layers are dropped in training mode.
+        dtype: the dtype of the parameters.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> y, state = hf.nn.GRU(4, layers=2)(hf.ones((2, 5, 3)))
+        >>> y.shape, state.shape
+        ((2, 5, 4), (2, 2, 4))
+
+    Reference:
+        Cho et al., "Learning phrase representations using RNN encoder-decoder for statistical machine translation",
+        2014, with the reset gate after the product, as cuDNN has it.
+    """
+
+    gates = 3
+
+    def advance(self, given: Tensor, own: Tensor, state: Any) -> tuple[Tensor, ...]:
+        """Return the next state."""
+        n = self.hidden_size
+        gates = sigmoid(given[..., : 2 * n] + own[..., : 2 * n])
+        new = tanh(given[..., 2 * n :] + gates[..., :n] * own[..., 2 * n :])
+        update = gates[..., n:]
+        return (new + update * (state[0] - new),)
+
+
+class LSTM(_Recurrent):
+    """Long short-term memory, the gates in the order input, forget, cell, output; see `hf.nn.lstm_cell`.
+
+    Args:
+        sizes: the features of the input, which the first call gives if they are left out, and the size of the state.
+        layers: how many run on each other's results.
+        bidirectional: whether a second one runs backwards in time beside each.
+        bias: whether there are biases.
+        dropout: the rate at which results between layers are dropped in training mode.
+        dtype: the dtype of the parameters.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> y, (h, c) = hf.nn.LSTM(4, bidirectional=True)(hf.ones((2, 5, 3)))
+        >>> y.shape, h.shape, c.shape
+        ((2, 5, 8), (2, 2, 4), (2, 2, 4))
+
+    Reference:
+        Hochreiter and Schmidhuber, "Long short-term memory", 1997.
+    """
+
+    gates = 4
+    states = 2
+
+    def advance(self, given: Tensor, own: Tensor, state: Any) -> tuple[Tensor, ...]:
+        """Return the next state."""
+        return lstm_update(given + own, state[1])

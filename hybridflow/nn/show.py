@@ -1,0 +1,41 @@
+"""How a module prints: its tree."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from hybridflow.core.functions import Whole
+from hybridflow.nn.tree import holds
+
+
+def tree_text(module: Any) -> str:
+    """Return a module and those in it, indented."""
+    return "\n".join(_lines(module, "", ()))
+
+
+def _lines(module: Any, name: str, around: tuple[Any, ...]) -> list[str]:
+    label = f"({name}): " if name else ""
+    if any(module is one for one in around):
+        return [f"{label}{type(module).__name__}(...)"]
+    inside = [
+        line for key, value in vars(module).items() for line in _inside(key, value, (*around, module))
+    ]  # fmt: skip
+    head = f"{label}{type(module).__name__}({module.extra_repr()}"
+    return [f"{head})"] if not inside else [head, *[f"  {line}" for line in inside], ")"]
+
+
+def _inside(name: str, value: Any, around: tuple[Any, ...]) -> list[str]:
+    if isinstance(value, Whole):
+        return _lines(value, name, around)
+    if name.isdigit() and callable(value):
+        return [f"({name}): {getattr(value, '__name__', value)}"]
+    if not isinstance(value, list | tuple | dict) or not holds(value, set()):
+        return []
+    items: Any = cast("dict[Any, Any]", value).items() if isinstance(value, dict) else enumerate(value)
+    found: list[str] = []
+    for key, item in items:
+        if callable(item) and not isinstance(item, Whole):
+            found.append(f"({name}.{key}): {getattr(item, '__name__', item)}")
+        else:
+            found += _inside(f"{name}.{key}", item, around)
+    return found

@@ -1,0 +1,110 @@
+"""Sizes that a layer does not know before it is called, and those that do not fit it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from hybridflow.core.context import init_scope
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.variable import Variable
+
+_LOCK = threading.RLock()
+
+
+def label(layer: Any) -> str:
+    """Return how messages call a layer: its class and path."""
+    path = getattr(layer, "_path", "")
+    return f"{type(layer).__name__} {path!r}" if path else type(layer).__name__
+
+
+def require_size(layer: Any, name: str, x: Any, axis: int, make: Callable[[Any, int], None]) -> None:
+    """Make a layer's parameters if this is its first call; else see to it that the input fits them.
+
+    Args:
+        layer: the layer.
+        name: the attribute that has the size, None before the first call.
+        x: the input.
+        axis: the axis of the input whose size it is.
+        make: makes the parameters of a layer for a size.
+
+    Raises:
+        ShapeError: another size, or no such axis.
+    """
+    known, shape = getattr(layer, name), x.shape
+    try:
+        size = shape[axis]
+    except IndexError:
+        raise ShapeError(
+            message(f"{label(layer)}: the input has {len(shape)} axes, too few to have one of {name}", got=str(x.spec))
+        ) from None
+    if size == known:
+        return
+    if known is None:
+        _build(layer, name, size, make)
+        return
+    raise ShapeError(
+        message(f"{label(layer)}: the input has size {size} along axis {axis}, the layer was made for {known}",
+                got=f"{label(layer)}({x.spec}) with {name}={known}",
+                hint=f"Make the layer with {name}={size}, or leave the size out: the first call then gives it.")
+    )  # fmt: skip
+
+
+def _build(layer: Any, name: str, size: Any, make: Callable[[Any, int], None]) -> None:
+    """Make a layer's parameters at its first call."""
+    if getattr(layer, "_copied", None) is not None:
+        raise ArgumentError(
+            message(f"{label(layer)}: its size is not known yet, and this is a copy with other values in it",
+                    got=f"{name}={size}", hint="Give the size, or call the model itself once before.")
+        )  # fmt: skip
+    with _LOCK:
+        if getattr(layer, name) is None:  # no other thread was first
+            make_parameters(layer, int(size), make)
+            setattr(layer, name, int(size))
+
+
+def make_parameters(layer: Any, size: int, make: Callable[[Any, int], None]) -> None:
+    """Make a layer's parameters for a size: eagerly, wherever that is, and named by their paths if these are known."""
+    with init_scope():
+        make(layer, size)
+    path = getattr(layer, "_path", "")
+    for own, value in vars(layer).items():
+        if path and isinstance(value, Variable):
+            value.rename(f"{path}.{own}")
+
+
+def require_axes(layer: Any, x: Any) -> None:
+    """See to it that an input has a layer's spatial axes; a window of one number is one for each of the first's."""
+    count = x.ndim - 2
+    if type(layer.window) is int:
+        layer.window = (layer.window,) * count
+    if count != len(layer.window):
+        raise ShapeError(
+            message(f"{label(layer)}: the input has {max(count, 0)} spatial axes, the window {len(layer.window)}",
+                    got=f"{label(layer)}({x.spec}) with window={layer.window}",
+                    hint="The input is (n, channels, *spatial); an example alone needs x[None].")
+        )  # fmt: skip
+
+
+def in_and_out(layer: str, sizes: tuple[Any, ...], more: int = 0) -> tuple[Any, ...]:
+    """Return the sizes that a layer was made with, None for that of its input if it was left out.
+
+    Args:
+        layer: the class, for messages.
+        sizes: the arguments.
+        more: how many follow the size of the result.
+    """
+    count = 1 + more
+    if len(sizes) not in (count, count + 1):
+        raise ArgumentTypeError(
+            message(f"{layer}: {count} or {count + 1} sizes are given by position, not {len(sizes)}",
+                    got=f"{layer}({', '.join(map(repr, sizes))})", hint="Options are given by name.")
+        )  # fmt: skip
+    made = sizes if len(sizes) > count else (None, *sizes)
+    for size in made[: len(made) - more]:
+        if size is not None and (type(size) is not int or size < 1):
+            raise ArgumentError(
+                message(f"{layer}: a size is a positive integer", got=f"{layer}({', '.join(map(repr, sizes))})")
+            )
+    return made

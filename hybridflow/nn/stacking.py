@@ -1,0 +1,67 @@
+"""`hf.nn.stack`: models of one structure as one model, for `hf.vmap`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from hybridflow.core.context import init_scope
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.functions import Whole
+from hybridflow.core.variable import Variable
+from hybridflow.nn.tree import found_in
+
+M = TypeVar("M", bound=Whole)
+
+
+def stack(models: Sequence[M]) -> M:
+    """Return a model whose parameters and buffers are those of several models, stacked along a new first axis.
+
+    It is for `hf.vmap`, which hands each call the slices of one model. The models stay as they are.
+
+    Args:
+        models: modules of one structure, all of whose sizes are known.
+
+    Returns:
+        A module with Variables of its own.
+
+    Raises:
+        ArgumentError: no models, or models of different structures.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> ensemble = hf.nn.stack([hf.nn.Linear(3, 2) for _ in range(4)])
+        >>> ensemble.weight.shape
+        (4, 2, 3)
+        >>> hf.vmap(lambda model, x: model(x), in_axes=(0, None))(ensemble, hf.ones((5, 3))).shape
+        (4, 5, 2)
+    """
+    models = list(models)
+    if not models:
+        raise ArgumentError(message("stack: there are no models", hint="Give a list of at least one."))
+    for model in models:
+        if not isinstance(model, Whole):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ArgumentTypeError(message(f"stack: a {type(model).__name__} is no module", got=repr(model)[:80]))
+    found = [found_in(model, buffers=True) for model in models]
+    first = found[0]
+    for number, other in enumerate(found[1:], 1):
+        mine = dict(zip(first.plan.names, [one.spec for one in first.leaves], strict=True))
+        its = dict(zip(other.plan.names, [one.spec for one in other.leaves], strict=True))
+        if other.plan != first.plan or mine != its:
+            path = next((path for path in {**mine, **its} if mine.get(path) != its.get(path)), None)
+            raise ArgumentError(
+                message(f"stack: models 0 and {number} have different structures",
+                        got="options that differ" if path is None else f"{path}: {mine.get(path)} and {its.get(path)}",
+                        hint="Make all of them by the same code with the same sizes.")
+            )  # fmt: skip
+    with init_scope():
+        leaves = [
+            Variable(
+                np.stack([other.leaves[number].numpy() for other in found]), name=path, trainable=one.trainable,
+                requires_grad=one._notes is not None,
+            )
+            for number, (path, one) in enumerate(zip(first.plan.names, first.leaves, strict=True))
+        ]  # fmt: skip
+    return first.plan.made(leaves, whole=True)

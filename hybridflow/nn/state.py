@@ -1,0 +1,160 @@
+"""What a module's methods do: its parameters, modes and values."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from hybridflow.core.context import init_scope, is_tracing
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.tensor import asarray
+from hybridflow.core.variable import Variable
+from hybridflow.nn import tree
+
+_SHOWN = 8
+"""How many paths a message lists of each kind."""
+
+
+def named_parameters(module: Any) -> dict[str, Any]:
+    """Return the parameters of a module by path; they are made leaves of `.backward()` if they are none."""
+    found = tree.named(module)
+    for value in found.leaves:
+        if isinstance(value, Variable) and not is_tracing():
+            value.require_gradient()
+    return dict(zip(found.plan.names, found.leaves, strict=True))
+
+
+def parameters(module: Any) -> list[Any]:
+    """Return the parameters of a module."""
+    return [*named_parameters(module).values()]
+
+
+def named_buffers(module: Any) -> dict[str, Any]:
+    """Return the buffers of a module by path."""
+    return tree.named(module).buffers
+
+
+def named_modules(module: Any) -> dict[str, Any]:
+    """Return the modules in a module by path."""
+    return tree.named(module).modules
+
+
+def register_buffer(module: Any, name: str, value: Any) -> Variable:
+    """Keep a Variable as an attribute that is not learned."""
+    with init_scope():
+        made = Variable(value, name=name, trainable=False)
+    setattr(module, name, made)
+    return made
+
+
+def _require_eager(what: str) -> None:
+    if is_tracing():
+        raise TraceError(
+            message(f"{what}: a compiled function would do it when it is traced, and not at every call",
+                    hint="Do it before the call; the function is traced once per mode.")
+        )  # fmt: skip
+
+
+def set_mode(module: Any, mode: Any) -> None:
+    """Put a module and those in it into training mode, or out of it."""
+    _require_eager("train" if mode else "eval")
+    if type(mode) is not bool:
+        raise ArgumentTypeError(message("train: mode is True or False", got=repr(mode)[:80]))
+    for one in tree.found_in(module).modules.values():
+        one.training = mode
+
+
+def set_trainable(module: Any, pattern: str, trainable: bool) -> None:
+    """Say of the parameters whose paths match whether they are learned."""
+    what = "unfreeze" if trainable else "freeze"
+    _require_eager(what)
+    known = named_parameters(module)
+    matching = [one for path, one in known.items() if fnmatchcase(path, pattern)]
+    if not matching:
+        raise ArgumentError(
+            message(f"{what}: no parameter matches {pattern!r}", got=_listed([*known]) or "a module without parameters",
+                    hint="Paths are dotted, such as \"blocks.0.*\"; sizes that are not known have none yet.")
+        )  # fmt: skip
+    for one in matching:
+        one.trainable = trainable
+
+
+def _listed(paths: list[str]) -> str:
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(paths[:_SHOWN]) + more
+
+
+def _variables(module: Any) -> dict[str, Variable]:
+    found = tree.named(module)
+    known = dict(zip(found.plan.names, found.leaves, strict=True))
+    return {**known, **found.buffers}
+
+
+def state_dict(module: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Return a snapshot of the parameters and buffers."""
+    _require_eager("state_dict")
+    return {path: np.array(one.numpy()) for path, one in _variables(module).items()}
+
+
+def load_state_dict(module: Any, values: Any, strict: bool) -> None:
+    """Assign parameters and buffers, all or none."""
+    _require_eager("load_state_dict")
+    if not isinstance(values, Mapping):
+        raise ArgumentTypeError(
+            message("load_state_dict: the values are a mapping from paths", got=type(values).__name__)
+        )
+    known = _variables(module)
+    for path, one in tree.found_in(module).modules.items():
+        for name, value in one.__dict__.items():
+            if value is None and (where := f"{path}.{name}" if path else name) in values:
+                raise ArgumentError(
+                    message(f"load_state_dict: the sizes of {type(one).__name__} {path!r} are not known yet",
+                            got=f"{where}: {np.shape(values[where])}",
+                            hint="Give the sizes, or call the model once before.")
+                )  # fmt: skip
+    given = {path: asarray(value) for path, value in values.items() if path in known}
+    wrong = [
+        f"{path}: {given[path].spec}, not {one.spec}"
+        for path, one in known.items()
+        if path in given and (given[path].shape != one.shape or given[path].dtype != one.dtype)
+    ]
+    missing = [path for path in known if path not in values] if strict else []
+    extra = [str(path) for path in values if path not in known] if strict else []
+    if wrong or missing or extra:
+        parts = [("missing", missing), ("not in the model", extra), ("of another shape or dtype", wrong)]
+        raise ArgumentError(
+            message("load_state_dict: the values do not fit the model, which is unchanged",
+                    got="; ".join([f"{what}: {', '.join(paths)}" for what, paths in parts if paths]),
+                    hint="strict=False takes what is there by its path.")
+        )  # fmt: skip
+    for path, tensor in given.items():
+        known[path].assign(tensor)
+
+
+def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
+    """Return a copy of a module and of everything in it; what is shared in it is shared in the copy."""
+    made: Any = object.__new__(type(module))
+    memo[id(module)] = made
+    for name in ("_path", "_copied"):
+        if hasattr(module, name):
+            setattr(made, name, getattr(module, name))
+    for name, value in vars(module).items():
+        made.__dict__[name] = copy.deepcopy(value, memo)
+    return made
+
+
+def not_pickled(module: Any) -> Exception:
+    """Return the error of pickling a module: a pickle is code, which who reads it runs."""
+    saves = hasattr(sys.modules["hybridflow"], "save")
+    how = (
+        "Use hf.save(path, model) and hf.load(path, into=model)."
+        if saves
+        else "Keep model.state_dict(), which numpy.savez takes, and load_state_dict it into a model of the same code."
+    )
+    name = type(module).__name__
+    return ArgumentTypeError(message(f"pickle: a {name} is not pickled, its values are saved", hint=how))

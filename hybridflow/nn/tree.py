@@ -1,0 +1,295 @@
+"""What a module is made of: its modules, parameters and buffers by their paths, and the module as a pytree.
+
+One walk finds them all, so that lists of parameters, gradients and files agree on order and names. It goes by the order
+in which attributes were set, and into lists, tuples and dicts.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import jax
+
+from hybridflow.core.context import is_tracing
+from hybridflow.core.functions import Whole
+from hybridflow.core.variable import Variable
+from hybridflow.tracing import observe
+from hybridflow.tracing.signature import static_key
+
+_CONTAINERS = (list, tuple, dict)
+LEAF, INNER, SEQUENCE, MAPPING, STATIC = "leaf", "module", "sequence", "mapping", "static"
+"""The kinds of `Part`: a parameter, a module, containers with such in them, and everything else."""
+
+
+class Part(NamedTuple):
+    """What is at one place in a module.
+
+    Attributes:
+        kind: see `LEAF`.
+        value: the number of the leaf or module, the items of a container by their keys, or what is kept as it is.
+        type: the container's type.
+    """
+
+    kind: str
+    value: Any
+    type: Any = None
+
+
+class Inside(NamedTuple):
+    """One of the modules in a module.
+
+    Attributes:
+        path: where it is.
+        type: its class.
+        parts: its attributes.
+        origin: a weak reference to the module.
+        training: its mode.
+    """
+
+    path: str
+    type: type
+    parts: dict[str, Part]
+    origin: Callable[[], Any]
+    training: bool
+
+
+class Copied(NamedTuple):
+    """What a module knows that was made of another one's structure.
+
+    Attributes:
+        parts: its attributes, as those of the other.
+        plan: the structure.
+        whole: whether it is a model of its own: see `hybridflow.nn.stack`.
+    """
+
+    parts: dict[str, Part]
+    plan: Plan
+    whole: bool
+
+
+def is_buffer(variable: Variable) -> bool:
+    """Whether a Variable is part of a module's state, and not to be learned: it was never meant to have a gradient."""
+    return variable._notes is None and not variable.trainable
+
+
+class Plan:
+    """The structure of a module: what there is beside its parameters, and their paths.
+
+    Attributes:
+        modules: the modules, each once, the module itself first.
+        names: the paths of the leaves.
+    """
+
+    __slots__ = ("_key", "modules", "names")
+
+    def __init__(self, modules: list[Inside], names: list[str]) -> None:
+        self.modules = modules
+        self.names = names
+        self._key: Any = None
+
+    @property
+    def key(self) -> Any:
+        """What two equal structures have in common; Variables that are no leaves are part of it by identity."""
+        if self._key is None:
+            self._key = tuple([
+                (one.type, one.training, tuple([(name, _key(part)) for name, part in one.parts.items()]))
+                for one in self.modules
+            ])  # fmt: skip
+        return self._key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and (other is self or other.key == self.key)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.names))
+
+    def made(self, leaves: Any, *, whole: bool = False) -> Any:
+        """Return a module of this structure with other leaves; what is no leaf is the same object as before."""
+        leaves = list(leaves)
+        modules = [cast(Any, object.__new__(one.type)) for one in self.modules]
+        for inside, module in zip(self.modules, modules, strict=True):
+            own = vars(module)
+            for name, part in inside.parts.items():
+                own[name] = _filled(part, leaves, modules)
+            own["training"] = inside.training
+            module._path = inside.path
+            module._copied = Copied(inside.parts, self, whole)
+            origin = inside.origin()
+            if origin is not None and is_tracing():
+                observe.stands_for(module, origin)
+        return modules[0]
+
+
+def _key(part: Part) -> Any:
+    if part.kind in (LEAF, INNER):
+        return part.kind, part.value
+    if part.kind == STATIC:
+        return STATIC, static_key(part.value)
+    return part.kind, part.type, tuple([(static_key(name), _key(one)) for name, one in part.value])
+
+
+def _filled(part: Part, leaves: list[Any], modules: list[Any]) -> Any:
+    if part.kind == LEAF:
+        return leaves[part.value]
+    if part.kind == INNER:
+        return modules[part.value]
+    if part.kind == STATIC:
+        return part.value
+    items = [(name, _filled(one, leaves, modules)) for name, one in part.value]
+    if part.kind == MAPPING:
+        return dict(items)
+    values = [value for _, value in items]
+    if part.type is list:
+        return values
+    return part.type(*values) if hasattr(part.type, "_fields") else part.type(values)
+
+
+class Found(NamedTuple):
+    """What is in a module, each once, where it comes first.
+
+    Attributes:
+        plan: the structure.
+        leaves: the parameters (of a copy, what is in their place).
+        modules: the modules by path, the module itself as "".
+        buffers: the buffers by path.
+    """
+
+    plan: Plan
+    leaves: list[Any]
+    modules: dict[str, Any]
+    buffers: dict[str, Any]
+
+
+class _Walk:
+    def __init__(self, *, buffers: bool) -> None:
+        self.buffers_too = buffers
+        self.reads = is_tracing()
+        self.insides: list[Inside] = []
+        self.names: list[str] = []
+        self.leaves: list[Any] = []
+        self.modules: dict[str, Any] = {}
+        self.buffers: dict[str, Any] = {}
+        self.numbers: dict[Any, int] = {}
+        self.kept: list[Any] = []
+
+    def module(self, module: Any, path: str) -> Part:
+        number = self.numbers.get(id(module))
+        if number is not None:
+            return Part(INNER, number)
+        number = self.numbers[id(module)] = len(self.insides)
+        self.modules[path] = module
+        parts: dict[str, Part] = {}
+        copied: Copied | None = getattr(module, "_copied", None)
+        self.insides.append(Inside(path, type(module), parts, weakref.ref(module), module.training))
+        for name, value in [*vars(module).items()]:
+            if name == "training":
+                continue
+            known = None if copied is None else copied.parts.get(name)
+            where = f"{path}.{name}" if path else name
+            if known is None and not holds(value, set()):
+                parts[name] = Part(STATIC, value)
+            else:
+                if self.reads:
+                    observe.read_attr(module, name)
+                parts[name] = self.part(value, where, known, None if copied is None else copied.plan)
+        return Part(INNER, number)
+
+    def part(self, value: Any, path: str, known: Part | None, plan: Plan | None) -> Part:
+        if known is not None and known.kind == LEAF:
+            return self.leaf(value, path, (id(plan), known.value))
+        if known is not None and known.kind == STATIC and not isinstance(value, Variable):
+            return Part(STATIC, value)
+        if isinstance(value, Whole):
+            return self.module(value, path)
+        if isinstance(value, Variable):
+            if is_buffer(value):
+                if id(value) not in self.numbers:
+                    self.buffers[path] = value
+                    self.numbers.setdefault(id(value), -1)
+                if not self.buffers_too:
+                    return Part(STATIC, value)
+                return self.leaf(value, path, ("buffer", id(value)))
+            return self.leaf(value, path, id(value))
+        if isinstance(value, _CONTAINERS) and (known is not None or holds(value, set())):
+            return self.container(value, path, known, plan)
+        return Part(STATIC, value)
+
+    def container(self, value: Any, path: str, known: Part | None, plan: Plan | None) -> Part:
+        if self.reads:
+            observe.iterate(value)
+        mapping = isinstance(value, dict)
+        items = list(cast("dict[Any, Any]", value).items()) if mapping else list(enumerate(value))
+        before = dict(known.value) if known is not None and known.kind in (SEQUENCE, MAPPING) else {}
+        made: list[tuple[Any, Part]] = []
+        for key, item in items:
+            if self.reads:
+                observe.read_item(value, key)
+            made.append((key, self.part(item, f"{path}.{key}", before.get(key), plan)))
+        return Part(MAPPING if mapping else SEQUENCE, made, type(value))
+
+    def leaf(self, value: Any, path: str, key: Any) -> Part:
+        number = self.numbers.get(key)
+        if number is None:
+            number = self.numbers[key] = len(self.leaves)
+            self.leaves.append(value)
+            self.names.append(path)
+        return Part(LEAF, number)
+
+
+def holds(value: Any, around: set[int]) -> bool:
+    """Whether a value is a module or a Variable, or a container that has one in it."""
+    if isinstance(value, Variable | Whole):
+        return True
+    if not isinstance(value, _CONTAINERS) or id(value) in around:
+        return False
+    around.add(id(value))
+    items: Any = value.values() if isinstance(value, dict) else value
+    return any([holds(one, around) for one in items])
+
+
+def found_in(module: Any, *, buffers: bool = False) -> Found:
+    """Return what is in a module.
+
+    Args:
+        module: the module.
+        buffers: whether its buffers are leaves too.
+    """
+    walk = _Walk(buffers=buffers)
+    walk.module(module, "")
+    return Found(Plan(walk.insides, walk.names), walk.leaves, walk.modules, walk.buffers)
+
+
+def named(module: Any) -> Found:
+    """Return what is in a module, all of which from now on is called by its path, where it had no longer one."""
+    found = found_in(module)
+    for path, one in found.modules.items():
+        if path.count(".") >= getattr(one, "_path", "").count("."):
+            one._path = path
+    for path, value in (*zip(found.plan.names, found.leaves, strict=True), *found.buffers.items()):
+        if isinstance(value, Variable) and path.count(".") >= value.name.count("."):
+            value.rename(path)
+    return found
+
+
+def prepare(module: Any) -> None:
+    """Name what is in a module that is called, unless it has been done."""
+    try:
+        module._path  # noqa: B018
+    except AttributeError:
+        named(module)
+
+
+def register(cls: type) -> None:
+    """Make a class of modules known to jax: its objects are structures of their parameters."""
+
+    def flatten(module: Any) -> tuple[list[tuple[Any, Any]], Plan]:
+        found = found_in(module)
+        keys = map(jax.tree_util.GetAttrKey, found.plan.names)
+        return list(zip(keys, found.leaves, strict=True)), found.plan
+
+    def unflatten(plan: Any, leaves: Any) -> Any:
+        return plan.made(leaves)
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
