@@ -278,7 +278,6 @@ HINTS = {
     "torch.nn.Linear(3, 4)": "hf.Variable",
     "torch.nn.CrossEntropyLoss()": "hf.nn.softmax_cross_entropy",
     "torch.nn.Parameter(x)": "hf.Variable",
-    "torch.optim.Adam": "assign_sub",
     "torch.autograd.grad": "hf.GradientTape",
     "torch.cuda.is_available()": "hf.device",
     "torch.inference_mode()": "hf.no_grad",

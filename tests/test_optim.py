@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def arrays(model: str) -> tuple[dict[str, Any], Any, Any]:
     rng = np.random.default_rng(3)
     sizes = (6, 5, 3) if model == "mlp" else (6, 3)
     made: dict[str, Any] = {}
-    for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (a, b) in enumerate(pairwise(sizes)):
         made[f"layers.{i}.weight"], made[f"layers.{i}.bias"] = rng.normal(size=(a, b)) * 0.5, np.zeros(b)
     return made, rng.normal(size=(16, 6)), rng.normal(size=(16, 3))
 
@@ -263,3 +264,66 @@ def test_what_is_wrong_is_said_and_changes_nothing():
         opt.update({"weight": hf.ones(2)})
     np.testing.assert_array_equal(w.numpy(), [1.0, 2.0])
     assert int(opt.steps) == 0
+
+
+# -- schedules ------------------------------------------------------------------------------------------------------
+
+SCHEDULES = {
+    "linear": (hf.optim.linear(0.5, 0.1, 10), lambda o: o.linear_schedule(0.5, 0.1, 10)),
+    "cosine": (hf.optim.cosine(0.5, 10), lambda o: o.cosine_decay_schedule(0.5, 10)),
+    "warmup_cosine": (
+        hf.optim.warmup_cosine(0.5, 4, 20), lambda o: o.warmup_cosine_decay_schedule(0.0, 0.5, 4, 20)
+    ),
+    "exponential": (hf.optim.exponential(0.5, 0.9), lambda o: o.exponential_decay(0.5, 1, 0.9)),
+    "step": (hf.optim.step(0.5, 0.1, 3), lambda o: o.exponential_decay(0.5, 3, 0.1, staircase=True)),
+    "piecewise": (
+        hf.optim.piecewise([0.5, 0.1, 0.01], [4, 9]),
+        lambda o: o.join_schedules([o.constant_schedule(v) for v in (0.5, 0.1, 0.01)], [4, 9]),
+    ),
+    "constant": (hf.optim.constant(0.5), lambda o: o.constant_schedule(0.5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_schedules_are_optaxs(name: str):
+    optax = pytest.importorskip("optax")
+    mine, theirs = SCHEDULES[name]
+    compiled = hf.compile(mine)
+    for step in range(25):
+        expected = float(theirs(optax)(step))
+        for found in (mine(step), mine(hf.asarray(step)), compiled(hf.asarray(step))):
+            np.testing.assert_allclose(found.item(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_one_cycle_is_torchs():
+    torch = pytest.importorskip("torch")
+    opt = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(opt, 0.5, 20, cycle_momentum=False)
+    mine = hf.optim.one_cycle(0.5, 20)
+    for step in range(20):
+        np.testing.assert_allclose(mine(step).item(), opt.param_groups[0]["lr"], rtol=1e-5, atol=1e-7)
+        opt.step()
+        if step < 19:
+            theirs.step()
+
+
+def test_wrong_schedules_are_refused():
+    with pytest.raises(ArgumentError, match="steps must be positive"):
+        hf.optim.linear(1.0, 0.0, 0)
+    with pytest.raises(ArgumentError, match="one value more than boundaries"):
+        hf.optim.piecewise([1.0], [1])
+    with pytest.raises(ArgumentError, match="every number must be finite"):
+        hf.optim.cosine(hf.nan, 10)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_means_of_parameters(compiled: bool):
+    w, _ = pair()
+    mean = hf.optim.EMA([w], 0.9)
+    w.assign([2.0, 4.0])
+    (hf.compile(mean.update) if compiled else mean.update)()
+    np.testing.assert_allclose(mean.variables()[0].numpy(), [1.1, 2.2], rtol=1e-6)
+    with pytest.raises(KeyError), mean.applied():
+        np.testing.assert_allclose(w.numpy(), [1.1, 2.2], rtol=1e-6)
+        raise KeyError
+    np.testing.assert_array_equal(w.numpy(), [2.0, 4.0])

@@ -103,7 +103,7 @@ class Optimizer:
     ) -> None:
         if clip is not None and not clip > 0:
             raise ArgumentError(message(f"{self._label()}: clip must be positive", got=f"clip={clip!r}"))
-        self._target = target if hasattr(target, "named_parameters") else _collected(self._label(), target)
+        self._target = target if hasattr(target, "named_parameters") else collected(self._label(), target)
         self._settings = settings
         self._clip = clip
         self._schedule = rate if callable(rate) and not isinstance(rate, Variable) else None
@@ -498,7 +498,7 @@ def _pattern(label: str, group: Any, settings: Mapping[str, Any]) -> dict[str, A
     return given
 
 
-def _collected(label: str, target: Any) -> dict[str, Variable]:
+def collected(label: str, target: Any) -> dict[str, Variable]:
     """Return Variables by name, of a mapping, an iterable or a single one; each once."""
     if isinstance(target, Variable):
         target = [target]
