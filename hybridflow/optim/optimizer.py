@@ -402,12 +402,14 @@ class Optimizer:
         self, found: list[_Parameter], gradients: list[Tensor], step: int, rates: dict[int, float]
     ) -> None:
         """Apply the rules to the Variables' arrays in place."""
-        numbers = {
-            id(group): group.rule.numbers(step, rates[id(group)], **group.attrs) for group in self._groups
+        constants = {
+            (id(group), dtype): group.rule.constants(dtype, step, rates[id(group)], group.attrs)
+            for group in self._groups
+            for dtype in {one.variable.dtype for one in found}
         }
         after = np.asarray(step + 1, np.int32)
         with WRITES:
-            run_quietly(_write_all, found, gradients, numbers)
+            run_quietly(_write_all, found, gradients, constants)
             self._steps.store(after)
 
     def __repr__(self) -> str:
@@ -415,13 +417,13 @@ class Optimizer:
         return f"{self._label()}(rate={self._given!r}{settings})"
 
 
-def _write_all(found: list[_Parameter], gradients: list[Tensor], numbers: dict[int, tuple[float, ...]]) -> None:
+def _write_all(found: list[_Parameter], gradients: list[Tensor], constants: dict[Any, tuple[Any, ...]]) -> None:
     for one, gradient in zip(found, gradients, strict=True):
         g = gradient._value
         arrays = [_own(one.variable), g if g.flags.c_contiguous else np.ascontiguousarray(g)]
         arrays += [_own(slot) for slot in one.slots]
         group = one.group
-        group.rule.write(arrays, numbers[id(group)])
+        group.rule.write(arrays, constants[id(group), g.dtype])
         one.variable._value = arrays[0]
         for slot, array in zip(one.slots, arrays[2:], strict=True):
             slot._value = array

@@ -21,7 +21,7 @@ from hybridflow.core.op import Bad, No, Op, Sample, Stops, register
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ops.common import TensorSpec, call_text, make_spec, normals, positives, require_kind
 
-CHUNK = 1 << 14
+CHUNK = 1 << 16
 """How many elements are updated at a time on the host, so that what lies between two operations stays in the cache."""
 
 Host = Callable[..., None]
@@ -44,7 +44,11 @@ class Rule:
     numbers: Callable[..., tuple[float, ...]]
     host: Host
 
-    def write(self, arrays: list[Any], numbers: tuple[float, ...]) -> None:
+    def constants(self, dtype: Any, step: int, rate: float, attrs: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the numbers of an update of parameters of a dtype as arrays, which NumPy is quickest with."""
+        return tuple([np.array(number, dtype) for number in self.numbers(step, rate, **attrs)])
+
+    def write(self, arrays: list[Any], numbers: tuple[Any, ...]) -> None:
         """Apply the rule to C-contiguous arrays, parameter, gradient and slots, in place but for the gradient."""
         size = arrays[0].size
         host = self.host
@@ -132,7 +136,7 @@ def make_rule(
     def kernel(*values: Any, **attrs: Any) -> Any:
         *arrays, step, rate = values
         made = [np.array(array, order="C") for array in arrays]
-        rule.write(made, numbers(int(step), float(rate), **attrs))
+        rule.write(made, rule.constants(made[0].dtype, int(step), float(rate), attrs))
         del made[1]
         return tuple(made) if slots else made[0]
 
