@@ -1,5 +1,7 @@
 """`hf.optim`: optimizers and schedules of the learning rate."""
 
+from hybridflow.optim.average import EMA as EMA
+from hybridflow.optim.optax import Optax as Optax
 from hybridflow.optim.optimizer import Optimizer as Optimizer
 from hybridflow.optim.optimizers import SGD as SGD
 from hybridflow.optim.optimizers import Adadelta as Adadelta
@@ -8,7 +10,6 @@ from hybridflow.optim.optimizers import Adam as Adam
 from hybridflow.optim.optimizers import AdamW as AdamW
 from hybridflow.optim.optimizers import Lion as Lion
 from hybridflow.optim.optimizers import RMSprop as RMSprop
-from hybridflow.optim.average import EMA as EMA
 from hybridflow.optim.schedules import constant as constant
 from hybridflow.optim.schedules import cosine as cosine
 from hybridflow.optim.schedules import exponential as exponential

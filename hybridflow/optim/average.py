@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -68,7 +68,7 @@ class EMA:
         return {name: np.array(mean.numpy()) for name, mean in self._means.items()}
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def applied(self) -> Generator[None]:
         """Return a context in which the parameters are their means."""
         pairs = self._found()
         before = [variable.read() for variable, _ in pairs]

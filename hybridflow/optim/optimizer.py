@@ -65,7 +65,7 @@ class _Group:
         return cast_to(found, self.rate.dtype)
 
 
-class _Parameter:
+class Parameter:
     """A parameter, its slots and its group."""
 
     __slots__ = ("group", "name", "slots", "variable")
@@ -109,7 +109,7 @@ class Optimizer:
         self._schedule = rate if callable(rate) and not isinstance(rate, Variable) else None
         self._given = rate
         self._patterns = [_pattern(self._label(), group, settings) for group in groups]
-        self._found: list[_Parameter] | None = None
+        self._found: list[Parameter] | None = None
         self._at: dict[int, int] = {}
         self._groups: list[_Group] = []
         with init_scope():
@@ -145,7 +145,7 @@ class Optimizer:
         found = target if isinstance(target, dict) else target.named_parameters()
         return {name: one for name, one in cast("dict[str, Any]", found).items() if isinstance(one, Variable)}
 
-    def _parameters(self) -> list[_Parameter]:
+    def _parameters(self) -> list[Parameter]:
         """Return the parameters with their slots, which are made when this is first asked for."""
         if self._found is not None:
             return self._found
@@ -195,7 +195,7 @@ class Optimizer:
         schedule = rate if callable(rate) and not isinstance(rate, Variable) else None
         return _Group(rule, attrs, self._rate_variable(rate, f"optimizer.rate[{pattern['match']}]"), schedule)
 
-    def _with_slots(self, name: str, variable: Variable, group: _Group) -> _Parameter:
+    def _with_slots(self, name: str, variable: Variable, group: _Group) -> Parameter:
         if kind_of(variable.dtype) != "float":
             raise DTypeError(
                 message(f"{self._label()}: parameter {name!r} is {variable.dtype}", got=str(variable.spec),
@@ -205,7 +205,7 @@ class Optimizer:
             Variable(np.zeros(variable.shape, variable.dtype), name=f"{name}.{slot}", trainable=False)
             for slot in group.rule.slots
         ])  # fmt: skip
-        return _Parameter(name, variable, slots, group)
+        return Parameter(name, variable, slots, group)
 
     @property
     def rate(self) -> Tensor:
@@ -328,7 +328,7 @@ class Optimizer:
         by_variable = {id(variable): leaf for variable, leaf in zip(own, leaves, strict=True)}
         return [by_variable.get(id(one.variable)) for one in found]
 
-    def _by_name(self, found: list[_Parameter], gradients: Mapping[str, Any]) -> list[Any]:
+    def _by_name(self, found: list[Parameter], gradients: Mapping[str, Any]) -> list[Any]:
         extra = [name for name in gradients if name not in self._named()]
         if extra:
             near = [match for name in extra for match in get_close_matches(str(name), [p.name for p in found], n=1)]
@@ -339,7 +339,7 @@ class Optimizer:
             )  # fmt: skip
         return [gradients.get(one.name) for one in found]
 
-    def _checked(self, found: list[_Parameter], gradients: list[Any]) -> list[Tensor]:
+    def _checked(self, found: list[Parameter], gradients: list[Any]) -> list[Tensor]:
         missing = [one.name for one, gradient in zip(found, gradients, strict=True) if gradient is None]
         if missing:
             raise GradientError(
@@ -357,7 +357,7 @@ class Optimizer:
                 )  # fmt: skip
         return tensors
 
-    def _apply(self, found: list[_Parameter], gradients: list[Tensor]) -> None:
+    def _apply(self, found: list[Parameter], gradients: list[Tensor]) -> None:
         with without_autocast():
             if self._clip is not None:
                 gradients, _ = clip_by_global_norm(gradients, self._clip)
@@ -369,10 +369,7 @@ class Optimizer:
                 g if g.dtype == one.variable.dtype else cast_to(g, one.variable.dtype)
                 for one, g in zip(found, gradients, strict=True)
             ]
-            if context_now() is None and not OBSERVED.count and _on_host(found, gradients):
-                self._write(found, gradients, int(step), {key: float(rate) for key, rate in rates.items()})
-            else:
-                self._bind(found, gradients, step, rates)
+            self._make(found, gradients, step, rates)
 
     def _check_rate(self, rate: Tensor) -> None:
         text = message(f"{self._label()}: the rate is not finite", hint="Look at the schedule or Variable it is from.")
@@ -381,8 +378,17 @@ class Optimizer:
         elif not math.isfinite(rate.item()):
             raise ArgumentError(f"{text}\n  got: rate={rate.item()}")
 
+    def _make(
+        self, found: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor]
+    ) -> None:
+        """Make the update, in place where that is possible."""
+        if context_now() is None and not OBSERVED.count and _on_host(found, gradients):
+            self._write(found, gradients, int(step), {key: float(rate) for key, rate in rates.items()})
+        else:
+            self._bind(found, gradients, step, rates)
+
     def _bind(
-        self, found: list[_Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor]
+        self, found: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor]
     ) -> None:
         """Apply the rules as operations, and assign when all of them are done."""
         made: list[Any] = []
@@ -399,7 +405,7 @@ class Optimizer:
         self._steps.assign(step + 1)
 
     def _write(
-        self, found: list[_Parameter], gradients: list[Tensor], step: int, rates: dict[int, float]
+        self, found: list[Parameter], gradients: list[Tensor], step: int, rates: dict[int, float]
     ) -> None:
         """Apply the rules to the Variables' arrays in place."""
         constants = {
@@ -417,7 +423,7 @@ class Optimizer:
         return f"{self._label()}(rate={self._given!r}{settings})"
 
 
-def _write_all(found: list[_Parameter], gradients: list[Tensor], constants: dict[Any, tuple[Any, ...]]) -> None:
+def _write_all(found: list[Parameter], gradients: list[Tensor], constants: dict[Any, tuple[Any, ...]]) -> None:
     for one, gradient in zip(found, gradients, strict=True):
         g = gradient._value
         arrays = [_own(one.variable), g if g.flags.c_contiguous else np.ascontiguousarray(g)]
@@ -456,7 +462,7 @@ def _references() -> int:
 _SOLE = _references()
 
 
-def _on_host(found: list[_Parameter], gradients: list[Tensor]) -> bool:
+def _on_host(found: list[Parameter], gradients: list[Tensor]) -> bool:
     """Whether all values are NumPy arrays of a dtype that NumPy computes in."""
     for one, gradient in zip(found, gradients, strict=True):
         if type(one.variable._value) is not np.ndarray or type(gradient._value) is not np.ndarray:
