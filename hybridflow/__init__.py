@@ -112,7 +112,10 @@ from hybridflow import foreign as _foreign
 from hybridflow import later as _later
 
 if _TYPE_CHECKING:  # what `later` imports when it is asked for
+    from hybridflow import data as data
     from hybridflow import debugging as debugging
+    from hybridflow import metrics as metrics
+    from hybridflow import optim as optim
     from hybridflow import summary as summary
     from hybridflow import testing as testing
     from hybridflow.analysis.compare import Comparison as Comparison

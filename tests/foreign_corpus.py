@@ -277,7 +277,6 @@ HINTS = {
     "F.pad(x, (1, 1))": "hf.pad",
     "torch.nn.CrossEntropyLoss()": "hf.nn.softmax_cross_entropy",
     "torch.nn.Parameter(x)": "hf.Variable",
-    "torch.optim.Adam": "assign_sub",
     "torch.autograd.grad": "hf.GradientTape",
     "torch.cuda.is_available()": "hf.device",
     "torch.inference_mode()": "hf.no_grad",

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hybridflow"
 ORDER = [
     "backend", "core", "ir", "pictures", "ops", "autodiff", "passes", "xla", "tracing", "explain", "transforms",
-    "analysis", "nn", "export", "testing", "cli",
+    "analysis", "nn", "optim", "data", "metrics", "export", "testing", "cli",
 ]  # fmt: skip
 """The rooms from the ground up: a room imports from those before it."""
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -338,8 +338,6 @@ HINTS = (
     Hint("torch", "hf.inference_mode", "hf.no_grad()", "there is one such mode"),
     Hint("torch", "hf.set_grad_enabled", "hf.no_grad() and hf.enable_grad()", "they are contexts"),
     Hint("torch", "hf.cuda", "hf.device('gpu') and x.to('gpu')", "jax knows the devices"),
-    Hint("torch", "hf.optim", "variable.assign_sub(rate * gradient), or optax",
-         "an update is an assignment to Variables here"),
     Hint("torch", "x.data", "x.detach()", "a value is not changed behind the back of its gradient"),
     Hint("torch", "x.is_cuda", "x.device", "it is 'cpu' or such as 'gpu:0'"),
     Hint("torch", "x.get_device", "x.device", "it is 'cpu' or such as 'gpu:0'"),

@@ -1,0 +1,150 @@
+"""`Batches`: the rows of arrays in batches, in an order that a seed decides."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.data.prefetch import Prefetched
+
+_ARRAYS = (np.ndarray, jax.Array, Tensor, Variable)
+
+
+class Batches:
+    """Batches of examples. Each loop over it is one epoch.
+
+    Args:
+        data: an array, a tuple or mapping (or any pytree but a list) of arrays with one row per example; or a
+            sequence of examples, whose arrays are stacked.
+        size: how many examples a batch has; the last one may have fewer.
+        shuffle: whether each epoch has an order of its own.
+        seed: what decides the orders; a random one if None.
+        drop_last: whether a last batch that is smaller is left out.
+
+    Raises:
+        ArgumentError: no examples, or no batch.
+        ShapeError: arrays with different numbers of rows.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> import numpy as np
+        >>> data = hf.data.Batches((np.arange(5), np.arange(5) * 10), 2)
+        >>> [x.numpy().tolist() for x, y in data]
+        [[0, 1], [2, 3], [4]]
+        >>> len(data)
+        3
+    """
+
+    def __init__(
+        self, data: Any, size: int, *, shuffle: bool = False, seed: int | None = None, drop_last: bool = False
+    ) -> None:
+        if not isinstance(cast(object, size), int) or size < 1:
+            raise ArgumentError(message("Batches: size must be an int, 1 at least", got=f"size={size!r}"))
+        self._size = size
+        self._shuffle = bool(shuffle)
+        self._drop = bool(drop_last)
+        self._seed = secrets.randbits(63) if seed is None else int(seed)
+        self._functions: tuple[Callable[[Any], Any], ...] = ()
+        self._epoch = 0
+        self._next = 0
+        self._resumes = False
+        self._examples = None if _is_arrays(data) else data
+        self._arrays, self._tree = ([], None) if self._examples is not None else _rows(data)
+        self._count = len(self._arrays[0]) if self._examples is None else len(data)
+        if len(self) == 0:
+            raise ArgumentError(
+                message("Batches: there is no batch", got=f"{self._count} examples, size={size}, drop_last={self._drop}")
+            )
+
+    def __len__(self) -> int:
+        whole, rest = divmod(self._count, self._size)
+        return whole + (rest > 0 and not self._drop)
+
+    def map(self, fn: Callable[[Any], Any]) -> Batches:
+        """Return the same batches, each through a function that gets the batch."""
+        made = object.__new__(Batches)
+        made.__dict__.update(self.__dict__)
+        made._functions = (*self._functions, fn)
+        return made
+
+    def prefetch(self, n: int = 2) -> Prefetched:
+        """Return the same batches, of which the next `n` are made in a thread."""
+        return Prefetched(self, n)
+
+    def state(self) -> dict[str, Any]:
+        """Return the position: the seed, the epoch, and how many of its batches were given."""
+        return {"seed": self._seed, "epoch": self._epoch, "batch": self._next}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a position; the next loop begins there.
+
+        Raises:
+            ArgumentError: what is no state of such batches.
+        """
+        if set(state) != {"seed", "epoch", "batch"} or not 0 <= state["batch"] <= len(self) or state["epoch"] < 0:
+            raise ArgumentError(
+                message("Batches.restore: it is no position in these batches", got=repr(dict(state))[:120],
+                        hint=f"A state has seed, epoch and batch, of which there are {len(self)}.")
+            )  # fmt: skip
+        self._seed, self._epoch, self._next = int(state["seed"]), int(state["epoch"]), int(state["batch"])
+        self._resumes = True
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._resumes:
+            self._next = 0
+        self._resumes = False
+        order = np.random.default_rng([self._seed, self._epoch]).permutation(self._count) if self._shuffle else None
+        while self._next < len(self):
+            start = self._next * self._size
+            chosen = slice(start, min(start + self._size, self._count))
+            batch = self._batch(chosen if order is None else order[chosen])
+            for function in self._functions:
+                batch = function(batch)
+            self._next += 1
+            yield batch
+        self._epoch, self._next = self._epoch + 1, 0
+
+    def _batch(self, rows: Any) -> Any:
+        if self._examples is None:
+            if type(rows) is slice:
+                made = [make_tensor(array[rows].copy()) for array in self._arrays]
+            else:
+                made = [make_tensor(array[rows]) for array in self._arrays]
+            return made[0] if self._tree is None else jax.tree_util.tree_unflatten(self._tree, made)
+        numbers = range(rows.start, rows.stop) if type(rows) is slice else rows.tolist()
+        examples = [self._examples[number] for number in numbers]
+        return jax.tree_util.tree_map(
+            lambda *leaves: make_tensor(np.stack([np.asarray(leaf) for leaf in leaves])), *examples
+        )
+
+
+def _is_arrays(data: Any) -> bool:
+    """Whether data is a structure of arrays, and not a sequence of examples."""
+    if isinstance(data, (*_ARRAYS, tuple, Mapping)):
+        return True
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise ArgumentTypeError(
+            message(f"Batches: a {type(data).__name__} has no rows and no examples", got=repr(data)[:80],
+                    hint="Give arrays, or a sequence of examples; any iterable of batches works without hf.data.")
+        )  # fmt: skip
+    return True if hasattr(data, "__array__") else False
+
+
+def _rows(data: Any) -> tuple[list[Any], Any]:
+    """Return the arrays of a structure and the structure, None for a single array."""
+    leaves, tree = jax.tree_util.tree_flatten(data)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    sizes = [array.shape[0] if array.ndim else None for array in arrays]
+    if not arrays or len(set(sizes)) != 1 or sizes[0] is None:
+        raise ShapeError(
+            message("Batches: the arrays must have one row per example each",
+                    got=", ".join([str(array.shape) for array in arrays]) or "no arrays")
+        )  # fmt: skip
+    return arrays, None if len(leaves) == 1 and not isinstance(data, tuple | Mapping) else tree

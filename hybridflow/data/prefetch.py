@@ -1,0 +1,104 @@
+"""`prefetch`: the next items of an iterable are made in a thread while the loop works on one."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
+
+from hybridflow.core.errors import ArgumentError, message
+
+_END = object()
+_WAIT = 0.05
+"""Seconds after which the thread looks whether the loop has ended, while the queue is full."""
+
+
+class _Failed:
+    """What the source raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def prefetch(iterable: Iterable[Any], n: int = 2) -> Prefetched:
+    """Return an iterable whose next `n` items are made in a thread.
+
+    Args:
+        iterable: what to iterate over, again for each loop.
+        n: how many items may wait.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> list(hf.data.prefetch(range(4), 2))
+        [0, 1, 2, 3]
+    """
+    return Prefetched(iterable, n)
+
+
+class Prefetched:
+    """What `prefetch` returns: its state is that of the items that the loop has got."""
+
+    def __init__(self, source: Iterable[Any], n: int) -> None:
+        if n < 1:
+            raise ArgumentError(message("prefetch: n must be 1 at least", got=f"n={n!r}"))
+        self._source = source
+        self._n = int(n)
+        self._state: Any = None
+
+    def __len__(self) -> int:
+        return len(cast(Any, self._source))
+
+    def map(self, fn: Callable[[Any], Any]) -> Prefetched:
+        """Return the items through a function that runs in the thread."""
+        return Prefetched(cast(Any, self._source).map(fn), self._n)
+
+    def state(self) -> dict[str, Any]:
+        """Return the position after the last item that the loop got."""
+        return cast(Any, self._source).state() if self._state is None else self._state
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a position; the next loop begins there."""
+        cast(Any, self._source).restore(state)
+        self._state = None
+
+    def __iter__(self) -> Iterator[Any]:
+        waiting: queue.Queue[Any] = queue.Queue(self._n)
+        ended = threading.Event()
+        where = getattr(self._source, "state", None)
+
+        def put(item: Any) -> bool:
+            while not ended.is_set():
+                try:
+                    waiting.put(item, timeout=_WAIT)
+                except queue.Full:
+                    continue
+                return True
+            return False
+
+        def work() -> None:
+            try:
+                for item in self._source:
+                    if not put((item, None if where is None else where())):
+                        return
+            except BaseException as error:
+                put(_Failed(error))
+                return
+            put(_END if where is None else (_END, where()))
+
+        thread = threading.Thread(target=work, name="hybridflow-prefetch", daemon=True)
+        thread.start()
+        try:
+            while True:
+                found = waiting.get()
+                if isinstance(found, _Failed):
+                    raise found.error
+                if found is _END:
+                    return
+                item, self._state = found
+                if item is _END:
+                    return
+                yield item
+        finally:
+            ended.set()
+            thread.join()

@@ -1,0 +1,15 @@
+"""`hf.metrics`: figures over many batches, kept in Variables, so that compiled steps update them."""
+
+from hybridflow.metrics.classes import AUC as AUC
+from hybridflow.metrics.classes import F1 as F1
+from hybridflow.metrics.classes import Accuracy as Accuracy
+from hybridflow.metrics.classes import ConfusionMatrix as ConfusionMatrix
+from hybridflow.metrics.classes import Precision as Precision
+from hybridflow.metrics.classes import Recall as Recall
+from hybridflow.metrics.classes import TopK as TopK
+from hybridflow.metrics.means import MAE as MAE
+from hybridflow.metrics.means import MSE as MSE
+from hybridflow.metrics.means import R2 as R2
+from hybridflow.metrics.means import Mean as Mean
+from hybridflow.metrics.means import Perplexity as Perplexity
+from hybridflow.metrics.metric import Metric as Metric

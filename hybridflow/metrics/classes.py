@@ -1,0 +1,175 @@
+"""Metrics of classification."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybridflow.core.dtypes import float64, int32, kind_of
+from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.metrics.means import Mean
+from hybridflow.metrics.metric import Metric, ratio
+from hybridflow.ops.choice import clip
+from hybridflow.ops.common import cast_to
+from hybridflow.ops.comparison import equal
+from hybridflow.ops.creation import eye
+from hybridflow.ops.elementwise import floor
+from hybridflow.ops.matmul import matmul
+from hybridflow.ops.nn.labels import one_hot
+from hybridflow.ops.reductions import any as any_true
+from hybridflow.ops.reductions import mean as mean_of
+from hybridflow.ops.reductions import sum as sum_of
+from hybridflow.ops.sorting import top_k
+from hybridflow.ops.statistics import argmax, cumulative_sum
+
+
+def labels_of(name: str, prediction: Any, target: Any) -> tuple[Tensor, Tensor]:
+    """Return predicted and right labels; logits with one more axis than the targets give the largest's place."""
+    found, right = as_tensor(prediction), as_tensor(target)
+    if found.ndim == right.ndim + 1:
+        found = argmax(found, axis=-1)
+    elif kind_of(found.dtype) == "float" and found.shape == right.shape:
+        found = found > 0.5
+    if found.shape != right.shape:
+        raise ShapeError(
+            message(f"{name}.update: predictions of shape {as_tensor(prediction).shape} for labels of shape "
+                    f"{right.shape}", hint="Give logits (..., classes), or labels of the targets' shape.")
+        )  # fmt: skip
+    return cast_to(found, int32), cast_to(right, int32)
+
+
+class Accuracy(Mean):
+    """The part of the examples whose label is right.
+
+    Predictions are logits ``(..., classes)``, labels, or probabilities of the label 1 of the targets' shape.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> accuracy = hf.metrics.Accuracy()
+        >>> accuracy.update(hf.asarray([[2.0, 1.0], [0.0, 3.0]]), hf.asarray([0, 0]))
+        >>> accuracy.result().item()
+        0.5
+    """
+
+    def update(self, prediction: Any, target: Any = None) -> None:
+        """Take a batch into account."""
+        self._take(equal(*labels_of("Accuracy", prediction, target)))
+
+
+class TopK(Mean):
+    """The part of the examples whose label is among the `k` largest logits."""
+
+    def __init__(self, k: int = 5) -> None:
+        if k < 1:
+            raise ArgumentError(message("TopK: k must be 1 at least", got=f"k={k!r}"))
+        super().__init__()
+        self._k = k
+
+    def update(self, prediction: Any, target: Any = None) -> None:
+        """Take logits ``(..., classes)`` and labels into account."""
+        logits, labels = as_tensor(prediction), as_tensor(target)
+        if logits.ndim != labels.ndim + 1 or logits.shape[:-1] != labels.shape:
+            raise ShapeError(
+                message(f"TopK.update: logits of shape {logits.shape} for labels of shape {labels.shape}",
+                        hint="Give logits (..., classes) and labels (...).")
+            )  # fmt: skip
+        _, places = top_k(logits, min(self._k, logits.shape[-1]))
+        self._take(any_true(equal(cast_to(places, int32), cast_to(labels, int32).reshape((*labels.shape, 1))), axis=-1))
+
+
+class ConfusionMatrix(Metric):
+    """How often each label (row) was taken for each (column)."""
+
+    def __init__(self, classes: int) -> None:
+        if classes < 2:
+            raise ArgumentError(message(f"{type(self).__name__}: classes must be 2 at least", got=f"{classes!r}"))
+        super().__init__(matrix=(classes, classes))
+        self._classes = classes
+
+    def update(self, prediction: Any, target: Any) -> None:
+        """Take a batch into account."""
+        found, right = labels_of(type(self).__name__, prediction, target)
+        rows, columns = (one_hot(one.reshape((-1,)), self._classes, dtype=float64) for one in (right, found))
+        self._add("matrix", matmul(rows.T, columns))
+
+    def result(self) -> Tensor:
+        """Return the matrix, float64."""
+        return self._read("matrix")
+
+
+class _OfClasses(ConfusionMatrix):
+    """A figure of each class, of which the mean is taken; of two classes, that of the label 1.
+
+    Args:
+        classes: how many there are.
+    """
+
+    def __init__(self, classes: int = 2) -> None:
+        super().__init__(classes)
+
+    def _counts(self) -> tuple[Any, Any, Any]:
+        """Return, by class: right ones, how many were predicted, how many there are."""
+        matrix = self._read("matrix")
+        return sum_of(matrix * eye(self._classes, dtype=float64), axis=0), sum_of(matrix, axis=0), sum_of(matrix, axis=1)
+
+    def _one(self, figures: Any) -> Tensor:
+        return figures[1] if self._classes == 2 else mean_of(figures)
+
+
+class Precision(_OfClasses):
+    """The part of what was taken for a class that is of it."""
+
+    def result(self) -> Tensor:
+        """Return the precision."""
+        right, predicted, _ = self._counts()
+        return self._one(ratio(right, predicted))
+
+
+class Recall(_OfClasses):
+    """The part of what is of a class that was taken for it."""
+
+    def result(self) -> Tensor:
+        """Return the recall."""
+        right, _, there = self._counts()
+        return self._one(ratio(right, there))
+
+
+class F1(_OfClasses):
+    """The harmonic mean of precision and recall."""
+
+    def result(self) -> Tensor:
+        """Return the score."""
+        right, predicted, there = self._counts()
+        return self._one(ratio(2.0 * right, predicted + there))
+
+
+class AUC(Metric):
+    """The area under the curve of true against false positives, of scores from 0 to 1 and labels 0 and 1.
+
+    Scores are put in bins of one width, those in one bin count as ties.
+
+    Args:
+        bins: how many there are.
+    """
+
+    def __init__(self, bins: int = 4096) -> None:
+        if bins < 2:
+            raise ArgumentError(message("AUC: bins must be 2 at least", got=f"bins={bins!r}"))
+        super().__init__(positive=(bins,), negative=(bins,))
+        self._bins = bins
+
+    def update(self, prediction: Any, target: Any) -> None:
+        """Take scores and labels into account."""
+        scores, labels = self._alike(prediction, target)
+        place = cast_to(clip(floor(scores.reshape((-1,)) * float(self._bins)), 0, self._bins - 1), int32)
+        for name, label in (("positive", 1), ("negative", 0)):
+            counted = cast_to(equal(cast_to(labels.reshape((-1,)), int32), label), float64)
+            self._sums[name].assign(self._read(name).at[place].add(counted))
+
+    def result(self) -> Tensor:
+        """Return the area, 0 if one of the labels has not come yet."""
+        positive, negative = self._read("positive"), self._read("negative")
+        below = cumulative_sum(negative) - negative * 0.5
+        return ratio(sum_of(positive * below), sum_of(positive) * sum_of(negative))
+
+

@@ -1,0 +1,78 @@
+"""`Metric`: sums over examples, kept in Variables, from which a figure is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hybridflow.core.context import init_scope
+from hybridflow.core.dtypes import float64
+from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.ops.choice import where
+from hybridflow.ops.common import cast_to
+from hybridflow.ops.reductions import sum as sum_of
+
+
+class Metric:
+    """What all metrics share. The sums are float64, exact for counts up to 2**53, so unequal batches count right."""
+
+    def __init__(self, **shapes: tuple[int, ...]) -> None:
+        with init_scope():
+            self._sums = {
+                name: Variable(np.zeros(shape), name=f"{type(self).__name__}.{name}", trainable=False)
+                for name, shape in shapes.items()
+            }
+
+    def update(self, prediction: Any, target: Any) -> None:
+        """Take a batch into account.
+
+        Args:
+            prediction: what the model gave.
+            target: what is right.
+        """
+        raise NotImplementedError
+
+    def result(self) -> Tensor:
+        """Return the figure over all batches since the last `reset`."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        for variable in self._sums.values():
+            variable.assign(np.zeros(variable.shape))
+
+    def variables(self) -> list[Variable]:
+        """Return the Variables that it keeps."""
+        return [*self._sums.values()]
+
+    def _add(self, name: str, values: Any) -> None:
+        """Add all elements of values to a sum, or values of the sum's shape."""
+        variable = self._sums[name]
+        wide = cast_to(as_tensor(values), float64)
+        variable.assign_add(wide if variable.shape else sum_of(wide))
+
+    def _read(self, name: str) -> Any:
+        return self._sums[name].read()
+
+    def _alike(self, prediction: Any, target: Any) -> tuple[Tensor, Tensor]:
+        """Return tensors of one shape.
+
+        Raises:
+            ShapeError: their shapes differ.
+        """
+        first, second = as_tensor(prediction), as_tensor(target)
+        if first.shape != second.shape:
+            raise ShapeError(
+                message(f"{type(self).__name__}.update: predictions of shape {first.shape} for targets of shape "
+                        f"{second.shape}", hint="Reshape one of them; nothing is broadcast.")
+            )  # fmt: skip
+        return first, second
+
+
+def ratio(above: Any, below: Any) -> Tensor:
+    """Return a quotient, 0 where nothing is to be divided by."""
+    some = below > 0
+    return where(some, above / where(some, below, 1.0), 0.0)

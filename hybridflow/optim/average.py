@@ -1,0 +1,81 @@
+"""`EMA`: a running mean of a model's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+
+from hybridflow.core.context import init_scope
+from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.variable import Variable
+from hybridflow.optim.optimizer import collected
+
+
+class EMA:
+    """A running mean of parameters, ``mean = decay * mean + (1 - decay) * parameter`` at every `update`.
+
+    Args:
+        target: a model, or an iterable or mapping of Variables.
+        decay: how much of the mean stays.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> w = hf.Variable([0.0], name="w")
+        >>> mean = hf.optim.EMA([w], 0.5)
+        >>> _ = w.assign([1.0])
+        >>> mean.update()
+        >>> with mean.applied():
+        ...     w.item()
+        0.5
+        >>> w.item()
+        1.0
+    """
+
+    def __init__(self, target: Any, decay: float = 0.999) -> None:
+        if not 0 <= decay < 1:
+            raise ArgumentError(message("EMA: decay must be from 0 up to, not including, 1", got=f"decay={decay!r}"))
+        self._decay = float(decay)
+        self._target = target if hasattr(target, "named_parameters") else collected("EMA", target)
+        self._means: dict[str, Variable] = {}
+        self._found()
+
+    def _found(self) -> list[tuple[Variable, Variable]]:
+        target = self._target
+        named = cast("dict[str, Any]", target if isinstance(target, dict) else target.named_parameters())
+        for name, one in named.items():
+            if isinstance(one, Variable) and name not in self._means:
+                with init_scope():
+                    start = np.array(one.numpy())
+                    self._means[name] = Variable(start, name=f"{name}.mean", trainable=False)
+        return [(named[name], mean) for name, mean in self._means.items()]
+
+    def update(self) -> None:
+        """Take the present parameters into the means."""
+        for variable, mean in self._found():
+            now = cast(Any, mean.read())
+            mean.assign(now + (variable.read() - now) * (1 - self._decay))
+
+    def variables(self) -> list[Variable]:
+        """Return the means."""
+        return [mean for _, mean in self._found()]
+
+    def state_dict(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return a copy of the means by name."""
+        self._found()
+        return {name: np.array(mean.numpy()) for name, mean in self._means.items()}
+
+    @contextmanager
+    def applied(self) -> Generator[None]:
+        """Return a context in which the parameters are their means."""
+        pairs = self._found()
+        before = [variable.read() for variable, _ in pairs]
+        try:
+            for variable, mean in pairs:
+                variable.assign(mean.read())
+            yield
+        finally:
+            for (variable, _), value in zip(pairs, before, strict=True):
+                variable.assign(value)

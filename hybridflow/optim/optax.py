@@ -1,0 +1,84 @@
+"""`Optax`: any transformation of optax as an optimizer of Variables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.core.context import init_scope
+from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
+from hybridflow.ops.jax_functions import from_jax
+from hybridflow.optim.optimizer import Optimizer, Parameter
+from hybridflow.optim.rules import SGD, Rule
+
+
+class Optax(Optimizer):
+    """An optimizer whose updates are those of a gradient transformation of optax.
+
+    The transformation gets the parameters by name, so its own masks and labels are mappings by name. Its rate is its
+    own: `rate` is 1.
+
+    Args:
+        target: a model, or an iterable or mapping of Variables.
+        tx: the transformation: what has ``init`` and ``update``.
+    """
+
+    def __init__(self, target: Any, tx: Any) -> None:
+        if not (hasattr(tx, "init") and hasattr(tx, "update")):
+            raise ArgumentTypeError(
+                message(f"Optax: a {type(tx).__name__} is no transformation", got=repr(tx)[:80],
+                        hint="Give what optax.adam(1e-3) or optax.chain(...) returns.")
+            )  # fmt: skip
+        self._tx = tx
+        self._tree: Any = None
+        self._kept: list[Variable] = []
+        self._paths: list[str] = []
+        self._function = from_jax(self._changed)
+        super().__init__(target, 1.0)
+
+    def _rule_of(self, settings: dict[str, Any]) -> tuple[Rule, dict[str, Any]]:
+        return SGD, {**settings, "decay": 0.0}  # which keeps nothing by itself
+
+    def _changed(self, state: Any, gradients: Any, parameters: Any) -> Any:
+        """Return the new parameters and state, on jax's values."""
+        changes, after = self._tx.update(gradients, jax.tree_util.tree_unflatten(self._tree, state), parameters)
+        moved = {name: (one + changes[name]).astype(one.dtype) for name, one in parameters.items()}
+        leaves = jax.tree_util.tree_leaves(after)
+        return moved, [leaf.astype(old.dtype) for leaf, old in zip(leaves, state, strict=True)]
+
+    def _parameters(self) -> list[Parameter]:
+        first = self._found is None
+        found = super()._parameters()
+        if first:
+            with init_scope(), enable_x64():
+                state = self._tx.init({one.name: np.array(one.variable.numpy()) for one in found})
+                pairs, self._tree = jax.tree_util.tree_flatten_with_path(state)
+                self._paths = [f"state{jax.tree_util.keystr(path)}" for path, _ in pairs]
+                self._kept = [
+                    Variable(np.asarray(leaf), name=f"optimizer.{path}", trainable=False)
+                    for path, (_, leaf) in zip(self._paths, pairs, strict=True)
+                ]
+        return found
+
+    def _state(self) -> dict[str, Variable]:
+        state = super()._state()
+        del state["rate"]
+        return state | dict(zip(self._paths, self._kept, strict=True))
+
+    def _make(self, found: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor]) -> None:
+        del rates
+        moved, after = self._function(
+            [variable.read() for variable in self._kept],
+            {one.name: gradient for one, gradient in zip(found, gradients, strict=True)},
+            {one.name: one.variable.read() for one in found},
+        )
+        for one in found:
+            one.variable.assign(moved[one.name])
+        for variable, value in zip(self._kept, after, strict=True):
+            variable.assign(value)
+        self._steps.assign(step + 1)

@@ -1,0 +1,149 @@
+"""Schedules: learning rates as functions of the number of updates so far, which one trace serves for a whole run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hybridflow.core.dtypes import float32
+from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.ops.choice import clip, minimum, where
+from hybridflow.ops.common import cast_to
+from hybridflow.ops.elementwise import floor
+from hybridflow.ops.transcendental import exp
+from hybridflow.ops.trigonometric import cos
+
+Schedule = Callable[[Any], Tensor]
+"""A learning rate: a function of the number of updates so far."""
+
+
+def constant(value: float) -> Schedule:
+    """Return a schedule of one rate."""
+    _finite("constant", value)
+    return lambda step: as_tensor(step) * 0.0 + value
+
+
+def linear(start: float, end: float, steps: int) -> Schedule:
+    """Return a straight line from one rate to another, which stays.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> rate = hf.optim.linear(1.0, 0.0, 4)
+        >>> [rate(step).item() for step in (0, 1, 4, 9)]
+        [1.0, 0.75, 0.0, 0.0]
+    """
+    _finite("linear", start, end)
+    _positive("linear", "steps", steps)
+    return lambda step: start + (end - start) * _part(step, steps)
+
+
+def cosine(start: float, steps: int, final: float = 0.0) -> Schedule:
+    """Return half a cosine wave from one rate down to another, which stays.
+
+    Reference:
+        I. Loshchilov, F. Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017.
+    """
+    _finite("cosine", start, final)
+    _positive("cosine", "steps", steps)
+    return lambda step: final + (start - final) * (0.5 + 0.5 * cos(math.pi * _part(step, steps)))
+
+
+def warmup_cosine(peak: float, warmup: int, steps: int, final: float = 0.0) -> Schedule:
+    """Return a line from 0 to a peak in `warmup` steps, and half a cosine wave down to `final` at `steps`."""
+    _positive("warmup_cosine", "warmup", warmup)
+    _positive("warmup_cosine", "steps after the warmup", steps - warmup)
+    up, down = linear(0.0, peak, warmup), cosine(peak, steps - warmup, final)
+    return lambda step: where(as_tensor(step) < warmup, up(step), down(as_tensor(step) - warmup))
+
+
+def exponential(start: float, factor: float) -> Schedule:
+    """Return a rate that is multiplied by a positive factor at every step."""
+    _finite("exponential", start, factor)
+    _positive("exponential", "factor", factor)
+    return lambda step: start * exp(_number(step) * math.log(factor))
+
+
+def step(start: float, factor: float, every: int) -> Schedule:
+    """Return a rate that is multiplied by a positive factor every so many steps."""
+    _finite("step", start, factor)
+    _positive("step", "factor", factor)
+    _positive("step", "every", every)
+    return lambda step: start * exp(floor((_number(step) + 0.5) / every) * math.log(factor))
+
+
+def piecewise(values: Sequence[float], boundaries: Sequence[int]) -> Schedule:
+    """Return one rate before the first boundary, another from it on, and so forth.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> rate = hf.optim.piecewise([1.0, 0.5, 0.25], [2, 5])
+        >>> [rate(step).item() for step in (0, 1, 2, 5)]
+        [1.0, 1.0, 0.5, 0.25]
+    """
+    _finite("piecewise", *values)
+    if len(values) != len(boundaries) + 1 or sorted(boundaries) != list(boundaries):
+        raise ArgumentError(
+            message("piecewise: there must be one value more than boundaries, and these in order",
+                    got=f"{len(values)} values, boundaries={list(boundaries)}")
+        )  # fmt: skip
+
+    def rate(step: Any) -> Tensor:
+        step = as_tensor(step)
+        found = constant(values[0])(step)
+        for value, boundary in zip(values[1:], boundaries, strict=True):
+            found = where(step >= boundary, value, found)
+        return found
+
+    return rate
+
+
+def one_cycle(peak: float, steps: int, *, warmup: float = 0.3, start: float = 25.0, final: float = 1e4) -> Schedule:
+    """Return two half cosine waves: from ``peak / start`` up, and from there down to ``peak / start / final``.
+
+    Args:
+        peak: the largest rate.
+        steps: how many steps both take.
+        warmup: which part of them the first one takes.
+        start: what the first rate is smaller by.
+        final: what the last rate is smaller than the first one by.
+
+    Reference:
+        L. Smith, N. Topin, "Super-convergence", 2018.
+    """
+    _positive("one_cycle", "steps", steps - 1)
+    _finite("one_cycle", peak, start, final)
+    top = warmup * steps - 1
+    _positive("one_cycle", "warmup * steps - 1", top)
+    _positive("one_cycle", "steps after the warmup", steps - 1 - top)
+
+    def wave(a: float, b: float, part: Any) -> Tensor:
+        return b + (a - b) * (0.5 + 0.5 * cos(math.pi * clip(part, 0.0, 1.0)))
+
+    def rate(step: Any) -> Tensor:
+        now = _number(step)
+        up = wave(peak / start, peak, now / top)
+        down = wave(peak, peak / start / final, (now - top) / (steps - 1 - top))
+        return where(now <= top, up, down)
+
+    return rate
+
+
+def _number(step: Any) -> Tensor:
+    return cast_to(as_tensor(step), float32)
+
+
+def _part(step: Any, steps: int) -> Tensor:
+    return minimum(_number(step) / steps, 1.0)
+
+
+def _finite(name: str, *values: float) -> None:
+    for value in values:
+        if not math.isfinite(value):
+            raise ArgumentError(message(f"{name}: every number must be finite", got=repr(value)))
+
+
+def _positive(name: str, what: str, value: float) -> None:
+    if not value > 0:
+        raise ArgumentError(message(f"{name}: {what} must be positive", got=repr(value)))

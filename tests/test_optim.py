@@ -1,0 +1,377 @@
+"""`hf.optim`: every optimizer against torch's or optax's, eager and compiled; state, groups, errors."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError
+from hybridflow.core.op import REGISTRY, Sample
+from hybridflow.optim import rules
+from hybridflow.testing.calls import capture
+from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of
+
+RULES = sorted(one.op.name for one in vars(rules).values() if isinstance(one, rules.Rule))
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("check", sorted(OP_CHECKS))
+def test_rules_pass_the_checks_of_operations(name: str, check: str):
+    OP_CHECKS[check](REGISTRY[name], 0)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_pass_the_checks_of_calls(name: str):
+    for sample in samples_of(REGISTRY[name], 0):
+        if isinstance(sample, Sample):
+            for call in capture(REGISTRY[name], sample):
+                for check in CALL_CHECKS.values():
+                    check(call)
+
+
+# -- against torch and optax ----------------------------------------------------------------------------------------
+
+
+def arrays(model: str) -> tuple[dict[str, Any], Any, Any]:
+    """Return the parameters of a small model, its input and its target, in float64."""
+    rng = np.random.default_rng(3)
+    sizes = (6, 5, 3) if model == "mlp" else (6, 3)
+    made: dict[str, Any] = {}
+    for i, (a, b) in enumerate(pairwise(sizes)):
+        made[f"layers.{i}.weight"], made[f"layers.{i}.bias"] = rng.normal(size=(a, b)) * 0.5, np.zeros(b)
+    return made, rng.normal(size=(16, 6)), rng.normal(size=(16, 3))
+
+
+def loss_of(parameters: list[Any], x: Any, y: Any, tanh: Any) -> Any:
+    """Return the mean squared error of a net of matrices and biases, in any package."""
+    for i in range(0, len(parameters), 2):
+        x = x @ parameters[i] + parameters[i + 1]
+        x = tanh(x) if i + 2 < len(parameters) else x
+    return ((x - y) ** 2).mean()
+
+
+def ours(make: Any, model: str, compiled: bool, steps: int = 200) -> list[Any]:
+    """Train a model and return its parameters."""
+    start, x, y = arrays(model)
+    variables = {name: hf.Variable(value, name=name) for name, value in start.items()}
+    opt = make(variables)
+    x, y = hf.asarray(x), hf.asarray(y)
+
+    def step() -> None:
+        with hf.GradientTape() as tape:
+            loss = loss_of([*variables.values()], x, y, hf.tanh)
+        opt.update(tape.gradient(loss, [*variables.values()]))
+
+    run = hf.compile(step) if compiled else step
+    for _ in range(steps):
+        run()
+    assert int(opt.steps) == steps
+    if compiled:
+        assert run.trace_count == 1
+    return [variable.numpy() for variable in variables.values()]
+
+
+def torchs(make: Any, model: str) -> list[Any]:
+    """Train the same in torch."""
+    torch = pytest.importorskip("torch")
+    start, x, y = arrays(model)
+    parameters = [torch.nn.Parameter(torch.tensor(value)) for value in start.values()]
+    opt = make(torch, parameters)
+    x, y = torch.tensor(x), torch.tensor(y)
+    for _ in range(200):
+        opt.zero_grad()
+        loss_of(parameters, x, y, torch.tanh).backward()
+        opt.step()
+    return [one.detach().numpy() for one in parameters]
+
+
+CASES = {
+    "sgd": (lambda p: hf.optim.SGD(p, 0.05), lambda t, p: t.optim.SGD(p, 0.05)),
+    "momentum": (lambda p: hf.optim.SGD(p, 0.02, momentum=0.9), lambda t, p: t.optim.SGD(p, 0.02, momentum=0.9)),
+    "nesterov": (
+        lambda p: hf.optim.SGD(p, 0.02, momentum=0.9, nesterov=True),
+        lambda t, p: t.optim.SGD(p, 0.02, momentum=0.9, nesterov=True),
+    ),
+    "adam": (lambda p: hf.optim.Adam(p, 0.01), lambda t, p: t.optim.Adam(p, 0.01)),
+    "adamw": (lambda p: hf.optim.AdamW(p, 0.01, decay=0.1), lambda t, p: t.optim.AdamW(p, 0.01, weight_decay=0.1)),
+    "rmsprop": (lambda p: hf.optim.RMSprop(p, 0.002), lambda t, p: t.optim.RMSprop(p, 0.002)),
+    "adagrad": (lambda p: hf.optim.Adagrad(p, 0.05), lambda t, p: t.optim.Adagrad(p, 0.05)),
+    "adadelta": (lambda p: hf.optim.Adadelta(p), lambda t, p: t.optim.Adadelta(p)),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_200_steps_are_torchs(name: str, model: str, compiled: bool):
+    make, torch_make = CASES[name]
+    for a, b in zip(ours(make, model, compiled), torchs(torch_make, model), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_200_steps_of_lion_are_optaxs(compiled: bool):
+    optax, jax = pytest.importorskip("optax"), pytest.importorskip("jax")
+    start, x, y = arrays("mlp")
+    with jax.enable_x64(True):
+        parameters = [jax.numpy.asarray(value) for value in start.values()]
+        tx = optax.lion(0.01, b1=0.9, b2=0.99, weight_decay=0.0)
+        state = tx.init(parameters)
+        gradient = jax.jit(jax.grad(lambda p: loss_of(p, x, y, jax.numpy.tanh)))
+        for _ in range(200):
+            changes, state = tx.update(gradient(parameters), state, parameters)
+            parameters = optax.apply_updates(parameters, changes)
+    for a, b in zip(ours(lambda p: hf.optim.Lion(p, 0.01), "mlp", compiled), parameters, strict=True):
+        np.testing.assert_allclose(a, np.asarray(b), rtol=1e-9, atol=1e-11)
+
+
+# -- the state ------------------------------------------------------------------------------------------------------
+
+
+def pair() -> tuple[hf.Variable, hf.Variable]:
+    return hf.Variable([1.0, 2.0], name="w"), hf.Variable([0.5], name="b")
+
+
+def ones() -> list[hf.Tensor]:
+    return [hf.ones(2), hf.ones(1)]
+
+
+def test_a_value_that_somebody_holds_stays_as_it_is():
+    w, b = pair()
+    opt = hf.optim.AdamW([w, b], 0.1)
+    opt.update(ones())
+    tensor, array, alias = w.read(), w.numpy(), hf.Variable(w, name="alias")
+    before = array.copy()
+    opt.update(ones())
+    for seen in (tensor.numpy(), array, alias.numpy()):
+        np.testing.assert_array_equal(seen, before)
+    assert not np.array_equal(w.numpy(), before)
+
+
+def test_arrays_that_nobody_else_holds_are_written_in_place():
+    w, b = pair()
+    opt = hf.optim.AdamW([w, b], 0.1)
+    opt.update(ones())
+    places = [id(one._value) for one in (w, b, *opt.variables()[2:])]
+    opt.update(ones())
+    assert [id(one._value) for one in (w, b, *opt.variables()[2:])] == places
+
+
+def test_torchs_habit():
+    w = hf.Variable([1.0, 2.0], name="w", requires_grad=True)
+    opt = hf.optim.SGD([w], 0.5)
+    (w * w).sum().backward()
+    opt.step()
+    opt.zero_grad()
+    assert w.grad is None
+    np.testing.assert_array_equal(w.numpy(), [0.0, 0.0])
+
+
+def test_state_goes_on_in_another_optimizer():
+    def run(a: Any, n: int) -> None:
+        for _ in range(n):
+            a.update(ones())
+
+    w, b = pair()
+    first = hf.optim.AdamW([w, b], 0.1)
+    run(first, 3)
+    w2, b2 = hf.Variable(w, name="w"), hf.Variable(b, name="b")
+    second = hf.optim.AdamW([w2, b2], 0.7)
+    second.load_state_dict(first.state_dict())
+    run(first, 2)
+    run(second, 2)
+    assert w.numpy().tobytes() == w2.numpy().tobytes()
+    assert int(second.steps) == 5
+
+
+def test_wrong_state_is_named_all_at_once_and_loads_nothing():
+    opt = hf.optim.AdamW([*pair()], 0.1)
+    state = opt.state_dict()
+    del state["w.m"]
+    state["b.v"] = np.ones(3, np.float32)
+    state["c.m"] = np.ones(1, np.float32)
+    state["steps"] = np.asarray(9, np.int32)
+    with pytest.raises(ArgumentError, match=r"missing: w\.m; extra: c\.m; misshaped: b\.v \(float32\[3\]"):
+        opt.load_state_dict(state)
+    assert int(opt.steps) == 0
+
+
+def test_the_rate_is_assigned_without_a_new_trace():
+    w, b = pair()
+    opt = hf.optim.SGD([w, b], 1.0)
+    step = hf.compile(lambda: opt.update(ones()))
+    step()
+    opt.rate = 0.5
+    step()
+    np.testing.assert_allclose(w.numpy(), [-0.5, 0.5])
+    assert step.trace_count == 1
+    assert opt.rate.item() == 0.5
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_rate_of_the_step(compiled: bool):
+    w, b = pair()
+    opt = hf.optim.SGD([w, b], lambda step: 1.0 / (step + 1))
+    step = hf.compile(lambda: opt.update(ones())) if compiled else lambda: opt.update(ones())
+    for _ in range(3):
+        step()
+    np.testing.assert_allclose(w.numpy(), [1 - 1 - 1 / 2 - 1 / 3, 2 - 1 - 1 / 2 - 1 / 3], rtol=1e-6)
+    np.testing.assert_allclose(opt.rate.item(), 0.25)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_rate_of_nan_changes_nothing(compiled: bool):
+    w, b = pair()
+    opt = hf.optim.AdamW([w, b], lambda step: hf.where(step < 1, 0.1, hf.nan))
+    step = hf.compile(lambda: opt.update(ones())) if compiled else lambda: opt.update(ones())
+    step()
+    before = [one.numpy().tobytes() for one in (w, b, *opt.variables())]
+    with pytest.raises(ArgumentError, match="the rate is not finite"):
+        step()
+    assert [one.numpy().tobytes() for one in (w, b, *opt.variables())] == before
+
+
+def test_groups_clip_and_decay():
+    w, b = pair()
+    opt = hf.optim.SGD({"w": w, "b": b}, 0.5, decay=0.1, groups=[{"match": "b", "decay": 0.0, "rate": 1.0}], clip=1.0)
+    opt.update({"w": hf.asarray([3.0, 0.0]), "b": hf.asarray([4.0])})
+    np.testing.assert_allclose(w.numpy(), [0.95 - 0.3, 1.9], rtol=1e-6)
+    np.testing.assert_allclose(b.numpy(), [0.5 - 0.8], rtol=1e-6)
+
+
+def test_what_is_wrong_is_said_and_changes_nothing():
+    w, b = pair()
+    with pytest.raises(ArgumentError, match=r"'\*\.bias' matches no parameter(.|\n)*Names that are like it"):
+        hf.optim.SGD([w, b], groups=[{"match": "*.bias", "decay": 0.0}])
+    with pytest.raises(ArgumentError, match="cannot set deacy"):
+        hf.optim.SGD([w, b], groups=[{"match": "b", "deacy": 0.0}])
+    with pytest.raises(ArgumentTypeError, match="is no Variable"):
+        hf.optim.SGD([hf.ones(2)])
+    with pytest.raises(ArgumentError, match="the rate must be finite"):
+        hf.optim.SGD([w], float("nan"))
+    opt = hf.optim.AdamW([w, b])
+    with pytest.raises(GradientError, match=r"1 of 2 gradients are None\n  got: b(.|\n)*why_none"):
+        opt.update([hf.ones(2), None])
+    with pytest.raises(ShapeError, match=r"'b' has shape \(3,\), the parameter \(1,\)"):
+        opt.update([hf.ones(2), hf.ones(3)])
+    with pytest.raises(ArgumentError, match="3 gradients for 2 parameters"):
+        opt.update([*ones(), hf.ones(1)])
+    with pytest.raises(ArgumentError, match=r"no parameter of it\n  got: weight"):
+        opt.update({"weight": hf.ones(2)})
+    np.testing.assert_array_equal(w.numpy(), [1.0, 2.0])
+    assert int(opt.steps) == 0
+
+
+# -- schedules ------------------------------------------------------------------------------------------------------
+
+SCHEDULES = {
+    "linear": (hf.optim.linear(0.5, 0.1, 10), lambda o: o.linear_schedule(0.5, 0.1, 10)),
+    "cosine": (hf.optim.cosine(0.5, 10), lambda o: o.cosine_decay_schedule(0.5, 10)),
+    "warmup_cosine": (
+        hf.optim.warmup_cosine(0.5, 4, 20), lambda o: o.warmup_cosine_decay_schedule(0.0, 0.5, 4, 20)
+    ),
+    "exponential": (hf.optim.exponential(0.5, 0.9), lambda o: o.exponential_decay(0.5, 1, 0.9)),
+    "step": (hf.optim.step(0.5, 0.1, 3), lambda o: o.exponential_decay(0.5, 3, 0.1, staircase=True)),
+    "piecewise": (
+        hf.optim.piecewise([0.5, 0.1, 0.01], [4, 9]),
+        lambda o: o.join_schedules([o.constant_schedule(v) for v in (0.5, 0.1, 0.01)], [4, 9]),
+    ),
+    "constant": (hf.optim.constant(0.5), lambda o: o.constant_schedule(0.5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_schedules_are_optaxs(name: str):
+    optax = pytest.importorskip("optax")
+    mine, theirs = SCHEDULES[name]
+    compiled = hf.compile(mine)
+    for step in range(25):
+        expected = float(theirs(optax)(step))
+        for found in (mine(step), mine(hf.asarray(step)), compiled(hf.asarray(step))):
+            np.testing.assert_allclose(found.item(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_one_cycle_is_torchs():
+    torch = pytest.importorskip("torch")
+    opt = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(opt, 0.5, 20, cycle_momentum=False)
+    mine = hf.optim.one_cycle(0.5, 20)
+    for step in range(20):
+        np.testing.assert_allclose(mine(step).item(), opt.param_groups[0]["lr"], rtol=1e-5, atol=1e-7)
+        opt.step()
+        if step < 19:
+            theirs.step()
+
+
+def test_wrong_schedules_are_refused():
+    with pytest.raises(ArgumentError, match="steps must be positive"):
+        hf.optim.linear(1.0, 0.0, 0)
+    with pytest.raises(ArgumentError, match="one value more than boundaries"):
+        hf.optim.piecewise([1.0], [1])
+    with pytest.raises(ArgumentError, match="every number must be finite"):
+        hf.optim.cosine(hf.nan, 10)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_means_of_parameters(compiled: bool):
+    w, _ = pair()
+    mean = hf.optim.EMA([w], 0.9)
+    w.assign([2.0, 4.0])
+    (hf.compile(mean.update) if compiled else mean.update)()
+    np.testing.assert_allclose(mean.variables()[0].numpy(), [1.1, 2.2], rtol=1e-6)
+    with mean.applied():
+        np.testing.assert_allclose(w.numpy(), [1.1, 2.2], rtol=1e-6)
+    np.testing.assert_array_equal(w.numpy(), [2.0, 4.0])
+
+
+# -- optax ----------------------------------------------------------------------------------------------------------
+
+TRANSFORMATIONS = {
+    "adam": lambda o: o.adam(0.01),
+    "adamw": lambda o: o.adamw(0.01),
+    "sgd": lambda o: o.sgd(0.01, momentum=0.9),
+    "lion": lambda o: o.lion(0.01),
+    "adafactor": lambda o: o.adafactor(0.01),
+    "lamb": lambda o: o.lamb(0.01),
+    "yogi": lambda o: o.yogi(0.01),
+    "radam": lambda o: o.radam(0.01),
+    "chain": lambda o: o.chain(o.clip_by_global_norm(0.5), o.adam(o.cosine_decay_schedule(0.01, 100))),
+    "novograd": lambda o: o.novograd(0.01),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", sorted(TRANSFORMATIONS))
+def test_transformations_of_optax(name: str, compiled: bool):
+    optax, jax = pytest.importorskip("optax"), pytest.importorskip("jax")
+    start, x, y = arrays("mlp")
+    tx = TRANSFORMATIONS[name](optax)
+    with jax.enable_x64(True):
+        parameters = {key: jax.numpy.asarray(value) for key, value in start.items()}
+        state = tx.init(parameters)
+        gradient = jax.jit(jax.grad(lambda p: loss_of([p[key] for key in start], x, y, jax.numpy.tanh)))
+        update = jax.jit(tx.update)
+        for _ in range(20):
+            changes, state = update(gradient(parameters), state, parameters)
+            parameters = optax.apply_updates(parameters, changes)
+    found = ours(lambda p: hf.optim.Optax(p, tx), "mlp", compiled, 20)
+    for a, b in zip(found, [parameters[key] for key in start], strict=True):
+        np.testing.assert_allclose(a, np.asarray(b), rtol=1e-5, atol=1e-7)
+
+
+def test_state_of_optax_goes_on():
+    optax = pytest.importorskip("optax")
+    w, b = pair()
+    opt = hf.optim.Optax([w, b], optax.adam(0.1))
+    opt.update(ones())
+    other = hf.optim.Optax([w, b], optax.adam(0.1))
+    other.load_state_dict(opt.state_dict())
+    assert {k: v.tobytes() for k, v in other.state_dict().items()} == {
+        k: v.tobytes() for k, v in opt.state_dict().items()
+    }
+    with pytest.raises(ArgumentTypeError, match="is no transformation"):
+        hf.optim.Optax([w], 0.1)
