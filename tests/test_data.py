@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import traceback
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def test_orders_are_the_seeds_and_cover_all():
     epochs = [values(data) for _ in range(3)]
     assert epochs == [values(again) for _ in range(3)]
     assert epochs[0] != epochs[1]
-    assert all(sorted(sum(one, [])) == list(range(10)) for one in epochs)
+    assert all(sorted(chain(*one)) == list(range(10)) for one in epochs)
     assert len(values(hf.data.Batches(np.arange(10), 3, drop_last=True))) == 3
 
 

@@ -60,7 +60,8 @@ class Batches:
         self._count = len(self._arrays[0]) if self._examples is None else len(data)
         if len(self) == 0:
             raise ArgumentError(
-                message("Batches: there is no batch", got=f"{self._count} examples, size={size}, drop_last={self._drop}")
+                message("Batches: there is no batch",
+                        got=f"{self._count} examples, size={size}, drop_last={self._drop}")
             )
 
     def __len__(self) -> int:
@@ -134,7 +135,7 @@ def _is_arrays(data: Any) -> bool:
             message(f"Batches: a {type(data).__name__} has no rows and no examples", got=repr(data)[:80],
                     hint="Give arrays, or a sequence of examples; any iterable of batches works without hf.data.")
         )  # fmt: skip
-    return True if hasattr(data, "__array__") else False
+    return hasattr(data, "__array__")
 
 
 def _rows(data: Any) -> tuple[list[Any], Any]:

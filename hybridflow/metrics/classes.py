@@ -110,7 +110,8 @@ class _OfClasses(ConfusionMatrix):
     def _counts(self) -> tuple[Any, Any, Any]:
         """Return, by class: right ones, how many were predicted, how many there are."""
         matrix = self._read("matrix")
-        return sum_of(matrix * eye(self._classes, dtype=float64), axis=0), sum_of(matrix, axis=0), sum_of(matrix, axis=1)
+        right = sum_of(matrix * eye(self._classes, dtype=float64), axis=0)
+        return right, sum_of(matrix, axis=0), sum_of(matrix, axis=1)
 
     def _one(self, figures: Any) -> Tensor:
         return figures[1] if self._classes == 2 else mean_of(figures)

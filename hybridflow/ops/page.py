@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -305,6 +306,7 @@ def _inner(paths: dict[str, tuple[str, Callable[..., Any]]]) -> str:
 
 def page_text() -> str:
     """Return what the page must be."""
+    import_module("hybridflow.optim")  # the rules of optimizers are operations too, made when they are asked for
     paths = public_paths()
     return "\n".join([_HEADER, *_families(paths), _composites(paths), _inner(paths)])
 

@@ -157,6 +157,7 @@ def make_rule(
         return bind(record, tuple([as_tensor(value) for value in values]), attrs)
 
     function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"The rule of the optimizer {name}: the parameter and its slots after an update."
     record = Op(
         name, kernel, lowered, _infer(name, len(slots)),
         Stops("no gradient flows through an optimizer's step"), flops=flops,
