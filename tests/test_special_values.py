@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,3 +137,42 @@ def test_triangles_have_the_elements_of_numpy(dtype: str, k: int) -> None:
             found = ours(one, k=k).numpy()
             assert found.dtype == one.dtype
             assert found.tobytes() == theirs(one, k).tobytes()
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_a_pool_of_zeros_of_both_signs_takes_the_positive_one(channels_last: bool, padding: int) -> None:
+    x = np.random.default_rng(3).choice(
+        np.array([0.0, -0.0, -1.0, np.nan], np.float32), (2, 6, 6, 6), p=[0.2, 0.6, 0.15, 0.05]
+    )
+    pool = partial(hf.nn.max_pool, window=2, padding=padding, channels_last=channels_last)
+    agree(lambda x: [pool(x)], x, [pool(hf.asarray(x.astype(np.float64)))])
+    at = (0, slice(0, 2), slice(0, 2), 0) if channels_last else (0, 0, slice(0, 2), slice(0, 2))
+    for zeros in ([[-0.0, 0.0], [-0.0, -0.0]], [[0.0, -0.0], [-0.0, -1.0]], [[-0.0, -1.0], [-0.0, 0.0]]):
+        window = np.full((1, 2, 2, 1) if channels_last else (1, 1, 2, 2), -1.0, np.float32)
+        window[at] = zeros
+        assert not np.signbit(pool(hf.asarray(window), padding=0).numpy()).any()
+
+
+OVERFLOWING = [(300, "uint8"), (-1, "uint8"), (128, "int8"), (-129, "int8"), (2**31, "int32"), (-1, "uint64")]
+
+
+@pytest.mark.parametrize(("number", "dtype"), OVERFLOWING)
+def test_a_number_that_does_not_fit_is_an_error_in_both_modes(number: int, dtype: str) -> None:
+    def fn(x: Any) -> Any:
+        return x + hf.asarray(number, dtype=dtype)
+
+    for run in (fn, hf.compile(fn)):
+        with pytest.raises(OverflowError):
+            run(hf.zeros((2,), dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_times_a_float_are_float32(dtype: str) -> None:
+    def fn(x: Any) -> Any:
+        return x * 2.0, 2.0 * x, x + 0.5
+
+    for run in (fn, hf.compile(fn)):
+        for found, expected in zip(run(hf.asarray([1, 3], dtype=dtype)), ([2, 6], [2, 6], [1.5, 3.5]), strict=True):
+            assert found.dtype == hf.float32
+            assert found.tolist() == expected

@@ -119,7 +119,20 @@ def _max_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_
         best = np.maximum(values[0], values[1]) if size > 1 else values[0].copy()
         for value in values[2:]:
             np.maximum(best, value, out=best)
+    best = _with_positive_zeros(best, x, window=window, stride=stride, padding=padding, channels_last=channels_last)
     return (best, place) if residuals else best
+
+
+def _with_positive_zeros(y: Any, x: Any, **attrs: Any) -> Any:
+    """Return maxima with 0.0 where there is one beside -0.0, as it is for XLA; NumPy takes either."""
+    if y.dtype.kind != "f" or np.count_nonzero(y) == y.size:
+        return y
+    doubtful = (y == 0) & np.signbit(y)
+    if not doubtful.any():
+        return y
+    positive = ((x == 0) & ~np.signbit(x)).view(np.int8)
+    found = _max_kernel(positive, **attrs, residuals=False)
+    return np.where(doubtful & (found == 1), y.dtype.type(0), y)
 
 
 def _first_maximum(
@@ -189,6 +202,8 @@ def _pool_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 2, 6, 4, 3), 2), {"channels_last": True})
     yield Sample((normals(rng, 1, 1, 4, 4, dtype=np.float64), 2))
     yield Sample((normals(rng, 1, 2, 4, 4, dtype="bfloat16"), 2), gradient=False)
+    zeros = rng.choice(np.array([0.0, -0.0, -1.0], np.float32), (1, 2, 6, 6))
+    yield Sample((zeros, 2), gradient=False)
     yield Bad((normals(rng, 1, 2, 4, 4), 5), error=ShapeError, text="a window spans 5 positions")
     yield Bad((normals(rng, 1, 2, 4, 4), (2, 2, 2)), error=ArgumentError, text="is not an integer from 1 on, or 2")
     yield Bad((normals(rng, 4, 4), 2), error=ShapeError, text="the input has 2 dimensions")
