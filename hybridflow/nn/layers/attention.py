@@ -92,9 +92,11 @@ class MultiHeadAttention(Module):
         dtype: Any = "float32",
     ) -> None:
         if heads < 1 or width % heads or (rotary and width // heads % 2):
+            sizes = "even sizes, which rotary positions need" if rotary else "equal sizes"
             raise ArgumentError(
-                message(f"MultiHeadAttention: width={width} are not divided by heads={heads}"
-                        + (" into even sizes, which rotary takes" if rotary else ""))
+                message(f"MultiHeadAttention: the width cannot be cut into heads of {sizes}",
+                        got=f"width={width}, heads={heads}",
+                        hint="Choose a width that is a multiple of the heads" + (", taken twice." if rotary else "."))
             )  # fmt: skip
         self.width, self.heads, self.is_causal, self.rotary, self.base = width, heads, is_causal, rotary, base
         self.dtype = dtype
