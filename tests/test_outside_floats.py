@@ -165,10 +165,10 @@ def one_dict_in_two_places():
 
 INPUTS = [
     attribute, deep_attribute, global_name, cell, method, item_of_a_dict, parameter_groups, unpacked_tuple,
-    list_as_a_whole, branch, loop, compiled_inside, type_of_it,
+    list_as_a_whole, branch, loop, compiled_inside, type_of_it, by_name,
 ]  # fmt: skip
 BY_VALUE = [
-    read_through_library, needed, compared, formatted, by_name, unconverted, stored_elsewhere, one_dict_in_two_places,
+    read_through_library, needed, compared, formatted, unconverted, stored_elsewhere, one_dict_in_two_places,
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from types import CellType
+from types import CellType, ModuleType
 from typing import Any, Final, NamedTuple, cast
 
 
@@ -61,6 +61,13 @@ def _in_class(kind: type, name: str) -> Any:
 def _in_instance(holder: Any, name: str) -> Any:
     own: Any = _raw(holder, "__dict__")
     return MISSING if own is MISSING else own.get(name, MISSING)
+
+
+def stored(holder: Any, name: str) -> Any:
+    """Return an attribute, `MISSING` if there is none but what the user's ``__getattr__`` would say."""
+    if isinstance(holder, type | ModuleType) or _in_class(type(holder), name) is not MISSING:
+        return _attribute(holder, name)
+    return _in_instance(holder, name)
 
 
 def _itself(holder: Any, name: None) -> Any:

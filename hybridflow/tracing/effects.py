@@ -51,12 +51,17 @@ class Target(NamedTuple):
         return Change(self.note, (lambda holder: self.put(holder, value)) if is_constant(value) else None)
 
 
-def attribute(name: str) -> Target:
-    """Return an attribute as a target."""
+def attribute(name: str, put: Callable[[Any, str, Any], None] = setattr) -> Target:
+    """Return an attribute as a target.
+
+    Args:
+        name: its name.
+        put: stores it; `object.__setattr__` does so whatever the object's class says.
+    """
     return Target(
         lambda journal, holder: journal.attribute(holder, name),
         lambda holder: getattr(holder, name),
-        lambda holder, value: setattr(holder, name, value),
+        lambda holder, value: put(holder, name, value),
     )
 
 

@@ -48,7 +48,7 @@ def key_of(value: Any) -> Any:
         return type(items), tuple(map(static_key, items)), tuple(map(_key_in_container, items.values()))
     if isinstance(value, SEQUENCES):
         return type(value), tuple(map(_key_in_container, cast("list[Any]", value)))
-    return Identity(value) if _is_fixed(value) else static_key(value)
+    return (Identity(value), value.shape, value.dtype) if _is_fixed(value) else static_key(value)
 
 
 def _masked(key: Any, indices: Sequence[int]) -> Any:
@@ -63,7 +63,7 @@ def _masked(key: Any, indices: Sequence[int]) -> Any:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether a value is an array that nobody can write to: which one it is tells what is in it."""
+    """Whether a value is an array that nobody can write to: which one it is tells what is in it, while that is so."""
     return type(value) is np.ndarray and not value.flags.writeable and value.base is None
 
 
@@ -550,6 +550,9 @@ def _has_changed(place: Place, number: int, space: dict[str, Any]) -> str:
     if issubclass(kind, CHANGING) and place.seen is None:
         space[f"k{number}"] = place.key
         return f"key_of({v}) != k{number}"
+    if kind is np.ndarray:
+        space[f"k{number}"] = place.key
+        return f"{v} is not {seen}() or {v}.flags.writeable or {v}.shape != k{number}[1] or {v}.dtype != k{number}[2]"
     return f"{v} is None or {v} is not {seen}()"  # what is gone is None too
 
 

@@ -489,6 +489,8 @@ class Observations:
         if place is None and not _is_traced(before):
             place = self._add(parent, access, name, before, guarded=False)
         self.floats.write(place, before)
+        names = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
+        self.floats.write(self.place_of(names), names)  # the code may have read it too, through a copy
         self._do(parent, holder, change, place)
         self._note(what)
 

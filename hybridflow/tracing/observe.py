@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib.util import find_spec
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, cast
 
 import jax
@@ -24,7 +24,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.tracing import reading
-from hybridflow.tracing.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, MISSING
+from hybridflow.tracing.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, MISSING, stored
 from hybridflow.tracing.effects import (
     CELL_VALUE,
     LOADED,
@@ -89,19 +89,29 @@ def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
 
 
 def read_attr(obj: Any, name: str) -> Any:
-    """Return ``obj.name``."""
-    value = getattr(obj, name)
+    """Return ``obj.name``; that there is none is an answer too, for code that handles the error."""
     found, _ = _observations()
     if found is not None:
         found.choices.read_one(obj)
-        return reading.attribute(found, obj, name, value)
-    return value
+    try:
+        value = getattr(obj, name)
+    except AttributeError:
+        if found is not None:
+            reading.attribute(found, obj, name, MISSING)
+        raise
+    return value if found is None else reading.attribute(found, obj, name, value)
 
 
 def class_attribute(obj: Any, name: str) -> Any:
     """Return what the class of an object says under a name, as it stands there."""
     found, _ = _observations()
     return IN_CLASS.get(type(obj), name) if found is None else reading.class_attribute(found, obj, name)
+
+
+def of_super(obj: Any, name: str) -> Any:
+    """Return what the class that ``super()`` finds an attribute in says under its name."""
+    found, _ = _observations()
+    return MISSING if found is None else reading.of_super(found, obj, name)
 
 
 def constructed(cls: type) -> None:
@@ -403,15 +413,19 @@ def _change(found: Observations, value: Any, target: Target, *, augmented: bool)
     return target.stored(value)
 
 
-def _writes_attr(obj: Any, name: Any, value: Any, *, augmented: bool = False) -> None:
+def _writes_attr(
+    obj: Any, name: Any, value: Any, *, put: Callable[..., None] = setattr, augmented: bool = False
+) -> None:
     """Take note that an attribute is about to be stored or deleted, and of how to take that back."""
     found, nested = _observations()
     place = None if found is None else found.place_of(obj)
     if found is None or place is None or type(name) is not str:
         return
-    before = getattr(obj, name, MISSING)
-    if value is not before:
-        change = _change(found, value, attribute(name), augmented=augmented)
+    before = stored(obj, name)
+    if value is MISSING and before is MISSING:
+        found.look(place, ATTRIBUTE, name, MISSING)  # deleting what is not there raises what the code may handle
+    elif value is not before:
+        change = _change(found, value, attribute(name, put), augmented=augmented)
         found.write(place, ATTRIBUTE, name, before, value, obj, change, nested=nested)
 
 
@@ -419,6 +433,12 @@ def write_attr(obj: Any, name: str, value: Any, *, augmented: bool = False) -> N
     """Do ``obj.name = value``."""
     _writes_attr(obj, name, value, augmented=augmented)
     setattr(obj, name, value)
+
+
+def write_attr_by(put: Callable[..., None], obj: Any, name: str, value: Any) -> None:
+    """Do ``put(obj, name, value)``, as `object.__setattr__` and `type.__setattr__` store an attribute."""
+    _writes_attr(obj, name, value, put=put)
+    put(obj, name, value)
 
 
 def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> None:
@@ -586,12 +606,12 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
         reading.whole(found, owner)
     if not own:
         _goes_out(found, function, values)
-    if function in (getattr, hasattr, _GETATTRIBUTE) and len(args) >= 2 and type(args[1]) is str:
+    if function is _GETATTRIBUTE and len(args) >= 2 and type(args[1]) is str:
         reading.attribute(found, args[0], args[1], getattr(args[0], args[1], MISSING), seen=False)
-    elif function is setattr and len(args) == 3:
-        _writes_attr(*args)
     elif function is delattr and len(args) == 2:
         _writes_attr(*args, MISSING)
+    elif type(function) is MethodWrapperType and function.__name__ == "__delattr__" and len(args) == 1:
+        _writes_attr(owner, *args, MISSING)
     else:
         _hand_out(found, function, values)
 

@@ -24,6 +24,8 @@ from hybridflow.tracing.questions import Question
 
 _BY_CONTENT = frozenset({list, tuple, dict, set, frozenset, bytearray, np.ndarray, Tensor, Variable}) | PLAIN
 """Types whose attributes are what their contents make them; the contents are watched."""
+_SETTINGS = frozenset({"name", "trainable"})
+"""What can change of a Variable beside its value."""
 _DEEP = frozenset({"__repr__", "__str__", "__format__", "__hash__", "__eq__", "__lt__"})
 """Special methods that containers have call those of what is in them."""
 _AS_TEXT = frozenset({"__repr__", "__str__", "__format__"})
@@ -39,13 +41,15 @@ def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: boo
         found: what is known of the trace.
         obj: the object.
         name: the attribute.
-        value: what Python found.
+        value: what Python found, `MISSING` if nothing.
         seen: whether the code gets what is returned here; if not, nothing can stand for a float.
     """
     if isinstance(obj, MethodType) and name not in ("__self__", "__func__"):
         obj = obj.__func__  # a bound method has what its function has
     kind = type(obj)
     if kind in _BY_CONTENT:
+        if kind is Variable and name in _SETTINGS:
+            found.look(found.place_or_root(obj), ATTRIBUTE, name, value)
         return value
     if kind is super:
         of_super(found, obj, name)
@@ -75,8 +79,12 @@ def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: boo
     return value
 
 
-def of_super(found: Observations, obj: Any, name: str) -> None:
-    """Take note of where ``super()`` looked for an attribute: in classes in their order, up to the one that has it."""
+def of_super(found: Observations, obj: Any, name: str) -> Any:
+    """Take note of where ``super()`` looks for an attribute: in classes in their order, up to the one that has it.
+
+    Returns:
+        What that class says under the name.
+    """
     kind: type = obj.__self_class__
     order = kind.__mro__
     if is_users_class(kind):
@@ -86,7 +94,8 @@ def of_super(found: Observations, obj: Any, name: str) -> None:
         if is_users_class(one):
             found.read(found.root(one, one.__name__), IN_INSTANCE, name, value)
         if value is not MISSING:
-            return
+            return value
+    return MISSING
 
 
 def kind_of(found: Observations, obj: Any) -> None:
@@ -104,7 +113,8 @@ def class_attribute(found: Observations, obj: Any, name: str) -> Any:
         return value
     kind_of(found, obj)
     place = found.root(kind, kind.__name__)
-    if getattr(kind, name, MISSING) is value:
+    computed = hasattr(type(value), "__get__") and type(value) is not FunctionType  # what the user wrote would run
+    if not computed and getattr(kind, name, MISSING) is value:
         found.read(place, ATTRIBUTE, name, value)
     else:
         found.read(place, IN_CLASS, name, value)

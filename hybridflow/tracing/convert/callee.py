@@ -9,7 +9,17 @@ import os
 import sysconfig
 from collections import deque
 from collections.abc import Callable
-from types import CellType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from types import (
+    CellType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any, cast
 
 import jax
@@ -153,6 +163,12 @@ def target(function: Any) -> Any:
         return None if made is None else functools.partial(made, function.__self__)
     if kind is LRU_CACHE:
         return wrappers.unwrapped(function)
+    if kind in (MethodDescriptorType, WrapperDescriptorType) and function.__name__ in _CHANGING_METHODS:
+        return functools.partial(_call_unbound, function)
+    if kind is _BUILTIN and function in _OPERATORS:
+        return _OPERATORS[function]
+    if kind is MethodWrapperType and function.__name__ == "__setattr__":
+        return functools.partial(_call_unbound, _SETATTR_OF[isinstance(function.__self__, type)], function.__self__)
     if kind is functools.partial:
         inner = target(function.func)
         return None if inner is None else functools.partial(inner, *function.args, **function.keywords)
@@ -200,6 +216,8 @@ def read_attribute(obj: Any, name: str) -> Any:
     kind = type(obj)
     if kind in _PLAIN:
         return observe.read_attr(obj, name)
+    if kind is super:
+        return _read_super(obj, name)
     if kind.__getattribute__ is not object.__getattribute__:
         hook = protocols.method_of(obj, "__getattribute__")
         if hook is not None:
@@ -208,7 +226,13 @@ def read_attribute(obj: Any, name: str) -> Any:
         found = IN_CLASS.get(kind, name)
         getter = _getter_of(obj, name, found)
         if getter is not None:
-            return getter(obj)
+            try:
+                return getter(obj)
+            except AttributeError:
+                hook = protocols.method_of(obj, "__getattr__")
+                if hook is None:
+                    raise
+                return hook(obj, name)
         if found is MISSING and IN_INSTANCE.get(obj, name) is MISSING:
             hook = protocols.method_of(obj, "__getattr__")
             if hook is not None:
@@ -217,23 +241,86 @@ def read_attribute(obj: Any, name: str) -> Any:
     return observe.read_attr(obj, name)
 
 
+def _read_super(obj: Any, name: str) -> Any:
+    """Read an attribute of what ``super()`` gave: what computes it is called for the object that this is about."""
+    instance = obj.__self__
+    found = observe.of_super(obj, name)
+    if instance is None or instance is obj.__self_class__:
+        return observe.read_attr(obj, name)
+    if type(found) is functools.cached_property:
+        getter = wrappers.cached_property_of(instance, name, found)
+        return observe.read_attr(instance, name) if getter is None else getter(instance)
+    getter = _users_getter(found)
+    if getter is not None:
+        return getter(instance)
+    if type(found) is MemberDescriptorType:
+        observe.whole(instance)
+    return observe.read_attr(obj, name)
+
+
 def _getter_of(obj: Any, name: str, found: Any) -> Any:
     """Return what computes an attribute if a property or a descriptor that the user wrote does."""
-    kind = type(found)
-    if kind is functools.cached_property:
+    if type(found) is functools.cached_property:
         return wrappers.cached_property_of(obj, name, found)
-    if kind is property and type(found.fget) is FunctionType and is_users(found.fget.__code__):
-        observe.class_attribute(obj, name)
-        return converted(found.fget)
-    get = None if kind in _PLAIN or kind is FunctionType else protocols.method_of(found, "__get__")
-    if get is None:
+    getter = _users_getter(found)
+    if getter is None:
         return None
-    if not hasattr(kind, "__set__"):
+    if not hasattr(type(found), "__set__"):
         observe.own(obj, name)
         if IN_INSTANCE.get(obj, name) is not MISSING:
             return None
     observe.class_attribute(obj, name)
-    return lambda obj: get(found, obj, type(obj))
+    return getter
+
+
+def _users_getter(found: Any) -> Callable[[Any], Any] | None:
+    """Return the converted getter of a property or a descriptor in a class, if the user wrote it."""
+    kind = type(found)
+    if kind is property:
+        users = type(found.fget) is FunctionType and is_users(found.fget.__code__)
+        return converted(found.fget) if users else None
+    get = None if kind in _PLAIN or kind is FunctionType else protocols.method_of(found, "__get__")
+    return None if get is None else lambda obj: get(found, obj, type(obj))
+
+
+def _get_attribute(obj: Any, name: Any, *default: Any) -> Any:
+    """Call ``getattr``."""
+    if type(name) is not str or len(default) > 1:
+        return getattr(obj, name, *default)  # raises Python's error
+    try:
+        return read_attribute(obj, name)
+    except AttributeError:
+        if default:
+            return default[0]
+        raise
+
+
+def _has_attribute(obj: Any, name: Any) -> bool:
+    """Call ``hasattr``."""
+    return _get_attribute(obj, name, MISSING) is not MISSING
+
+
+def write_attribute(obj: Any, name: str, value: Any, *, augmented: bool = False) -> None:
+    """Store an attribute as Python does: what the user wrote to that end runs converted."""
+    hook = None if type(obj).__setattr__ is object.__setattr__ else protocols.method_of(obj, "__setattr__")
+    setter = None if hook is not None else protocols.setter_of(obj, name)
+    if hook is not None:
+        hook(obj, name, value)
+    elif setter is not None:
+        setter(obj, value)
+    else:
+        regions.changed(obj, f".{name} = ...")
+        observe.write_attr(obj, name, value, augmented=augmented)
+
+
+def _call_setattr(put: Any, obj: Any, name: Any, value: Any) -> None:
+    """Call `object.__setattr__` or `type.__setattr__`, which know of setters."""
+    setter = protocols.setter_of(obj, name)
+    if setter is not None:
+        setter(obj, value)
+    else:
+        regions.changed(obj, f".{name} = ...")
+        observe.write_attr_by(put, obj, name, value)
 
 
 def read_item(obj: Any, key: Any) -> Any:
@@ -378,9 +465,44 @@ def _argument(value: Any) -> Any:
     if type(value) in (FunctionType, MethodType, functools.partial):
         found = target(value)
         return value if found is None else found
+    if type(value) in (_BUILTIN, MethodWrapperType) and value.__name__ in _CHANGING_METHODS:
+        return callee(value)
     return value
 
 
+def _call_unbound(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call what was taken from a class, such as `list.append` or `object.__setattr__`, as a method of an object."""
+    if not args or not isinstance(args[0], function.__objclass__):
+        return function(*args, **kwargs)  # raises Python's error
+    if function.__name__ == "__setattr__" and len(args) == 3 and not kwargs:
+        return _call_setattr(function, *args)
+    return callee(function.__get__(args[0]))(*args[1:], **kwargs)
+
+
+_SETATTR_OF = (object.__setattr__, type.__setattr__)
+_CHANGING_METHODS = observe.CHANGES | {"__setattr__", "__delattr__"}
+
+
+def augment(kind: str, target: Any, operand: Any) -> Any:
+    """Return what ``target += operand`` stores, noted if that changes the target itself."""
+    if type(target) in CONTAINERS:
+        method = changing_method(target)
+        before_change(method, (operand,))
+        observe.before_call(method, (operand,), {})
+    value = protocols.AUGMENTED[kind](target, operand)
+    observe.augmented(protocols.IN_PLACE[kind], operand, value)
+    return value
+
+
+_OPERATORS: dict[Any, Callable[..., Any]] = {
+    getattr: _get_attribute,
+    hasattr: _has_attribute,
+    setattr: write_attribute,
+    operator.setitem: lambda obj, key, value: callee(type(obj).__setitem__)(obj, key, value),
+    operator.delitem: lambda obj, key: callee(type(obj).__delitem__)(obj, key),
+    **{function: functools.partial(augment, kind) for kind, function in protocols.IN_PLACE.items()},
+}
+"""How Python's functions that do what syntax does run as converted code would."""
 _CHANGING = {list: "__iadd__", dict: "__ior__", set: "__ior__", deque: "__iadd__", bytearray: "__iadd__",
              np.ndarray: "__iadd__"}  # fmt: skip
 

@@ -15,6 +15,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.tracing import observe
+from hybridflow.tracing.access import IN_CLASS, MISSING
 from hybridflow.tracing.convert import callee as callees
 from hybridflow.tracing.convert import regions
 from hybridflow.tracing.convert.values import negated
@@ -229,11 +230,20 @@ def builtin_on_users(function: Any, args: tuple[Any, ...]) -> tuple[Callable[...
 
 
 def setter_of(obj: Any, name: str) -> Callable[[Any, Any], None] | None:
-    """Return the converted setter if an attribute is a property that the user wrote."""
-    found = getattr(type(obj), name, None)
-    if type(found) is property and type(found.fset) is FunctionType and callees.is_users(found.fset.__code__):
-        return callees.converted(found.fset)
-    return None
+    """Return the converted setter if an attribute is a property or a descriptor that the user wrote."""
+    found = IN_CLASS.get(type(obj), name)
+    if found is MISSING or not hasattr(type(found), "__set__"):
+        return None
+    if type(found) is property:
+        if type(found.fset) is FunctionType and callees.is_users(found.fset.__code__):
+            observe.class_attribute(obj, name)
+            return callees.converted(found.fset)
+        return None
+    put = method_of(found, "__set__")
+    if put is None:
+        return None
+    observe.class_attribute(obj, name)
+    return lambda obj, value: put(found, obj, value)
 
 
 class _Manager:
@@ -260,6 +270,8 @@ class _Manager:
         hides = leave(self.manager, kind, error, place)
         if hides:
             regions.require_certain(error)
+            if isinstance(error, NameError):
+                regions.handled_name(error)
         return hides
 
 

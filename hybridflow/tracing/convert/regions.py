@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 from hybridflow.core.context import current
@@ -22,13 +22,13 @@ from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import Variable
 from hybridflow.ir.variables import NeedsIdentity
 from hybridflow.tracing import observe
+from hybridflow.tracing.access import MISSING
 from hybridflow.tracing.convert.cells import Cells
+from hybridflow.tracing.convert.syntax import RUNTIME
 
 _CONTAINERS = (list, dict, set, deque, bytearray)
 _NO_STATE = (Tensor, Variable, FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
 _MANY = 300
-_SETTERS = (setattr, delattr, object.__setattr__, object.__delattr__)
-"""Functions that change an object's attribute."""
 CHANGES = frozenset({
     "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem", "add",
     "discard", "difference_update", "intersection_update", "symmetric_difference_update", "appendleft", "extendleft",
@@ -110,8 +110,27 @@ def trying(classes: Callable[[], Any]) -> Generator[None, None, None]:
     token = _HANDLERS.set((*_HANDLERS.get(), classes))
     try:
         yield
+    except NameError as error:
+        handled_name(error)
+        raise
     finally:
         _HANDLERS.reset(token)
+
+
+def handled_name(error: NameError) -> None:
+    """Take note of a name that has no value, where that does not end the call: a later call may find one."""
+    place, name = error.__traceback__, error.name
+    if place is None or name is None or isinstance(error, UnboundLocalError):
+        return
+    while place.tb_next is not None:
+        place = place.tb_next
+    frame = place.tb_frame
+    if name not in frame.f_code.co_freevars:
+        observe.read_global(frame.f_globals, name, MISSING)
+        return
+    runtime: Any = frame.f_locals.get(RUNTIME)
+    if runtime is not None and name in runtime.cells:
+        observe.read_free(runtime.cells[name], name, MISSING)
 
 
 def require_unhandled(error: BaseException) -> None:
@@ -225,10 +244,12 @@ def before_change(function: Any, args: tuple[Any, ...]) -> bool:
     Raises:
         MutationError: it changes a container from outside of the body, or reads a list that a step appends to.
     """
-    if len(args) >= 2 and any(function is one for one in _SETTERS):
-        changed(args[0], f".{args[1]} {'deleted' if len(args) == 2 else '= ...'}")
+    if function is delattr and len(args) == 2:
+        changed(args[0], f".{args[1]} deleted")
     regions = _REGIONS.get()
     owner = getattr(function, "__self__", None)
+    if type(function) is MethodWrapperType and function.__name__ == "__delattr__" and args:
+        changed(owner, f".{args[0]} deleted")
     changes = isinstance(owner, _CONTAINERS) and getattr(function, "__name__", "") in CHANGES
     if not regions:
         if changes:

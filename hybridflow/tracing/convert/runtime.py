@@ -261,6 +261,7 @@ class Runtime:
         return True
 
     trying = staticmethod(regions.trying)
+    augment = staticmethod(callees.augment)
     everything = BaseException
 
     def handled(self) -> None:
@@ -322,24 +323,9 @@ class Runtime:
         getter = protocols.method_of(obj, "__getitem__")
         return observe.load_item(obj, key) if getter is None else getter(obj, key)
 
-    def augment(self, kind: str, target: Any, operand: Any) -> Any:
-        """Return what ``target += operand`` stores, noted if that changes the target itself."""
-        if type(target) in callees.CONTAINERS:
-            method = callees.changing_method(target)
-            regions.before_change(method, (operand,))
-            observe.before_call(method, (operand,), {})
-        value = protocols.AUGMENTED[kind](target, operand)
-        observe.augmented(protocols.IN_PLACE[kind], operand, value)
-        return value
-
     def write_attr(self, value: Any, obj: Any, name: str, augmented: bool = False) -> None:
         """Store an attribute; a property's setter is converted."""
-        setter = protocols.setter_of(obj, name)
-        if setter is not None:
-            setter(obj, value)
-            return
-        regions.changed(obj, f".{name} = ...")
-        observe.write_attr(obj, name, value, augmented=augmented)
+        callees.write_attribute(obj, name, value, augmented=augmented)
 
     def write_item(self, value: Any, obj: Any, key: Any, augmented: bool = False) -> None:
         """Store an item."""
