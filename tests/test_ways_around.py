@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
+from hybridflow.core.errors import TracedValueError
 
 NAME = "GLOBAL_OF_THESE_TESTS"
 Namespace = types.SimpleNamespace
@@ -375,3 +376,23 @@ def test_an_array_that_was_read_only_is_compared_again_when_it_is_not():
     data.flags.writeable = True
     data[0, 0] = 10.0
     assert compiled(hf.asarray(1.0)).item() == 18.0
+
+
+LOOKS = [lambda d, x: d[x], lambda d, x: d.get(x, 1.0), lambda d, x: 2.0 if x in d else 1.0]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_traced_tensor_is_no_key_of_a_dict_outside(look):
+    x = hf.asarray([1.0, 2.0])
+    table = {x: 3.0}
+    with pytest.raises(TracedValueError, match="which tensor it is"):
+        hf.compile(lambda x: x * look(table, x))(x)
+
+
+def test_tensors_are_keys_of_what_the_function_makes():
+    def f(x, y):
+        table = {x: 2.0, y: 3.0}
+        return x * table[x] + y * table.get(y, 0.0) + (1.0 if x in table else 0.0)
+
+    x, y = hf.asarray(1.0), hf.asarray(2.0)
+    assert hf.compile(f)(x, y).item() == f(x, y).item() == 9.0

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.context import CONTEXT, current
+from hybridflow.core.errors import TracedValueError, message
 from hybridflow.core.functions import is_layers
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
@@ -212,6 +213,7 @@ def read_item(obj: Any, key: Any) -> Any:
 
 def _item(found: Observations, obj: Any, key: Any) -> None:
     """Take note that an item of an object is about to be read, or asked for."""
+    _require_untraced_key(found, obj, key)
     if type(key) is slice:
         for one in (key.start, key.stop, key.step):
             reading.special(found, one, ("__index__",))
@@ -274,12 +276,31 @@ def augmented(operate: Callable[[Any, Any], Any], operand: Any, value: Any) -> N
         found.augmented = Augmented(operate, operand, value)
 
 
+def _require_untraced_key(found: Observations, container: Any, key: Any) -> None:
+    """Raise if a traced tensor is looked for among the tensors that are keys outside: there it is the eager one.
+
+    Raises:
+        TracedValueError: it is.
+    """
+    if type(key) is not Tensor or key._value is not None or not isinstance(container, dict | set | frozenset):
+        return
+    if found.is_outside(container) and any(type(one) is Tensor for one in cast("set[Any]", container)):
+        raise TracedValueError(
+            message(
+                "compile: a traced tensor is looked up among tensors that are keys, which is by which tensor it is",
+                got=f"{key.spec} as a key of a {type(container).__name__}",
+                hint="Use a key that is no tensor, and pass it as an argument of its own.",
+            )
+        )
+
+
 def asked(container: Any, item: Any) -> None:
     """Take note that ``item in container`` is about to be asked."""
     found, _ = _observations()
     if found is None:
         return
     found.choices.read(container)
+    _require_untraced_key(found, container, item)
     if isinstance(container, (*CONTAINERS, set, frozenset)):
         one_by_one = isinstance(container, list | tuple | deque)
         for one in (item, *(container if one_by_one else ())):
@@ -600,6 +621,8 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
         _is_changed(found, function, args, kwargs, nested=nested)
     if isinstance(owner, dict) and getattr(function, "__name__", "") not in _UNORDERED:
         found.use_order(owner)
+    if args:
+        _require_untraced_key(found, owner, args[0])
     if found.moves(function, args):
         return
     if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS, *_ARRAYS)):
