@@ -22,7 +22,7 @@ NAMES = {
 """Each name, and the module that it is in."""
 
 ATTACHED = {
-    "converted": "tracing.convert", "reason_of": "tracing.convert",
+    "converted": "convert", "reason_of": "convert", "target": "convert.callee", "callee": "convert.callee",
     "to_dot": "pictures", "to_svg": "pictures", "to_html": "pictures", "to_model_explorer": "pictures",
     "show": "pictures", "in_notebook_html": "pictures", "to_onnx": "export.onnx",
     "text_of": "explain.items", "advice_on": "explain.advice",

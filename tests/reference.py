@@ -15,7 +15,6 @@ from unittest import mock
 import jax
 import numpy as np
 
-from hybridflow.autodiff.control_flow import branches, scans
 from hybridflow.backend.jax_shim import call_into, enable_x64
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import as_arrays, run_raw
@@ -23,6 +22,7 @@ from hybridflow.core.node import Node
 from hybridflow.core.op import No
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph
+from hybridflow.nested import branches, scans
 from hybridflow.tracing import recorded, trace
 from hybridflow.xla.executable import Executable, concrete_specs
 

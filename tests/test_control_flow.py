@@ -12,8 +12,8 @@ import pytest
 from modes import both, close, same, tensor
 
 import hybridflow as hf
-from hybridflow.autodiff.control_flow.loops import iterate
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexRangeError, ShapeError
+from hybridflow.nested.loops import iterate
 
 State = namedtuple("State", "position velocity")
 

@@ -18,9 +18,9 @@ import pytest
 from processes import run_python
 
 import hybridflow as hf
+from hybridflow.convert import converted, is_converted
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TracedValueError
-from hybridflow.tracing import observe
-from hybridflow.tracing.convert import converted, is_converted
+from hybridflow.guards import observe
 
 COUNTER = 10
 

@@ -275,7 +275,7 @@ def test_an_endless_iterator():
                 break
         return x
 
-    from hybridflow.tracing.convert import runtime
+    from hybridflow.convert import runtime
 
     before, runtime._ENDLESS = runtime._ENDLESS, 5
     try:

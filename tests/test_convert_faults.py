@@ -13,7 +13,7 @@ from reference import without_xla
 from test_corpus import check
 
 import hybridflow as hf
-from hybridflow.tracing.convert import (
+from hybridflow.convert import (
     branches,
     build,
     builtin,

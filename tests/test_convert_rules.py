@@ -21,8 +21,7 @@ from reference import without_xla
 from test_corpus import check
 
 import hybridflow as hf
-from hybridflow.core.errors import HybridflowError, MutationError
-from hybridflow.tracing.convert import (
+from hybridflow.convert import (
     bindings,
     branches,
     build,
@@ -41,6 +40,7 @@ from hybridflow.tracing.convert import (
     wrappers,
     writes,
 )
+from hybridflow.core.errors import HybridflowError, MutationError
 
 CORPUS = {case.function.__name__: case for case in CASES}
 PLAIN = {case[0].__name__: case for case in test_convert.CASES}

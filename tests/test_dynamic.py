@@ -362,7 +362,7 @@ def test_any_sequence_of_sizes_gives_the_eager_results(sizes, dynamic):
 
 
 def test_what_is_remembered_of_sizes_is_bounded(monkeypatch):
-    monkeypatch.setattr("hybridflow.tracing.dynamic._FORGET", 3)
+    monkeypatch.setattr("hybridflow.guards.dynamic._FORGET", 3)
     f = hf.compile(lambda x, tag: x * 2, max_traces=4)
     for tag in range(6):
         for n in (2, 3):

@@ -16,7 +16,7 @@ import pytest
 
 import hybridflow as hf
 from hybridflow.core.errors import MutationError
-from hybridflow.tracing import guards
+from hybridflow.guards import guards
 
 RATE = 2.0
 SIZES = [1.0, 2.0]

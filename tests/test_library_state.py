@@ -19,7 +19,7 @@ import pytest
 
 import hybridflow as hf
 from hybridflow.core.errors import MutationError
-from hybridflow.tracing.questions import _READERS
+from hybridflow.guards.questions import _READERS
 
 
 def same(f, *changes):

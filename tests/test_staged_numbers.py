@@ -23,8 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridflow as hf
+from hybridflow.convert import staged
 from hybridflow.core.errors import DTypeError, GradientError, HybridflowError, TraceError
-from hybridflow.tracing.convert import staged
 from tests.modes import both, same
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "int8", "uint8", "int32", "int64", "bool")

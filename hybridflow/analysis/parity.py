@@ -20,11 +20,11 @@ from hybridflow.core.errors import ArgumentError, ParityError, message
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.tensor import Tensor, as_tensor, host_array
 from hybridflow.core.variable import Variable
+from hybridflow.guards.signature import Signature
 from hybridflow.ir.graph import Graph, clone_node, input_node
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.method import CompiledMethod
-from hybridflow.tracing.signature import Signature
 from hybridflow.tracing.trace import Trace
 
 Array = np.ndarray[Any, Any]

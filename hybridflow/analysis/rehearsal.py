@@ -12,10 +12,10 @@ import numpy as np
 from hybridflow.core.device import device_of, place
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.variable import GradientCell, Variable
+from hybridflow.guards.journal import python_state_kept
+from hybridflow.guards.signature import Signature
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction
-from hybridflow.tracing.journal import python_state_kept
-from hybridflow.tracing.signature import Signature
 from hybridflow.tracing.trace import Trace
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]

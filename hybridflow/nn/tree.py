@@ -15,8 +15,8 @@ import jax
 from hybridflow.core.context import is_tracing
 from hybridflow.core.functions import Whole
 from hybridflow.core.variable import Variable
-from hybridflow.tracing import observe
-from hybridflow.tracing.signature import static_key
+from hybridflow.guards import observe
+from hybridflow.guards.signature import static_key
 
 _CONTAINERS = (list, tuple, dict)
 LEAF, INNER, SEQUENCE, MAPPING, STATIC = "leaf", "module", "sequence", "mapping", "static"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from hybridflow.autodiff.checkpoint_graphs import CHECKPOINT, kept_by
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.ir.fusion import TIED
 from hybridflow.ir.graph import Graph, clone_node
+from hybridflow.nested.checkpoint_graphs import CHECKPOINT, kept_by
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import Replacement, rewrite
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from hybridflow.autodiff.control_flow.loops import WHILE
-from hybridflow.autodiff.control_flow.scans import SCAN
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.graph import Graph, clone_node, input_node
 from hybridflow.ir.invariants import hoist
+from hybridflow.nested.loops import WHILE
+from hybridflow.nested.scans import SCAN
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import Replacement, changed, rewrite
 

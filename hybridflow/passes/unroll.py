@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, cast
 
-from hybridflow.autodiff.control_flow.scans import SCAN
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.node import Edge, Node
@@ -12,6 +11,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import trace_body
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.graph import Graph, clone_node, nested_graphs
+from hybridflow.nested.scans import SCAN
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import Replacement, placed, rewrite
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-from hybridflow.autodiff.control_flow.branches import COND
-from hybridflow.autodiff.control_flow.loops import WHILE
-from hybridflow.autodiff.control_flow.scans import SCAN
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.effects import has_effect, has_effects
 from hybridflow.ir.graph import Graph, nested_graphs
+from hybridflow.nested.branches import COND
+from hybridflow.nested.loops import WHILE
+from hybridflow.nested.scans import SCAN
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import Replacement, changed, rewrite
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from hybridflow.tracing.signature import is_gone
+from hybridflow.guards.signature import is_gone
 
 if TYPE_CHECKING:
     from hybridflow.tracing.trace import Trace

@@ -10,13 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from hybridflow.autodiff.control_flow.tensor_array import looking
 from hybridflow.core.errors import ArgumentTypeError, DepthError, MutationError, message
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
-from hybridflow.tracing.fields import opened
-from hybridflow.tracing.order import has_order, in_order_of
-from hybridflow.tracing.signature import LEAF, Signature, flatten_again, is_array, unflatten_arguments
+from hybridflow.guards.fields import opened
+from hybridflow.guards.order import has_order, in_order_of
+from hybridflow.guards.signature import LEAF, Signature, flatten_again, is_array, unflatten_arguments
+from hybridflow.nested.tensor_array import looking
 
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
 _NUMBERS = (bool, int, float, complex)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from hybridflow.tracing.dynamic import Dynamic
+from hybridflow.guards.dynamic import Dynamic
 from hybridflow.tracing.function import CompiledFunction
 
 P = ParamSpec("P")

@@ -14,9 +14,9 @@ from hybridflow.core.node import Node
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
+from hybridflow.guards.dynamic import ANY, Pattern, sizes_of, with_patterns
+from hybridflow.guards.signature import TENSOR, Signature
 from hybridflow.ir.graph import Graph
-from hybridflow.tracing.dynamic import ANY, Pattern, sizes_of, with_patterns
-from hybridflow.tracing.signature import TENSOR, Signature
 
 if TYPE_CHECKING:
     from hybridflow.tracing.trace import Trace

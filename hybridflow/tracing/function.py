@@ -27,9 +27,7 @@ from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.traced_float import NeedsNumber
-from hybridflow.ir.graph import Graph
-from hybridflow.ir.variables import NeedsIdentity
-from hybridflow.tracing.arguments import (
+from hybridflow.guards.arguments import (
     Defaults,
     Quick,
     apply_arguments,
@@ -41,22 +39,24 @@ from hybridflow.tracing.arguments import (
     quick_arguments,
     without_first,
 )
-from hybridflow.tracing.cache import CacheInfo, TraceCache
-from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
-from hybridflow.tracing.costing import Costing, Specs
-from hybridflow.tracing.dynamic import Dynamic, SeenShapes, check_dynamic, is_open, sizes_of
-from hybridflow.tracing.entry import Entry, general_call
-from hybridflow.tracing.input_signature import ConcreteFunction, InputSignature
-from hybridflow.tracing.method import CompiledMethod
-from hybridflow.tracing.needs import Needs
-from hybridflow.tracing.outside_floats import SeenFloats
-from hybridflow.tracing.signature import (
+from hybridflow.guards.dynamic import Dynamic, SeenShapes, check_dynamic, is_open, sizes_of
+from hybridflow.guards.input_signature import ConcreteFunction, InputSignature
+from hybridflow.guards.needs import Needs
+from hybridflow.guards.outside_floats import SeenFloats
+from hybridflow.guards.signature import (
     LEAF,
     Signature,
     differences,
     flatten_arguments,
     named_leaves,
 )
+from hybridflow.ir.graph import Graph
+from hybridflow.ir.variables import NeedsIdentity
+from hybridflow.tracing.cache import CacheInfo, TraceCache
+from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
+from hybridflow.tracing.costing import Costing, Specs
+from hybridflow.tracing.entry import Entry, general_call
+from hybridflow.tracing.method import CompiledMethod
 
 if TYPE_CHECKING:
     from hybridflow.tracing.explanation import Explanation
@@ -222,8 +222,8 @@ class CompiledFunction(Entry, Generic[P, R]):
 
     def _caller(self, args: tuple[Any, ...]) -> Callable[[dict[str, Any]], Any]:
         """Return a function of named arguments that calls the user's function."""
-        from hybridflow.tracing.convert import recursion_limit
-        from hybridflow.tracing.observe import runs_as_it_is
+        from hybridflow.convert import recursion_limit
+        from hybridflow.guards.observe import runs_as_it_is
 
         first = args[:1] if self._bound else ()
 
@@ -569,7 +569,7 @@ class CompiledFunction(Entry, Generic[P, R]):
             ArgumentError: the function is traced as it is; the text says why.
 
         """
-        from hybridflow.tracing.convert import NotConvertible, converted_text
+        from hybridflow.convert import NotConvertible, converted_text
 
         if not self._autograph:
             raise ArgumentError(message(f"converted_code: {self._name} is compiled with autograph=False"))

@@ -15,19 +15,14 @@ from hybridflow.core.node import user_place, where_file_line
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import Variable
-from hybridflow.ir.builder import GraphBuilder
-from hybridflow.ir.graph import CONSTANT
-from hybridflow.ir.variables import ArgumentVariable, NeedsIdentity
-from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
-from hybridflow.tracing.dynamic import symbol_places, symbolic_specs
-from hybridflow.tracing.fields import is_by_fields
-from hybridflow.tracing.leaves import TracedLeaves
-from hybridflow.tracing.objects import is_record, opened
-from hybridflow.tracing.observations import Observations
-from hybridflow.tracing.order import has_order, skeleton
-from hybridflow.tracing.outside_floats import OutsideFloats, SeenFloats
-from hybridflow.tracing.records import TraceRecord
-from hybridflow.tracing.signature import (
+from hybridflow.guards.dynamic import symbol_places, symbolic_specs
+from hybridflow.guards.fields import is_by_fields
+from hybridflow.guards.leaves import TracedLeaves
+from hybridflow.guards.objects import is_record, opened
+from hybridflow.guards.observations import Observations
+from hybridflow.guards.order import has_order, skeleton
+from hybridflow.guards.outside_floats import OutsideFloats, SeenFloats
+from hybridflow.guards.signature import (
     FLOAT,
     NOTHING,
     STATIC,
@@ -39,6 +34,11 @@ from hybridflow.tracing.signature import (
     argument_variables,
     unflatten_arguments,
 )
+from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ir.graph import CONSTANT
+from hybridflow.ir.variables import ArgumentVariable, NeedsIdentity
+from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
+from hybridflow.tracing.records import TraceRecord
 from hybridflow.tracing.trace import OutputPlan, Trace
 from hybridflow.xla.store.ahead import begin
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hybridflow.guards.input_signature import ConcreteFunction
+from hybridflow.guards.signature import BoundCall
 from hybridflow.ir.graph import Graph
-from hybridflow.tracing.input_signature import ConcreteFunction
-from hybridflow.tracing.signature import BoundCall
 from hybridflow.tracing.tracebacks import trimmed
 
 if TYPE_CHECKING:

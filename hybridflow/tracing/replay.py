@@ -9,10 +9,10 @@ import numpy as np
 
 from hybridflow.backend.host import run_quietly
 from hybridflow.core.node import Node
+from hybridflow.guards.signature import Signature
 from hybridflow.ir.builder import Check
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.raw import raw_value
-from hybridflow.tracing.signature import Signature
 from hybridflow.tracing.trace import Trace
 
 

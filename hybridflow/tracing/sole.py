@@ -12,8 +12,8 @@ from hybridflow.core.notes import requires
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
+from hybridflow.guards.signature import FLOAT, LEAF, TENSOR, Signature
 from hybridflow.tracing.raw import WORTH_KEEPING, raw_value
-from hybridflow.tracing.signature import FLOAT, LEAF, TENSOR, Signature
 from hybridflow.tracing.trace import Trace
 from hybridflow.tracing.tracebacks import trimmed
 from hybridflow.xla.executable import Executable

@@ -29,6 +29,24 @@ from hybridflow.core.pending import PendingChecks, settle_known
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import WRITES, GradientCell, Variable, current_values
+from hybridflow.guards.dynamic import sizes_of
+from hybridflow.guards.effects import Effects
+from hybridflow.guards.journal import Journal
+from hybridflow.guards.leaves import TracedLeaves, freed_edge
+from hybridflow.guards.numbers import Numbers
+from hybridflow.guards.observations import Observations
+from hybridflow.guards.order import in_order_of, order_at
+from hybridflow.guards.reached import shown_names
+from hybridflow.guards.signature import (
+    LEAF,
+    TENSOR,
+    VARIABLE,
+    Leaf,
+    Signature,
+    argument_variables,
+    forget_values,
+    numbers_of,
+)
 from hybridflow.ir.builder import Check, GraphBuilder
 from hybridflow.ir.costs import concrete
 from hybridflow.ir.effects import has_effects
@@ -39,28 +57,10 @@ from hybridflow.passes import PIPELINE, run_passes
 from hybridflow.passes.lib.left import outlined_in, recomputed_in, rolled_in
 from hybridflow.tracing.budget import compile_within
 from hybridflow.tracing.calls import depth_explained
-from hybridflow.tracing.dynamic import sizes_of
-from hybridflow.tracing.effects import Effects
 from hybridflow.tracing.executables import ExecutableRecord
-from hybridflow.tracing.journal import Journal
-from hybridflow.tracing.leaves import TracedLeaves, freed_edge
-from hybridflow.tracing.numbers import Numbers
-from hybridflow.tracing.observations import Observations
-from hybridflow.tracing.order import in_order_of, order_at
 from hybridflow.tracing.raw import move_to_xla, raw_value
-from hybridflow.tracing.reached import shown_names
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
 from hybridflow.tracing.records import TraceRecord
-from hybridflow.tracing.signature import (
-    LEAF,
-    TENSOR,
-    VARIABLE,
-    Leaf,
-    Signature,
-    argument_variables,
-    forget_values,
-    numbers_of,
-)
 from hybridflow.xla.executable import Executable, compile_graph, is_wide
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 

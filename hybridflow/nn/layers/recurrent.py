@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from hybridflow.autodiff.control_flow import scan
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.nested.scans import scan
 from hybridflow.nn import init
 from hybridflow.nn.layers.linear import parameter
 from hybridflow.nn.layers.module import Module

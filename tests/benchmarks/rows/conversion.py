@@ -6,7 +6,7 @@ from types import FunctionType
 from typing import Any
 
 import hybridflow as hf
-from hybridflow.tracing.convert import converted
+from hybridflow.convert import converted
 
 from ..registry import Case, row
 

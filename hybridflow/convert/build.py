@@ -1,0 +1,179 @@
+"""From a function to its converted form: parsed, rewritten, compiled in place of the user's lines, cached."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import functools
+import re
+import weakref
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import Any, NamedTuple
+
+from hybridflow.convert.runtime import Runtime
+from hybridflow.convert.source import NotConvertible, copied, find, without_syntax_warnings
+from hybridflow.convert.syntax import RUNTIME, at, function
+from hybridflow.convert.transform import transform
+from hybridflow.core.functions import is_kept
+from hybridflow.guards.users import is_users
+
+_FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
+"""The flags of ``from __future__ import ...``."""
+_INNER = ".f"
+
+
+class _Entry(NamedTuple):
+    """What is known of a code object: its converted form, or why there is none."""
+
+    of: weakref.ref[CodeType]
+    code: CodeType | None
+    reason: str
+
+
+_entries: dict[int, _Entry] = {}
+
+
+_made: dict[int, weakref.ref[CodeType]] = {}
+"""The converted code objects, those of the functions inside too."""
+
+
+def is_converted(code: CodeType) -> bool:
+    """Whether a code object is the result of a conversion."""
+    found = _made.get(id(code))
+    return found is not None and found() is code
+
+
+def _mark(code: CodeType) -> CodeType:
+    key = id(code)
+    _made[key] = weakref.ref(code, lambda _: _made.pop(key, None))
+    return code
+
+
+def converted_tree(original: FunctionType) -> Any:
+    """Return the syntax tree of a converted function: a definition, or a lambda.
+
+    Raises:
+        NotConvertible: its source cannot be found.
+    """
+    found = find(original)
+    node = copied(found.node, found.private)
+    if isinstance(node, ast.FunctionDef):
+        node.decorator_list = []
+        node.returns = None
+    given = node.args
+    given.defaults, given.kw_defaults = [], [None] * len(given.kwonlyargs)
+    for one in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+        if one is not None:
+            one.annotation = None
+    return transform(node, original.__code__.co_freevars)
+
+
+def _compiled(original: FunctionType) -> CodeType:
+    code = original.__code__
+    tree = converted_tree(original)
+    name = _INNER
+    if isinstance(tree, ast.Lambda):
+        body: list[Any] = [at(tree, ast.Return(tree))]
+        name = "<lambda>"
+    else:
+        tree.name = _INNER
+        body = [tree]
+    free = [one for one in code.co_freevars if one != RUNTIME]
+    outer = function(tree, ".outer", [RUNTIME, *free], body)
+    module = ast.Module([outer], [])
+    ast.fix_missing_locations(module)
+    with without_syntax_warnings():
+        made = compile(module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True)
+    found = _inside(_inside(made, ".outer"), name)
+    if not set(found.co_freevars) <= {RUNTIME, *code.co_freevars}:
+        raise NotConvertible(f"its source, {code.co_filename}:{code.co_firstlineno}, was changed since it was loaded")
+    return _renamed(found, found.co_qualname, code.co_qualname, code.co_name)
+
+
+def _inside(code: CodeType, name: str) -> CodeType:
+    """Return the code object of a name among a code object's constants."""
+    return next(one for one in code.co_consts if isinstance(one, CodeType) and one.co_name == name)
+
+
+def _renamed(code: CodeType, prefix: str, name: str, short: str | None = None) -> CodeType:
+    """Return code under its user's name, the functions inside too."""
+    own = short or code.co_name
+    qualified = name + code.co_qualname.removeprefix(prefix)
+    constants = tuple([_renamed_inside(one, code.co_qualname, qualified, own) for one in code.co_consts])
+    return _mark(code.replace(co_consts=constants, co_qualname=qualified, co_name=own))
+
+
+def _renamed_inside(constant: Any, prefix: str, name: str, short: str) -> Any:
+    """Return a constant of a code object: a function inside under its name, a generated one under its user's."""
+    if not isinstance(constant, CodeType):
+        return constant
+    if constant.co_name.startswith("."):
+        return _renamed(constant, constant.co_qualname, name, short)
+    return _renamed(constant, prefix, name)
+
+
+def _entry(original: FunctionType) -> _Entry:
+    code = original.__code__
+    key = id(code)
+    found = _entries.get(key)
+    if found is None or found.of() is not code:
+        reference = weakref.ref(code, lambda _: _entries.pop(key, None))
+        try:
+            found = _Entry(reference, _compiled(original), "")
+        except NotConvertible as why:
+            found = _Entry(reference, None, str(why))
+        _entries[key] = found
+    return found
+
+
+def converted_function(original: FunctionType) -> FunctionType:
+    """Return a function's converted form on its own globals, defaults and closure; itself if there is none."""
+    code = _entry(original).code
+    if code is None:
+        return original
+    cells = dict(zip(original.__code__.co_freevars, original.__closure__ or (), strict=True))
+    cells[RUNTIME] = CellType(Runtime(original.__globals__, dict(cells)))
+    closure = tuple([cells[name] for name in code.co_freevars])
+    made = FunctionType(code, original.__globals__, original.__name__, original.__defaults__, closure)
+    made.__kwdefaults__ = original.__kwdefaults__
+    made.__qualname__ = original.__qualname__
+    made.__module__ = original.__module__
+    made.__doc__ = original.__doc__
+    made.__annotations__ = original.__annotations__
+    made.__dict__.update(original.__dict__)
+    return made
+
+
+def reason_of(code: CodeType) -> str | None:
+    """Return why a function with this code runs in a trace as it is, None if it was converted."""
+    if is_converted(code):
+        return "Conditions of a yield, of a generator's exits and of := in a lambda's later operands stay Python's."
+    found = _entries.get(id(code))
+    if found is not None and found.of() is code and found.code is None:
+        why = found.reason
+    elif not is_users(code):
+        why = "it belongs to a library"
+    elif is_kept(code):
+        why = "it is marked with hf.no_convert"
+    else:
+        why = "it was called by Python itself or by a library, or it is compiled with autograph=False"
+    return f"The control flow of {code.co_qualname} was not converted: {why}."
+
+
+def converted_text(function: Any) -> str:
+    """Return the converted code as text, names that are no identifiers spelled with an underscore.
+
+    Raises:
+        NotConvertible: the function's source cannot be found.
+    """
+    while not isinstance(function, FunctionType):
+        inner = getattr(function, "__func__", None) or getattr(function, "func", None) or type(function).__call__
+        if not isinstance(inner, FunctionType | MethodType | functools.partial):
+            raise NotConvertible(f"a {type(function).__name__} has no Python source")
+        function = inner
+    original = function
+    text = ast.unparse(converted_tree(original))
+    return re.sub(r"(?<![\w\])}.'\"])\.(?=[a-z0-9])", "_", text)
+
+
+__all__ = ["converted_function", "converted_text", "is_converted", "reason_of"]

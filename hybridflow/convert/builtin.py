@@ -1,0 +1,185 @@
+"""Python's built-in functions where they meet tensors."""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.convert import filtered, protocols
+from hybridflow.convert.branches import value_on_tensor
+from hybridflow.convert.chains import kept_by, mapped
+from hybridflow.convert.filtered import Filtered, truths
+from hybridflow.convert.rows import Rows, TensorRange, enumerated, ranged, reversed_rows, zipped
+from hybridflow.convert.staged import as_bool
+from hybridflow.convert.staged_math import NUMBER_FUNCTIONS
+from hybridflow.convert.values import is_staged, is_tensor, truth
+from hybridflow.core.staged_number import StagedNumber, several_kinds, widest
+from hybridflow.core.tensor import as_tensor
+from hybridflow.core.traced_float import TracedFloat
+from hybridflow.guards import observe
+from hybridflow.ops import effects
+from hybridflow.ops.host_values import Joined
+
+_MISSING = object()
+
+
+def concerned(value: Any) -> bool:
+    """Whether a builtin's argument is a tensor or made of tensors."""
+    return is_staged(value) or type(value) in (Rows, TensorRange)
+
+
+def any_true(iterable: Iterable[Any]) -> Any:
+    """Return ``any``: a tensor if it depends on one."""
+    found: Any = None
+    for item in truths(iterable, neutral=False):
+        if is_staged(item):
+            found = truth(item) if found is None else PUBLIC.logical_or(found, truth(item))
+        elif protocols.truth_of(item):
+            return True
+    return False if found is None else found
+
+
+def all_true(iterable: Iterable[Any]) -> Any:
+    """Return ``all``: a tensor if it depends on one."""
+    found: Any = None
+    for item in truths(iterable, neutral=True):
+        if is_staged(item):
+            found = truth(item) if found is None else PUBLIC.logical_and(found, truth(item))
+        elif not protocols.truth_of(item):
+            return False
+    return True if found is None else found
+
+
+def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    python = getattr(builtins, name)
+
+    def extreme(*args: Any, key: Callable[[Any], Any] | None = None, default: Any = _MISSING) -> Any:
+        if isinstance(args[0], Filtered) and len(args) == 1:
+            return filtered.extreme(python, better, args[0], key, () if default is _MISSING else (default,))
+        items = list(args[0]) if len(args) == 1 else list(args)
+        keys = items if key is None else [key(item) for item in items]
+        if not items or not any(map(is_staged, keys)):
+            for one in keys:
+                observe.special(one, "__lt__", "__gt__")
+            given = {} if default is _MISSING else {"default": default}
+            return python(items, key=key, **given) if len(args) == 1 else python(*args, key=key)
+        best, best_key = items[0], keys[0]
+        for item, item_key in zip(items[1:], keys[1:], strict=True):
+            found = better(item_key, best_key)
+            if is_staged(found):
+                best, best_key = value_on_tensor(
+                    found, lambda pair=(item, item_key): pair, lambda pair=(best, best_key): pair
+                )
+            elif found:
+                best, best_key = item, item_key
+        return best
+
+    return extreme
+
+
+def sorted_items(iterable: Iterable[Any], *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> Any:
+    """Return ``sorted``: of scalar tensors, the rows of a sorted tensor."""
+    items = list(iterable)
+    keys = items if key is None else [key(item) for item in items]
+    if not any(map(is_tensor, keys)):
+        for one in keys:
+            observe.special(one, "__lt__", "__gt__")
+        return sorted(items, key=key, reverse=reverse)
+    order: Any = PUBLIC.argsort(PUBLIC.stack(list(map(as_tensor, keys))), descending=bool(reverse), stable=True)
+    whole: Any = PUBLIC.stack(list(map(as_tensor, items)))
+    return [whole[order[index]] for index in range(len(items))]
+
+
+def _bool(value: Any) -> Any:
+    return as_bool(value) if type(value) is StagedNumber else truth(value)
+
+
+def printed(*values: Any, sep: str | None = " ", end: str | None = "\n", **more: Any) -> None:
+    """Print, at every call if there are tensors among the values."""
+    tensors = any(is_staged(leaf) or type(leaf) is Joined for leaf in jax.tree_util.tree_leaves(values))
+    if more.get("file") is None and tensors:
+        effects.print(*values, sep=sep, end=end)
+    else:
+        builtins.print(*values, sep=sep, end=end, **more)
+
+
+def contains(item: Any, container: Any) -> Any:
+    """Return ``item in container``."""
+    if is_tensor(container):
+        return PUBLIC.any(PUBLIC.equal(as_tensor(container), item))
+    users = protocols.contains(container)
+    if users is not None:
+        found = users(container, item)
+        return truth(found) if is_tensor(found) else any_true(found) if isinstance(found, list) else bool(found)
+    several = isinstance(container, list | tuple)
+    if several and (is_staged(item) or any(map(is_staged, container))):
+        return any_true(True if observe.same(item, one) else item == one for one in container)
+    observe.asked(container, item)
+    return item in container
+
+
+def type_of(*args: Any, **more: Any) -> Any:
+    """Return ``type``: of what stands for a Python number, the number's."""
+    if len(args) == 1 and type(args[0]) is TracedFloat:
+        return float
+    if len(args) == 1 and type(args[0]) is StagedNumber:
+        if len(args[0].kinds) > 1:
+            raise several_kinds(args[0], "is asked for its type")
+        return widest(args[0].kinds)
+    return type(*args, **more)
+
+
+def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
+    """Return ``sum``, of objects with operators of their own one by one."""
+    if isinstance(iterable, Filtered):
+        return filtered.summed(iterable, start)
+    items = list(iterable)
+    if all(protocols.is_plain(one) for one in (start, *items)):
+        return sum(items, start)
+    for one in items:
+        start = protocols.BINARY["Add"](start, one)
+    return start
+
+
+ALWAYS: dict[Any, Callable[..., Any]] = {
+    any: any_true, all: all_true, min: _extreme("min", lambda a, b: a < b), max: _extreme("max", lambda a, b: a > b),
+    sorted: sorted_items, print: printed, type: type_of, map: mapped, filter: kept_by, sum: _sum,
+    id: observe.identity, operator.is_: observe.same, operator.is_not: lambda a, b: not observe.same(a, b),
+}  # fmt: skip
+"""Builtins whose items may be tensors, and the one that sees what stands for a number."""
+ON_TENSORS: dict[Any, Callable[..., Any]] = {
+    range: ranged, enumerate: enumerated, zip: zipped, reversed: reversed_rows, bool: _bool,
+}  # fmt: skip
+"""Builtins that are another function if an argument is a tensor."""
+ON_FILTERED: dict[Any, Callable[..., Any]] = {len: filtered.counted}
+"""Builtins that are another function if a tensor says which items there are."""
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is StagedNumber
+
+
+def replacement(function: Any) -> Callable[..., Any] | None:
+    """Return what stands for a builtin in converted code, None for those that stay."""
+    try:
+        found = ALWAYS.get(function) or ON_TENSORS.get(function) or ON_FILTERED.get(function)
+        return found or NUMBER_FUNCTIONS.get(function)
+    except TypeError:  # what cannot be hashed is no builtin
+        return None
+
+
+def replaces(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a call of a builtin is one of its replacement."""
+    if function in ON_FILTERED:
+        return bool(args) and type(args[0]) is Filtered
+    if function in NUMBER_FUNCTIONS:
+        return any(map(_is_number, args))
+    return function in ALWAYS or any(map(concerned, args))
+
+
+__all__ = ["contains", "replacement", "replaces"]

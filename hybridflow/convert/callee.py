@@ -1,0 +1,483 @@
+"""What converted code calls: a user's functions in their converted form, everything else as it is."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from collections import deque
+from collections.abc import Callable
+from types import (
+    CellType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from hybridflow.convert import builtin, protocols, regions, wrappers
+from hybridflow.convert.regions import before_change
+from hybridflow.core.context import context_now
+from hybridflow.core.functions import KEPT, is_own
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
+from hybridflow.guards import observe
+from hybridflow.guards.access import CELL, IN_CLASS, IN_INSTANCE, MISSING
+from hybridflow.guards.observations import makes_random_source
+from hybridflow.guards.questions import LRU_CACHE
+from hybridflow.guards.users import is_hybridflows, is_users, is_users_class
+
+CONTAINERS = frozenset({list, dict, set, deque, bytearray, np.ndarray})
+"""Types that an augmented assignment changes in place."""
+_KEEPS_FUNCTIONS = frozenset({"compile", "from_jax", "to_jax", "pure_callback", "callback", "compare", "no_convert"})
+"""Functions of hybridflow that want a function as the user wrote it."""
+
+
+def converted(function: Any) -> Any:
+    """Return a function (method, partial, object with ``__call__``) converted; as it is where it cannot be.
+
+    hybridflow's own run as they do when converted code calls them, with the user's functions that they hold converted.
+    """
+    from hybridflow.convert.build import converted_function, is_converted
+
+    kind = type(function)
+    if kind is FunctionType:
+        if is_converted(function.__code__):
+            return function
+        if _is_hybridflows(function):  # what it reads is none of the user's, like the context of the trace itself
+            return functools.partial(_call_own, _with_converted(function))
+        observe.called(function)
+        made = function if function in KEPT else converted_function(function)
+        return _as_it_is(function) if made is function else made
+    if kind is MethodType:
+        inner = converted(function.__func__)
+        return function if inner is function.__func__ else MethodType(inner, function.__self__)
+    if kind is functools.partial:
+        inner = converted(function.func)
+        return function if inner is function.func else functools.partial(inner, *function.args, **function.keywords)
+    method = _call_of(function)
+    return function if method is None else MethodType(converted(method), function)
+
+
+def _with_converted(function: FunctionType, around: tuple[FunctionType, ...] = ()) -> FunctionType:
+    """Return a function of hybridflow with the user's functions in its closure converted; itself if it holds none.
+
+    Args:
+        function: the function.
+        around: the functions whose closures it was found in.
+    """
+
+    def with_converted(cell: CellType) -> CellType:
+        value = CELL.get(cell, "")
+        if type(value) is FunctionType and _is_hybridflows(value):
+            found = value if value in around else _with_converted(value, (*around, function))
+        else:
+            found = _argument(value)
+        return cell if found is value else CellType(found)
+
+    cells = function.__closure__ or ()
+    others = tuple(map(with_converted, cells))
+    if all(map(operator.is_, others, cells)):
+        return function
+    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, others)
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__dict__.update(function.__dict__)
+    return made
+
+
+def _call_of(function: Any) -> FunctionType | None:
+    """Return the ``__call__`` that a user wrote for a class of callable objects."""
+    method = getattr(type(function), "__call__", None)  # noqa: B004 (the method itself is wanted)
+    if type(method) is FunctionType and is_users(method.__code__):
+        observe.class_attribute(function, "__call__")
+        return method
+    return None
+
+
+def _as_it_is(function: FunctionType) -> Any:
+    """Return a user's function that is not converted so that it tells what it gets; itself if it gets nothing."""
+    code = function.__code__
+    takes = code.co_argcount or code.co_kwonlyargcount or code.co_flags & (_VARIABLE | _KEYWORDS)
+    if takes and context_now() is not None:
+        return functools.partial(_call_as_it_is, function)
+    observe.runs_as_it_is(function, (), {})
+    return function
+
+
+_VARIABLE, _KEYWORDS = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
+
+
+def _call_as_it_is(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a user's function that is not converted."""
+    observe.runs_as_it_is(function, args, kwargs)
+    return function(*args, **kwargs)
+
+
+def target(function: Any) -> Any:
+    """Return the converted form of what the user wrote, None for everything else."""
+    kind = type(function)
+    if kind is FunctionType:
+        return converted(function) if is_users(function.__code__) else wrappers.unwrapped(function)
+    if kind is MethodType:
+        inner = function.__func__
+        if type(inner) is FunctionType and is_users(inner.__code__):
+            return converted(function)
+        made = wrappers.unwrapped(inner)
+        return None if made is None else functools.partial(made, function.__self__)
+    if kind is LRU_CACHE:
+        return wrappers.unwrapped(function)
+    if kind in (MethodDescriptorType, WrapperDescriptorType) and function.__name__ in _CHANGING_METHODS:
+        return functools.partial(_call_unbound, function)
+    if kind is _BUILTIN and function in _OPERATORS:
+        return _OPERATORS[function]
+    if kind is MethodWrapperType and function.__name__ == "__setattr__":
+        return functools.partial(_call_unbound, _SETATTR_OF[isinstance(function.__self__, type)], function.__self__)
+    if kind is functools.partial:
+        inner = target(function.func)
+        return None if inner is None else functools.partial(inner, *function.args, **function.keywords)
+    if issubclass(kind, type):
+        return _caller_of_class(function, kind)
+    if kind is MethodWrapperType and isinstance(function.__self__, type):
+        cls = function.__self__  # what super().__call__ is in a metaclass
+        return _constructor(cls) if function == _TYPE_CALL.__get__(cls) else None
+    if kind in LIBRARY_READERS:
+        return functools.partial(LIBRARY_READERS[kind], function)
+    method = _call_of(function)
+    return None if method is None else MethodType(converted(method), function)
+
+
+def _read_attributes(getter: Any, /, obj: Any) -> Any:
+    """Call what `operator.attrgetter` made."""
+    found = [functools.reduce(read_attribute, name.split("."), obj) for name in getter.__reduce__()[1]]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _read_items(getter: Any, /, obj: Any) -> Any:
+    """Call what `operator.itemgetter` made."""
+    found = [read_item(obj, key) for key in getter.__reduce__()[1]]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _call_method(caller: Any, /, obj: Any) -> Any:
+    """Call what `operator.methodcaller` made."""
+    made, given = caller.__reduce__()[:2]
+    named = made.keywords if isinstance(made, functools.partial) else {}
+    name, *args = made.args if isinstance(made, functools.partial) else given
+    return callee(read_attribute(obj, name))(*args, *(given if made is not type(caller) else ()), **named)
+
+
+_TYPE_CALL: Any = vars(type)["__call__"]
+"""What makes an object of a class whose metaclass has no say in it."""
+LIBRARY_READERS: dict[type, Callable[..., Any]] = {
+    operator.attrgetter: _read_attributes, operator.itemgetter: _read_items, operator.methodcaller: _call_method,
+}  # fmt: skip
+"""How the readers of the operator module run as converted code would."""
+
+
+def read_attribute(obj: Any, name: str) -> Any:
+    """Read an attribute as Python finds it: what the user wrote to that end runs converted."""
+    kind = type(obj)
+    if kind in _PLAIN:
+        return observe.read_attr(obj, name)
+    if kind is super:
+        return _read_super(obj, name)
+    if kind.__getattribute__ is not object.__getattribute__:
+        hook = protocols.method_of(obj, "__getattribute__")
+        if hook is not None:
+            return hook(obj, name)
+    if not isinstance(obj, type | ModuleType):
+        found = IN_CLASS.get(kind, name)
+        getter = _getter_of(obj, name, found)
+        if getter is not None:
+            try:
+                return getter(obj)
+            except AttributeError:
+                hook = protocols.method_of(obj, "__getattr__")
+                if hook is None:
+                    raise
+                return hook(obj, name)
+        if found is MISSING and IN_INSTANCE.get(obj, name) is MISSING:
+            hook = protocols.method_of(obj, "__getattr__")
+            if hook is not None:
+                observe.absent(obj, name)
+                return hook(obj, name)
+    return observe.read_attr(obj, name)
+
+
+def _read_super(obj: Any, name: str) -> Any:
+    """Read an attribute of what ``super()`` gave: what computes it is called for the object that this is about."""
+    instance = obj.__self__
+    found = observe.of_super(obj, name)
+    if instance is None or instance is obj.__self_class__:
+        return observe.read_attr(obj, name)
+    if type(found) is functools.cached_property:
+        getter = wrappers.cached_property_of(instance, name, found)
+        return observe.read_attr(instance, name) if getter is None else getter(instance)
+    getter = _users_getter(found)
+    if getter is not None:
+        return getter(instance)
+    if type(found) is MemberDescriptorType:
+        observe.whole(instance)
+    return observe.read_attr(obj, name)
+
+
+def _getter_of(obj: Any, name: str, found: Any) -> Any:
+    """Return what computes an attribute if a property or a descriptor that the user wrote does."""
+    if type(found) is functools.cached_property:
+        return wrappers.cached_property_of(obj, name, found)
+    getter = _users_getter(found)
+    if getter is None:
+        return None
+    if not hasattr(type(found), "__set__"):
+        observe.own(obj, name)
+        if IN_INSTANCE.get(obj, name) is not MISSING:
+            return None
+    observe.class_attribute(obj, name)
+    return getter
+
+
+def _users_getter(found: Any) -> Callable[[Any], Any] | None:
+    """Return the converted getter of a property or a descriptor in a class, if the user wrote it."""
+    kind = type(found)
+    if kind is property:
+        users = type(found.fget) is FunctionType and is_users(found.fget.__code__)
+        return converted(found.fget) if users else None
+    get = None if kind in _PLAIN or kind is FunctionType else protocols.method_of(found, "__get__")
+    return None if get is None else lambda obj: get(found, obj, type(obj))
+
+
+def _get_attribute(obj: Any, name: Any, *default: Any) -> Any:
+    """Call ``getattr``."""
+    if type(name) is not str or len(default) > 1:
+        return getattr(obj, name, *default)  # raises Python's error
+    try:
+        return read_attribute(obj, name)
+    except AttributeError:
+        if default:
+            return default[0]
+        raise
+
+
+def _has_attribute(obj: Any, name: Any) -> bool:
+    """Call ``hasattr``."""
+    return _get_attribute(obj, name, MISSING) is not MISSING
+
+
+def write_attribute(obj: Any, name: str, value: Any, *, augmented: bool = False) -> None:
+    """Store an attribute as Python does: what the user wrote to that end runs converted."""
+    hook = None if type(obj).__setattr__ is object.__setattr__ else protocols.method_of(obj, "__setattr__")
+    setter = None if hook is not None else protocols.setter_of(obj, name)
+    if hook is not None:
+        hook(obj, name, value)
+    elif setter is not None:
+        setter(obj, value)
+    else:
+        regions.changed(obj, f".{name} = ...")
+        observe.write_attr(obj, name, value, augmented=augmented)
+
+
+def _call_setattr(put: Any, obj: Any, name: Any, value: Any) -> None:
+    """Call `object.__setattr__` or `type.__setattr__`, which know of setters."""
+    setter = protocols.setter_of(obj, name)
+    if setter is not None:
+        setter(obj, value)
+    else:
+        regions.changed(obj, f".{name} = ...")
+        observe.write_attr_by(put, obj, name, value)
+
+
+def read_item(obj: Any, key: Any) -> Any:
+    """Read an item."""
+    getter = protocols.method_of(obj, "__getitem__")
+    if getter is not None:
+        return getter(obj, key)
+    regions.read(obj)
+    return observe.read_item(obj, key)
+
+
+_PLAIN = frozenset({Tensor, Variable, type(None), int, float, bool, str, bytes, list, tuple, dict, set, np.ndarray})
+
+
+def _caller_of_class(cls: type, kind: type) -> Any:
+    """Return what calls a class: its metaclass may have a word in that."""
+    method = IN_CLASS.get(kind, "__call__")
+    if method is _TYPE_CALL:
+        return _constructor(cls)
+    if type(method) is FunctionType and is_users(method.__code__):
+        observe.class_attribute(cls, "__call__")
+        return MethodType(converted(method), cls)
+    return None
+
+
+def _constructor(cls: type) -> Any:
+    """Return what makes an object of a user's class, with its ``__init__`` converted."""
+    method: Any = cls.__init__
+    if is_users_class(cls):
+        observe.constructed(cls)
+    if type(method) is not FunctionType or not is_users(method.__code__) or cls.__new__ is not object.__new__:
+        return None
+    after = getattr(cls, "__post_init__", None)
+    generated = hasattr(cls, "__dataclass_fields__") and method.__code__.co_filename == "<string>"
+    if generated and type(after) is FunctionType and "__slots__" not in vars(cls):
+        return functools.partial(_construct_dataclass, cls, converted(after))
+    inner = converted(method)
+    if inner is method:
+        return None
+
+    def construct(*args: Any, **kwargs: Any) -> Any:
+        made = observe.made(object.__new__(cls))
+        inner(made, *args, **kwargs)
+        return made
+
+    return construct
+
+
+def _construct_dataclass(cls: type, after: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Make an object of a dataclass, whose generated ``__init__`` calls a converted ``__post_init__``."""
+    made: Any = observe.made(object.__new__(cls))
+    made.__dict__["__post_init__"] = MethodType(after, made)
+    made.__init__(*args, **kwargs)
+    del made.__dict__["__post_init__"]
+    return made
+
+
+def callee(function: Any) -> Any:
+    """Return what converted code calls in place of a function."""
+    found = target(function)
+    if found is not None:
+        return found
+    if type(function) in (_BUILTIN, type) and builtin.replacement(function) is not None:
+        return functools.partial(_call_builtin, function)
+    if _is_hybridflows(function):
+        return functools.partial(_call_own, function)
+    return functools.partial(_call_other, function)
+
+
+def _is_hybridflows(function: Any) -> bool:
+    kind = type(function)
+    if kind is MethodType:
+        function = function.__func__
+    code = getattr(function, "__code__", None)
+    if type(code) is CodeType:
+        return is_hybridflows(code)
+    return is_own(str(type(function).__module__))
+
+
+def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of hybridflow: functions among its arguments run inside the trace, so they are converted."""
+    if getattr(function, "__name__", None) not in _KEEPS_FUNCTIONS:
+        args, kwargs = _converted_arguments(args, kwargs)
+    observe.before_call(function, args, kwargs, own=True)
+    return function(*args, **kwargs)
+
+
+def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a builtin that tensors give another meaning."""
+    args, kwargs = _converted_arguments(args, kwargs)
+    method, args = protocols.builtin_on_users(function, args)
+    if method is not None:
+        return method(*args, **kwargs)
+    before_change(function, args)
+    observe.before_call(function, args, kwargs)
+    called = builtin.replacement(function) if builtin.replaces(function, args) else function
+    return cast(Any, called)(*args, **kwargs)
+
+
+_BUILTIN = type(len)
+
+
+def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call what is neither the user's nor hybridflow's."""
+    if _calls_arguments(function):
+        args, kwargs = _converted_arguments(args, kwargs)
+    if type(function) in (_BUILTIN, type):
+        method, args = protocols.builtin_on_users(function, args)
+        if method is not None:
+            return method(*args, **kwargs)
+    if before_change(function, args):
+        return None
+    observe.before_call(function, args, kwargs)
+    try:
+        result = function(*args, **kwargs)
+    except Exception:
+        observe.answer(function, args, kwargs, MISSING)
+        raise
+    if type(result) is function or makes_random_source(function):
+        return observe.made(result)
+    return observe.answer(function, args, kwargs, result)
+
+
+_CALLING: frozenset[Any] = frozenset(
+    {sorted, min, max, functools.reduce, functools.partial, jax.tree_util.tree_map, jax.tree.map,
+     jax.tree.reduce, jax.tree_util.tree_map_with_path, jax.tree_util.tree_reduce, jax.tree.map_with_path, list.sort}
+)  # fmt: skip
+
+
+def _calls_arguments(function: Any) -> bool:
+    """Whether what is called does nothing with functions but call them."""
+    if type(function) is type(len) and type(function.__self__) is list:
+        return function.__name__ == "sort"
+    return isinstance(function, type | FunctionType | type(len)) and function in _CALLING
+
+
+def _converted_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return tuple([_argument(one) for one in args]), {name: _argument(one) for name, one in kwargs.items()}
+
+
+def _argument(value: Any) -> Any:
+    if type(value) in (FunctionType, MethodType, functools.partial):
+        found = target(value)
+        return value if found is None else found
+    if type(value) in (_BUILTIN, MethodWrapperType) and value.__name__ in _CHANGING_METHODS:
+        return callee(value)
+    return value
+
+
+def _call_unbound(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call what was taken from a class, such as `list.append` or `object.__setattr__`, as a method of an object."""
+    if not args or not isinstance(args[0], function.__objclass__):
+        return function(*args, **kwargs)  # raises Python's error
+    if function.__name__ == "__setattr__" and len(args) == 3 and not kwargs:
+        return _call_setattr(function, *args)
+    return callee(function.__get__(args[0]))(*args[1:], **kwargs)
+
+
+_SETATTR_OF = (object.__setattr__, type.__setattr__)
+_CHANGING_METHODS = observe.CHANGES | {"__setattr__", "__delattr__"}
+
+
+def augment(kind: str, target: Any, operand: Any) -> Any:
+    """Return what ``target += operand`` stores, noted if that changes the target itself."""
+    if type(target) in CONTAINERS:
+        method = changing_method(target)
+        before_change(method, (operand,))
+        observe.before_call(method, (operand,), {})
+    value = protocols.AUGMENTED[kind](target, operand)
+    observe.augmented(protocols.IN_PLACE[kind], operand, value)
+    return value
+
+
+_OPERATORS: dict[Any, Callable[..., Any]] = {
+    getattr: _get_attribute,
+    hasattr: _has_attribute,
+    setattr: write_attribute,
+    operator.setitem: lambda obj, key, value: callee(type(obj).__setitem__)(obj, key, value),
+    operator.delitem: lambda obj, key: callee(type(obj).__delitem__)(obj, key),
+    **{function: functools.partial(augment, kind) for kind, function in protocols.IN_PLACE.items()},
+}
+"""How Python's functions that do what syntax does run as converted code would."""
+_CHANGING = {list: "__iadd__", dict: "__ior__", set: "__ior__", deque: "__iadd__", bytearray: "__iadd__",
+             np.ndarray: "__iadd__"}  # fmt: skip
+
+
+def changing_method(container: Any) -> Any:
+    """Return the method that an augmented assignment to a container calls."""
+    return getattr(container, _CHANGING[type(container)])

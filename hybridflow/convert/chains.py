@@ -1,0 +1,158 @@
+"""``map`` and ``filter``: items that go through functions one by one, some of which a tensor may keep out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import CodeType
+from typing import Any, NamedTuple
+
+from hybridflow.convert.branches import branch_on_tensor, value_where
+from hybridflow.convert.cells import Cells
+from hybridflow.convert.filtered import Filtered, Maybe, both
+from hybridflow.convert.rows import Rows, TensorRange, zipped
+from hybridflow.convert.values import is_staged, is_tensor, truth
+
+
+class Stage(NamedTuple):
+    """What an item goes through: a function of it, or (`keeps`) one that says whether it goes on."""
+
+    function: Callable[[Any], Any]
+    keeps: bool
+
+
+class Chain(Filtered):
+    """An iterator over what comes out of some stages; a ``for`` and the reductions look at its parts.
+
+    Attributes:
+        source: what the items come from.
+        stages: what each goes through.
+    """
+
+    what = "filter"
+
+    def __init__(self, source: Iterable[Any], stages: tuple[Stage, ...]) -> None:
+        self.source = source
+        self.stages = stages
+        super().__init__(_Items(self))
+        self._plain: Iterator[Any] | None = None
+
+    @property
+    def filters(self) -> bool:
+        """Whether one of the stages may keep items out."""
+        return any(stage.keeps for stage in self.stages)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._plain is None:
+            self._plain = super().__iter__()
+        return next(self._plain)
+
+
+class _Items:
+    """The items of a chain, `Maybe`s where a tensor decides."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.chain.source:
+            yield from _through(item, self.chain.stages)
+
+
+def _through(item: Any, stages: tuple[Stage, ...]) -> Iterator[Any]:
+    """Yield what becomes of an item, if anything does."""
+    for number, (function, keeps) in enumerate(stages):
+        if not keeps:
+            item = function(item)
+            continue
+        test = function(item)
+        if is_staged(test):
+            yield _maybe(truth(test), item, stages[number + 1 :])
+            return
+        if not test:
+            return
+    yield item
+
+
+def _maybe(test: Any, item: Any, stages: tuple[Stage, ...]) -> Maybe:
+    """Return an item that is kept where a tensor holds, and goes through further stages there only."""
+    for number, (function, keeps) in enumerate(stages):
+        if keeps:
+            more = value_where(test, coded(partial(function, item), _maybe.__code__))
+            return _maybe(both(test, truth(more) if is_staged(more) else bool(more)), item, stages[number + 1 :])
+        item = value_where(test, coded(partial(function, item), _maybe.__code__))
+    return Maybe(test, lambda: item)
+
+
+def coded(block: partial[Any], code: CodeType) -> partial[Any]:
+    """Give what a branch runs the code by which recursion is counted."""
+    block.__dict__["code"] = block.__dict__["__code__"] = code
+    return block
+
+
+class Through:
+    """A loop's step behind the stages of a chain; it shares the step's variables.
+
+    Args:
+        step: the step.
+        stages: what an item goes through first.
+        names: the variables that the step may set.
+        kept: those of them that are read later.
+    """
+
+    def __init__(
+        self, step: Any, stages: tuple[Stage, ...], names: tuple[str, ...], kept: tuple[str, ...]
+    ) -> None:
+        self.__code__, self.__closure__, self.__globals__ = step.__code__, step.__closure__, step.__globals__
+        self.step = step
+        self.stages = stages
+        self.cells = Cells(names, step)
+        self.kept = kept
+
+    def __call__(self, item: Any) -> None:
+        self._run(item, self.stages)
+
+    def _run(self, item: Any, stages: tuple[Stage, ...]) -> None:
+        for number, (function, keeps) in enumerate(stages):
+            if not keeps:
+                item = function(item)
+                continue
+            test = function(item)
+            if is_staged(test):
+                rest = partial(self._run, item, stages[number + 1 :])
+                branch_on_tensor(test, coded(rest, self.__code__), None, self.cells, self.kept)
+                return
+            if not test:
+                return
+        self.step(item)
+
+
+def mapped(function: Callable[..., Any], *iterables: Any) -> Any:
+    """Return ``map``: of tensors, what a ``filter`` around it can look through."""
+    if len(iterables) == 1:
+        source, stage = iterables[0], Stage(function, False)
+    else:
+        source, stage = zipped(*iterables), Stage(lambda items: function(*items), False)
+    if isinstance(source, Chain):
+        return Chain(source.source, (*source.stages, stage))
+    return Chain(source, (stage,)) if _is_ours(source) else map(function, *iterables)
+
+
+def kept_by(function: Callable[[Any], Any] | None, iterable: Any) -> Any:
+    """Return ``filter``."""
+    stage = Stage(_itself if function is None else function, True)
+    if isinstance(iterable, Chain):
+        return Chain(iterable.source, (*iterable.stages, stage))
+    return Chain(iterable if _is_ours(iterable) else iter(iterable), (stage,))
+
+
+def _itself(item: Any) -> Any:
+    return item
+
+
+def _is_ours(iterable: Any) -> bool:
+    return is_tensor(iterable) or type(iterable) in (Rows, TensorRange)
+

@@ -1,0 +1,235 @@
+"""Branches and loops become functions of their blocks, which the runtime calls: Python chooses, or a trace takes all.
+
+The functions share the variables of the function around them (``nonlocal``); the runtime reads and sets these through
+the functions' closure cells.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import Any
+
+from hybridflow.convert.bindings import as_endless_loop, lower_bindings
+from hybridflow.convert.exits import (
+    has_exit,
+    inside_body,
+    is_converted_branch,
+    is_converted_loop,
+    lower_exits,
+)
+from hybridflow.convert.liveness import Uses
+from hybridflow.convert.patterns import lower_matches
+from hybridflow.convert.syntax import assign, at, constant, expression, function, load, one_line, runtime, store
+
+
+class _Counter:
+    """Numbers the generated functions of one converted function, those of functions inside too."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def next(self) -> int:
+        self.count += 1
+        return self.count
+
+
+class Control:
+    """Rewrites the blocks of one function."""
+
+    def __init__(self, node: ast.FunctionDef, counter: _Counter, exits_stay: bool) -> None:
+        self.counter = counter
+        self.exits_stay = exits_stay
+        self.uses = Uses()
+        statements = list(inside_body(node))
+        self.globals = {name for one in statements if isinstance(one, ast.Global) for name in one.names}
+        self.nonlocals = {name for one in statements if isinstance(one, ast.Nonlocal) for name in one.names}
+        given = node.args
+        self.parameters = {one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+        self.parameters |= {one.arg for one in (given.vararg, given.kwarg) if one is not None}
+        self.shared: set[str] = set()
+
+    def run(self, node: ast.FunctionDef) -> None:
+        """Rewrite the function's body."""
+        self.uses.block(node.body)
+        body = self.block(node.body, frozenset())
+        own = sorted(self.shared - self.parameters - self.globals - self.nonlocals)
+        if own:
+            # Names bound in the generated functions only must be bound here for `nonlocal` to find them.
+            start = 1 if ast.get_docstring(node, clean=False) is not None else 0
+            place = one_line(node.body[0])
+            targets = [store(place, name) for name in own]
+            bind = at(place, ast.Assign(targets, constant(place, None)))
+            body.insert(start, at(place, ast.If(constant(place, False), [bind], [])))
+        node.body = body
+
+    # -- blocks -----------------------------------------------------------------------------------------------
+
+    def block(self, statements: list[Any], live: frozenset[str]) -> list[Any]:
+        """Rewrite the statements of a block, after which `live` names may be read."""
+        after: list[frozenset[str]] = []
+        for statement in reversed(statements):
+            after.append(live)
+            names = self.uses.of(statement)
+            live = names.read | (live - names.killed)
+        made: list[Any] = []
+        for statement, later in zip(statements, reversed(after), strict=True):
+            made += self.statement(statement, later)
+        return made
+
+    def statement(self, node: Any, live: frozenset[str]) -> list[Any]:
+        """Rewrite a statement."""
+        stays = self.exits_stay and has_exit(node)
+        if isinstance(node, ast.If):
+            if is_converted_branch(node) and not stays:
+                return self.branch(node, live)
+            return self.inside(node, live, ("body", "orelse"))
+        if isinstance(node, ast.While | ast.For):
+            if is_converted_loop(node) and not stays:
+                return self.loop(node, live)
+            if isinstance(node, ast.While) and getattr(node, "before", ()):
+                node = as_endless_loop(node)
+            return self.inside(node, live | self.uses.of(node).read, ("body", "orelse"))
+        if isinstance(node, ast.With | ast.Try | ast.Match):
+            return self.python_block(node, live)
+        if isinstance(node, ast.FunctionDef):
+            convert_function(node, self.counter)
+        elif isinstance(node, ast.ClassDef):
+            for one in node.body:
+                if isinstance(one, ast.FunctionDef):
+                    convert_function(one, self.counter)
+        return [node]
+
+    def python_block(self, node: ast.With | ast.Try | ast.Match, live: frozenset[str]) -> list[Any]:
+        """Rewrite the blocks of a statement that is Python's."""
+        if isinstance(node, ast.With):
+            return self.inside(node, live, ("body",))
+        if isinstance(node, ast.Match):
+            for case in node.cases:
+                case.body = self.block(case.body, live)
+            return [node]
+        later = live | self.uses.of(node).read
+        for handler in node.handlers:
+            self.inside(handler, later, ("body",))
+        return self.inside(node, later, ("body", "orelse", "finalbody"))
+
+    def inside(self, node: Any, live: frozenset[str], fields: Iterable[str]) -> list[Any]:
+        """Rewrite the blocks of a statement that stays."""
+        for field in fields:
+            setattr(node, field, self.block(getattr(node, field), live))
+        return [node]
+
+    # -- generated functions -----------------------------------------------------------------------------------
+
+    def shared_names(self, *blocks: Iterable[Any]) -> list[str]:
+        """Return the function's own variables that blocks bind."""
+        bound = {name for block in blocks for name in self.uses.block(block).bound} | self.uses.changed
+        self.shared |= bound
+        return sorted(bound)
+
+    def define(self, place: Any, kind: str, parameters: list[str], body: list[Any], names: Iterable[str]) -> Any:
+        """Return a function of a block that binds names of the function around it."""
+        place = one_line(place)
+        outer = sorted(set(names) - self.globals)
+        own = sorted(set(names) & self.globals)
+        start: list[Any] = [at(place, ast.Nonlocal(outer))] if outer else []
+        start += [at(place, ast.Global(own))] if own else []
+        return function(place, f".{kind}_{self.counter.next()}", parameters, [*start, *body] or [at(place, ast.Pass())])
+
+    def live_names(self, names: list[str], live: frozenset[str]) -> Any:
+        """Return the names that may be read later, for the runtime."""
+        outside = self.globals | self.nonlocals | self.uses.captured
+        return tuple([name for name in names if name in live or name in outside])
+
+    def branch(self, node: ast.If, live: frozenset[str]) -> list[Any]:
+        """Return an ``if`` as calls of its blocks."""
+        names = self.shared_names(node.body, node.orelse)
+        place = one_line(node)
+        true = self.define(node, "true", [], self.block(node.body, live), names)
+        made = [true]
+        chosen = [load(place, true.name), constant(place, None)]
+        if node.orelse:
+            orelse = self.block(node.orelse, live)
+            false = self.define(node.orelse[0], "false", [], orelse, names)
+            made.append(false)
+            chosen[1] = load(place, false.name)
+        about = [constant(place, tuple(names)), constant(place, self.live_names(names, live))]
+        return [*made, expression(place, runtime(place, "if_", node.test, *chosen, *about))]
+
+    def loop(self, node: Any, live: frozenset[str]) -> list[Any]:
+        """Return a loop as calls of its test and its body."""
+        place = one_line(node)
+        orelse = node.orelse
+        stops: list[str] = list(getattr(node, "stops", ()))
+        if isinstance(node, ast.For):
+            node.target, first = self.target(node)
+            self.uses.block(first)
+        else:
+            first = []
+        body = [*first, *node.body]
+        # What the loop binds in its condition is bound by its body too.
+        nothing = frozenset[str]()
+        reads, test_bound = self.uses.test(node) if isinstance(node, ast.While) else (nothing, nothing)
+        self.shared |= test_bound
+        names = sorted({*self.shared_names(body), *test_bound})
+        after = live | (self.uses.block(orelse).read if orelse else frozenset())
+        head = self.uses.block(body).read | reads | frozenset(stops)
+        step = self.define(
+            node, "step", [".item"] if isinstance(node, ast.For) else [], self.block(body, head | after), names
+        )
+        made = [step]
+        test: Any = constant(place, None)
+        if isinstance(node, ast.While) or stops:
+            condition = self.condition(node, stops, test_bound)
+            made.append(condition)
+            test = load(place, condition.name)
+        about = [
+            constant(place, tuple(names)),
+            constant(place, self.live_names(names, head)),
+            constant(place, self.live_names(names, after)),
+        ]
+        if isinstance(node, ast.For):
+            call = runtime(place, "for_", node.iter, load(place, step.name), test, *about)
+        else:
+            call = runtime(place, "while_", test, load(place, step.name), *about, constant(place, bool(test_bound)))
+        made.append(expression(place, call))
+        return made + (self.block(orelse, live) if orelse else [])
+
+    def target(self, node: ast.For) -> tuple[Any, list[Any]]:
+        """Return the statement that gives a loop's target its value in each step."""
+        place = one_line(node.target)
+        return node.target, [assign(place, node.target, load(place, ".item"))]
+
+    def condition(self, node: Any, stops: list[str], bound: frozenset[str]) -> Any:
+        """Return the function that says whether a loop goes on."""
+        place = one_line(node)
+        clear = runtime(place, "none_of", *[load(place, name) for name in stops])
+        test = node.test if isinstance(node, ast.While) else constant(place, True)
+        always = isinstance(test, ast.Constant) and bool(test.value)
+        before = getattr(node, "before", [])
+        if not stops or (always and stops):
+            body = [*self.block(before, bound), at(test, ast.Return(clear if stops else test))]
+        elif bound:
+            goes = store(place, ".goes")
+            chosen = at(place, ast.If(load(place, ".goes"), [*before, assign(place, goes, test)], []))
+            body = [assign(place, goes, clear), *self.branch(chosen, frozenset({".goes", *bound}))]
+            body.append(at(place, ast.Return(load(place, ".goes"))))
+            self.shared.add(".goes")
+            bound = bound | {".goes"}
+        else:
+            body = [at(place, ast.Return(at(test, ast.BoolOp(ast.And(), [clear, test]))))]
+        return self.define(node, "test", [], body, bound)
+
+
+def convert_function(node: ast.FunctionDef, counter: _Counter) -> None:
+    """Rewrite the control flow of a function and of those inside it."""
+    lower_matches(node)
+    lower_bindings(node)
+    exits_stay = lower_exits(node)
+    Control(node, counter, exits_stay).run(node)
+
+
+def convert_control_flow(node: Any) -> None:
+    """Rewrite the control flow of a function's definition; a lambda has none but expressions."""
+    if isinstance(node, ast.FunctionDef):
+        convert_function(node, _Counter())

@@ -1,0 +1,588 @@
+"""``while`` and ``for`` on tensors: the body is traced once, and the variables that it changes are carried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.convert.appended import Appended
+from hybridflow.convert.branches import FirstWrite, dead, where_now
+from hybridflow.convert.cells import Cells
+from hybridflow.convert.poison import UNSET, Late, Poison, spoken
+from hybridflow.convert.regions import append_rows, before_change, region
+from hybridflow.convert.rows import Rows, TensorRange
+from hybridflow.convert.staged import kinds_of, raw_dtype, raw_of, staged, staged_int, takes_dtype
+from hybridflow.convert.values import (
+    TakeApart,
+    Value,
+    are_alike,
+    is_dynamic,
+    is_number,
+    is_real_number,
+    made_at,
+    same_python,
+    truth,
+    type_name,
+)
+from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
+from hybridflow.core.staged_number import BOOL, INT, LARGEST, Kinds, weak_dtype_of
+from hybridflow.core.tensor import as_tensor, asarray
+from hybridflow.ir.builder import add_check, trace_with_variables
+from hybridflow.nested.limits import LIMIT
+from hybridflow.nested.loops import iterate
+from hybridflow.nested.scans import scan
+from hybridflow.nested.tensor_array import begun_with, shapes_to_begin_with
+
+
+class LoopNames(NamedTuple):
+    """The names of a loop.
+
+    Attributes:
+        bound: those that it may set.
+        head: those of them that a step may read from the step before.
+        live: those of them that may be read after the loop.
+    """
+
+    bound: tuple[str, ...]
+    head: tuple[str, ...]
+    live: tuple[str, ...]
+
+
+class _FirstSet(Exception):
+    """A step sets variables that the first one, from the values before the loop, did not set."""
+
+    def __init__(self, found: dict[str, tuple[Value, list[tuple[Any, Any]]]]) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+class _Adapt(Exception):
+    """Variables that start as Python numbers have another dtype after a step."""
+
+    def __init__(self, leaves: dict[tuple[str, int], Any]) -> None:
+        super().__init__(leaves)
+        self.leaves = leaves
+
+
+class _Loop:
+    """One loop on tensors: its carried variables and what they hold before it."""
+
+    def __init__(self, cells: Cells, names: LoopNames) -> None:
+        self.cells = cells
+        self.place = where_now()
+        self.before = cells.read()
+        wanted = {*names.head, *names.live}
+        self.weak: dict[tuple[str, int], Kinds] = {}
+        # What the numbers are after a step, which is what they are after the loop if it is certain to make one.
+        self.last: dict[tuple[str, int], Kinds] = {}
+        self.certain = self.ended = False
+        # The numbers that every step leaves as they are, or sets to the same.
+        self.same: dict[tuple[str, int], Any] = {}
+        self.first_step: Callable[[], dict[str, tuple[Value, list[tuple[Any, Any]]]]] = dict
+        self.carried = [name for name in names.bound if name in wanted]
+        self.live = names.live
+        self.values: dict[str, Value] = {}
+        self.after: dict[str, Value] = {}
+        # The variables whose objects are taken apart: the steps make them anew.
+        self.opened: set[str] = set()
+        self.first_set: list[str] = []
+        self.unset: list[str] = []
+        # Whether a variable has a value, for those that may have none.
+        self.ran: dict[str, Any] = {}
+        for name in self.carried:
+            value = self.before[name]
+            if type(value) is Late:
+                self.ran[name] = value.ran
+                value = value.value
+            if value is UNSET or type(value) is Poison:
+                self.first_set.append(name)
+            else:
+                self.begin_with(name, value)
+
+    def begin_with(self, name: str, value: Any) -> None:
+        """Have a variable start with a value."""
+        self.values[name] = Value.of(value, name in self.opened)
+        self.note_numbers(name, self.values[name].leaves)
+
+    def note_numbers(self, name: str, leaves: Sequence[Any]) -> None:
+        """Take note of which leaves of a variable are Python numbers."""
+        self.weak.update({(name, index): kinds_of(leaf) for index, leaf in enumerate(leaves) if is_real_number(leaf)})
+
+    # -- before -----------------------------------------------------------------------------------------------
+
+    def discover(self, step: Callable[[], Any], rows: bool = False) -> None:
+        """Trace a step for the shapes of the variables that the loop sets first, and throw the graph away."""
+        self.first_step = lambda: self.after_first_step(step, rows)
+        if not self.first_set:
+            return
+        after = self.first_step()
+        for name in list(self.first_set):
+            found = after.get(name)
+            if found is None:
+                self.carried.remove(name)
+                self.unset.append(name)
+            else:
+                self.begin(name, *found)
+
+    def begin(self, name: str, parts: Value, specs: list[tuple[Any, Any]]) -> None:
+        """Have a variable that the loop sets first start with zeros, and without a value."""
+        self.begin_with(name, parts.filled([zeros_of(*spec) for spec in specs]))
+        self.note_numbers(name, parts.leaves)
+        if not name.startswith("."):
+            self.ran[name] = asarray(False)
+
+    def after_first_step(self, step: Callable[[], Any], rows: bool) -> dict[str, tuple[Value, list[tuple[Any, Any]]]]:
+        """Return the carried variables after a step from what they hold before the loop, with shapes and dtypes."""
+        found: dict[str, tuple[Value, list[tuple[Any, Any]]]] = {}
+
+        def once() -> list[Any]:
+            self.cells.write(self.before)
+            with region(self.cells, rows):
+                step()
+            found.update(self.set_now(self.carried))
+            return []
+
+        trace_with_variables(once, [], "loop_first_step")
+        return found
+
+    def set_now(self, names: Sequence[str]) -> dict[str, tuple[Value, list[tuple[Any, Any]]]]:
+        """Return those of some variables that have values now, with shapes and dtypes."""
+        found: dict[str, tuple[Value, list[tuple[Any, Any]]]] = {}
+        for name, value in self.cells.read().items():
+            value = value.value if type(value) is Late else value
+            if name in names and value is not UNSET and type(value) is not Poison:
+                parts = Value.of(value, name in self.opened)
+                found[name] = parts, list(map(_spec, parts.dynamic()))
+        return found
+
+    def initial(self) -> tuple[Any, ...]:
+        """Return what the loop starts with."""
+        return tuple([self.begun(name) + self.flag(name) for name in self.carried])
+
+    def begun(self, name: str) -> list[Any]:
+        """Return what the loop starts with for a variable: numbers in the dtypes that keep them."""
+        return [
+            raw_of(leaf, raw_dtype(self.weak[name, index])) if (name, index) in self.weak else leaf
+            for index, leaf in enumerate(self.values[name].leaves)
+            if is_dynamic(leaf)
+        ]
+
+    def flag(self, name: str) -> list[Any]:
+        """Return whether a variable has a value, if that depends."""
+        return [self.ran[name]] if name in self.ran else []
+
+    def value(self, name: str, leaves: Sequence[Any]) -> Any:
+        """Return a variable's value of what is carried for it."""
+        if name not in self.ran:
+            return self.filled(name, leaves)
+        text = message(f"{spoken(name)} is set by the loop at {self.place}, which made no step that sets it",
+                       hint="Give it a value before the loop.")  # fmt: skip
+        return Late(self.filled(name, leaves[:-1]), leaves[-1], text)
+
+    def filled(self, name: str, leaves: Sequence[Any]) -> Any:
+        """Return a variable's value of its leaves, with numbers in place of what keeps them."""
+        value = self.values[name]
+        places = [index for index, leaf in enumerate(value.leaves) if is_dynamic(leaf)]
+        made: list[Any] = []
+        for index, leaf in zip(places, leaves, strict=True):
+            kinds = self.weak.get((name, index))
+            if kinds is not None and self.ended and self.same.get((name, index)) is not None:
+                leaf = self.same[name, index]
+            elif kinds is not None:
+                first = made_at(value.leaves[index])
+                origin = f"{spoken(name)}: {first} before the loop at {self.place}, another kind later"
+                leaf = staged(kinds, raw_of(leaf, raw_dtype(kinds)), 1 if kinds == BOOL else LARGEST, origin)
+            made.append(leaf)
+        after = self.after.get(name) if self.ended else None
+        return value.filled(made) if after is None else value.apart_from(after).filled(made, after.source)
+
+    # -- a step -----------------------------------------------------------------------------------------------
+
+    def enter(self, state: Sequence[Any]) -> None:
+        """Set the variables to what a step starts with."""
+        now = {name: self.before[name] if name in self.unset else dead(name) for name in self.cells.names}
+        for name, leaves in zip(self.carried, state, strict=True):
+            now[name] = self.value(name, leaves)
+        self.cells.write(now)
+
+    def leave(self) -> tuple[Any, ...]:
+        """Return what a step leaves.
+
+        Raises:
+            _Adapt: a Python number took a dtype.
+            _FirstSet: a variable has a value that had none so far.
+            TraceError, ShapeError, DTypeError: a variable changed its structure, shape or dtype.
+        """
+        after = self.cells.read()
+        adapt: dict[tuple[str, int], Any] = {}
+        made = [self.leaves_after(name, after[name], adapt) for name in self.carried]
+        if adapt:
+            raise _Adapt(adapt)
+        found = self.set_now(self.unset) if self.unset else {}
+        if found:
+            raise _FirstSet(found)
+        return tuple(made)
+
+    def leaves_after(self, name: str, value: Any, adapt: dict[tuple[str, int], Any]) -> list[Any]:
+        """Return a variable's leaves after a step, in the form that they had before."""
+        before = self.values[name]
+        what = spoken(name)
+        if type(value) is Poison:
+            value.fail()
+        ran: list[Any] = []
+        if type(value) is Late:
+            ran = [value.ran]
+            value = value.value
+        elif name in self.ran:
+            ran = [asarray(True)]
+        if ran and name not in self.ran:
+            text = f"{what} may lose its value in the loop at {self.place}"
+            raise TraceError(message(text, hint="Keep it, or set it."))
+        if value is UNSET:
+            raise TraceError(message(f"{what} is deleted in the loop at {self.place}", hint="Keep it, or set it."))
+        after = Value.of(value, name in self.opened)
+        if not after.is_like(before):
+            shapes = shapes_to_begin_with(jax.tree_util.tree_unflatten(before.tree, before.leaves), value)
+            if shapes:
+                raise FirstWrite(name, shapes)
+            raise TraceError(
+                message(f"{what} changes its structure in the loop at {self.place}",
+                        got=f"{self.shown(before)} before, {self.shown(after)} after a step",
+                        hint="Start with a value of the structure that the loop gives it.")
+            )  # fmt: skip
+        self.after[name] = after
+        made: list[Any] = []
+        for index, (a, b) in enumerate(zip(before.leaves, after.leaves, strict=True)):
+            if is_dynamic(a) and is_dynamic(b):
+                made.append(self.leaf_after(what, (name, index), a, b, adapt))
+            elif type(b) is Poison:
+                b.fail()
+            elif name not in self.opened and are_alike(a, b):
+                raise TakeApart(name)
+            elif not same_python(a, b):
+                raise TraceError(
+                    message(f"{what} is another Python object after a step of the loop at {self.place}",
+                            got=f"{made_at(a)} before, {made_at(b)} after", hint="Only tensors and numbers can change.")
+                )  # fmt: skip
+        return made + ran
+
+    def leaf_after(self, what: str, key: tuple[str, int], a: Any, b: Any, adapt: dict[tuple[str, int], Any]) -> Any:
+        """Return a leaf after a step, as a tensor of the dtype it had before."""
+        kinds = self.weak.get(key)
+        if is_real_number(b) and kinds is not None:
+            self.last[key] = kinds_of(b)
+            plain = type(b) in (bool, int, float)
+            self.same[key] = b if plain and (self.certain or same_python(a, b) or not is_number(a)) else None
+            found = kinds | self.last[key]
+            if found != kinds:
+                adapt[key] = found
+            return raw_of(b, raw_dtype(found))
+        self.require_shape(what, a, b)
+        if kinds is not None:
+            other = as_tensor(b)
+            if not takes_dtype(a, other.dtype):
+                raise self.other_dtype(what, a, b)
+            adapt[key] = other.dtype
+            return other
+        one = as_tensor(a)
+        if is_number(b):
+            dtype = weak_dtype_of(b, one.dtype)
+            if dtype == one.dtype:
+                return asarray(b, dtype=dtype)
+        else:
+            dtype = as_tensor(b).dtype
+            if dtype == one.dtype:
+                return as_tensor(b)
+        if not is_number(a) and key not in self.adapted:
+            raise self.other_dtype(what, a, b)
+        adapt[key] = dtype if is_number(b) else self.once_more(what, key, one.dtype, dtype)
+        return asarray(b, dtype=dtype)
+
+    def require_shape(self, what: str, a: Any, b: Any) -> None:
+        """Raise if a leaf has another shape after a step."""
+        one, other = (() if is_number(leaf) else as_tensor(leaf).shape for leaf in (a, b))
+        if one != other:
+            raise ShapeError(
+                message(f"{what} changes its shape in the loop at {self.place}: {one} and then {other}",
+                        got=f"{made_at(a)} before, {made_at(b)} after",
+                        hint="Keep the shape, or start with the other one.")
+            )  # fmt: skip
+
+    def other_dtype(self, what: str, a: Any, b: Any) -> DTypeError:
+        """Return the error for a leaf that has another dtype after a step."""
+        one, other = (type_name(leaf) for leaf in (a, b))
+        return DTypeError(
+            message(f"{what} is {one} before and {other} after a step of the loop at {self.place}",
+                    got=f"{made_at(a)} before, {made_at(b)} after",
+                    hint="Cast it, or start with the other dtype.")
+        )  # fmt: skip
+
+    adapted: frozenset[tuple[str, int]] = frozenset()
+
+    def once_more(self, what: str, key: tuple[str, int], before: Any, after: Any) -> Any:
+        """Return the dtype of a number that a step changes although it was adapted.
+
+        Raises:
+            DTypeError: it does not settle.
+        """
+        raise DTypeError(
+            message(f"{what} starts as a number and has another dtype after every step of the loop at {self.place}",
+                    got=f"{before}, {after}", hint="Start with a tensor.")
+        )  # fmt: skip
+
+    def shown(self, value: Value) -> str:
+        """Describe a value."""
+        return ", ".join(made_at(leaf) for leaf in value.leaves) or str(jax.tree_util.tree_unflatten(value.tree, []))
+
+    def require_end(self, goes_on: Callable[[], Any]) -> None:
+        """Have the calls fail in which a bounded loop would go on."""
+        bound = LIMIT.get()
+        if bound is not None:
+            add_check(
+                PUBLIC.logical_not(goes_on()), TraceError,
+                message(f"the loop at {self.place} would go on after {bound} steps",
+                        hint="Give hf.max_iterations a larger count."),
+            )  # fmt: skip
+
+    # -- after ------------------------------------------------------------------------------------------------
+
+    def begin_arrays(self, found: FirstWrite) -> None:
+        """Give arrays of a variable the shapes that a step told, and with that leaves of their own."""
+        old = self.values[found.name]
+        whole = old.filled(old.dynamic())
+        new = self.values[found.name] = Value.of(begun_with(whole, found.shapes))
+        kept = iter([self.weak.pop((found.name, index), None) for index in range(len(old.leaves))])
+        known = {id(leaf) for leaf in old.leaves}
+        for index, leaf in enumerate(new.leaves):
+            kinds = next(kept) if id(leaf) in known else None
+            if kinds is not None:
+                self.weak[found.name, index] = kinds
+
+    def open(self, name: str) -> None:
+        """Begin anew with a variable whose objects are taken apart."""
+        self.opened.add(name)
+        for key in [key for key in self.weak if key[0] == name]:
+            del self.weak[key]
+        if name in self.first_set:
+            self.begin(name, *self.first_step()[name])
+        else:
+            before = self.before[name]
+            self.begin_with(name, before.value if type(before) is Late else before)
+
+    def run(self, loop: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
+        """Run the loop from its first values, again with other dtypes if numbers take them, and set the variables."""
+        while True:
+            try:
+                last = loop(self.initial())
+                break
+            except FirstWrite as found:
+                self.begin_arrays(found)
+            except TakeApart as found:
+                self.open(found.name)
+            except _FirstSet as first:
+                self.unset = [name for name in self.unset if name not in first.found]
+                self.carried += first.found
+                for name, (parts, specs) in first.found.items():
+                    self.begin(name, parts, specs)
+            except _Adapt as adapt:
+                self.adapted = self.adapted | adapt.leaves.keys()
+                for (name, index), dtype in adapt.leaves.items():
+                    if isinstance(dtype, frozenset):
+                        self.weak[name, index] = dtype
+                        continue
+                    self.weak.pop((name, index), None)
+                    value = self.values[name]
+                    leaves = list(value.leaves)
+                    leaves[index] = asarray(leaves[index], dtype=dtype)
+                    self.values[name] = value._replace(leaves=leaves)
+        if self.certain:
+            self.weak.update({key: kinds for key, kinds in self.last.items() if key in self.weak})
+        self.ended = True
+        after: dict[str, Any] = {name: dead(name) for name in self.cells.names}
+        for name, leaves in zip(self.carried, last, strict=True):
+            after[name] = self.value(name, leaves)
+        for name in self.cells.names:
+            if name in self.live and name not in self.carried:
+                after[name] = self.before[name]
+        self.cells.write(after)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the carried values, for messages."""
+        return self.carried
+
+
+def _spec(leaf: Any) -> tuple[Any, Any]:
+    """Return the shape and dtype of what a loop carries for a leaf."""
+    if is_real_number(leaf):
+        return (), raw_dtype(kinds_of(leaf))
+    tensor = as_tensor(leaf)
+    return tensor.shape, tensor.dtype
+
+
+def zeros_of(shape: Any, dtype: Any) -> Any:
+    """Return zeros."""
+    return PUBLIC.full(shape, 0, dtype=dtype)
+
+
+def while_on_tensor(test: Callable[[], Any], step: Callable[[], Any], names: LoopNames) -> None:
+    """Trace a loop whose condition is a tensor.
+
+    Args:
+        test: the condition.
+        step: the body.
+        names: the loop's names.
+    """
+    loop = _Loop(Cells(names.bound, test, step), names)
+    loop.discover(step)
+
+    def condition(*state: Any) -> Any:
+        loop.enter(state)
+        return truth(test())
+
+    def run(*state: Any) -> Any:
+        loop.enter(state)
+        with region(loop.cells):
+            step()
+        return loop.leave()
+
+    loop.run(lambda state: iterate(condition, run, state, LIMIT.get(), loop.names))
+    loop.require_end(lambda: truth(test()))
+
+
+def while_with_effects(goes: Any, test: Callable[[], Any], step: Callable[[], Any], names: LoopNames) -> None:
+    """Trace a loop whose condition does more than compute: it runs as often as Python runs it.
+
+    Args:
+        goes: what the condition gave first.
+        test: the condition, which runs behind every step.
+        step: the body.
+        names: the loop's names.
+    """
+    loop = _Loop(Cells(names.bound, test, step), names)
+
+    def body() -> Any:
+        step()
+        return truth(test())
+
+    loop.discover(body)
+
+    def run(goes: Any, *state: Any) -> Any:
+        loop.enter(state)
+        with region(loop.cells):
+            again = body()
+        return again, *loop.leave()
+
+    first = truth(goes)
+    ends: list[Any] = []
+
+    def whole(state: Any) -> Any:
+        again, *last = iterate(
+            lambda goes, *_: goes, run, (first, *state), LIMIT.get(), ["condition", *loop.names]
+        )  # fmt: skip
+        ends[:] = [again]
+        return tuple(last)
+
+    loop.run(whole)
+    loop.require_end(lambda: ends[0])
+
+
+def for_on_rows(
+    rows: Rows, step: Callable[[Any], Any], test: Callable[[], Any] | None, names: LoopNames
+) -> None:
+    """Trace a loop over the rows of tensors; `test` says whether it goes on."""
+    if rows.length == 0:
+        return
+    loop = _Loop(Cells(names.bound, step, test), names)
+    fixed = test is None and isinstance(rows.length, int)
+    loop.discover(lambda: step(rows.build([tensor[0] for tensor in rows.tensors])), fixed)
+    if test is None:
+        _for_all_rows(loop, rows, step, fixed)
+        return
+    count = rows.length
+
+    def condition(index: Any, *state: Any) -> Any:
+        loop.enter(state)
+        return PUBLIC.logical_and(index < count, truth(test()))
+
+    def run(index: Any, *state: Any) -> Any:
+        loop.enter(state)
+        with region(loop.cells):
+            step(rows.build([tensor[index] for tensor in rows.tensors]))
+        return index + 1, *loop.leave()
+
+    bound = count if isinstance(count, int) else None
+    loop.run(lambda state: iterate(condition, run, (0, *state), bound, ["index", *loop.names])[1:])
+
+
+def _for_all_rows(loop: _Loop, rows: Rows, step: Callable[[Any], Any], fixed: bool) -> None:
+    """Scan all rows; what the steps append to lists comes back stacked."""
+    collected: dict[str, Any] = {}
+    loop.certain = isinstance(rows.length, int)
+
+    def one(state: Any, row: Any) -> Any:
+        loop.enter(state)
+        with region(loop.cells, rows=fixed) as body:
+            step(rows.build(row))
+        collected["lists"] = [target for target, _ in body.appended.values()]
+        collected["rows"] = [list(map(Appended, values)) for _, values in body.appended.values()]
+        return loop.leave(), [value.tensors for values in collected["rows"] for value in values]
+
+    def run(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        last, stacked = scan(one, state, rows.tensors)
+        appended: list[Appended] = [value for values in collected["rows"] for value in values]
+        for value, tensors in zip(appended, stacked, strict=True):
+            value.rows = tensors
+        return last
+
+    loop.run(run)
+    append_rows(collected["lists"], collected["rows"], rows.length, _append)
+
+
+def _append(append: Callable[[Any], None], value: Any) -> None:
+    """Append a row, in the body around the loop if there is one."""
+    if not before_change(append, (value,)):
+        append(value)
+
+
+def for_on_range(
+    numbers: TensorRange, step: Callable[[Any], Any], test: Callable[[], Any] | None, names: LoopNames
+) -> None:
+    """Trace a loop over a range with a tensor among its ends; `test` says whether it goes on."""
+    loop = _Loop(Cells(names.bound, step, test), names)
+    start, stop, stride = numbers.state()
+    loop.discover(lambda: step(staged_int(start)))
+    up = stride > 0 if not isinstance(numbers.step, int) else None
+
+    def goes_on(index: Any) -> Any:
+        if up is not None:
+            more = PUBLIC.where(up, index < stop, index > stop)
+        else:
+            more = index < stop if numbers.step > 0 else index > stop
+        return more if test is None else PUBLIC.logical_and(more, truth(test()))
+
+    def condition(index: Any, *state: Any) -> Any:
+        loop.enter(state)
+        return goes_on(index)
+
+    def run(index: Any, *state: Any) -> Any:
+        loop.enter(state)
+        with region(loop.cells):
+            step(staged(INT, index, numbers.limit))
+        return index + stride, *loop.leave()
+
+    ends: list[Any] = []
+
+    def whole(state: Any) -> Any:
+        last, *after = iterate(condition, run, (start, *state), LIMIT.get(), ["index", *loop.names])
+        ends[:] = [last]
+        return tuple(after)
+
+    loop.run(whole)
+    loop.require_end(lambda: goes_on(ends[0]))
+
+
+

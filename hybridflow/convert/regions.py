@@ -1,0 +1,308 @@
+"""The bodies of branches and loops on tensors that are being traced, and the Python state that they must not change.
+
+A body runs once while it is traced, so a change of a list, dict or object from outside of it would happen once, taken
+or not. A list that a loop over rows appends to is the exception: its values come back stacked.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from typing import Any
+
+from hybridflow.convert.cells import Cells
+from hybridflow.convert.syntax import RUNTIME
+from hybridflow.core.context import current
+from hybridflow.core.errors import MutationError, TraceError, message
+from hybridflow.core.node import format_where, user_place
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_float import NeedsNumber
+from hybridflow.core.variable import Variable
+from hybridflow.guards import observe
+from hybridflow.guards.access import MISSING
+from hybridflow.ir.variables import NeedsIdentity
+
+_CONTAINERS = (list, dict, set, deque, bytearray)
+_NO_STATE = (Tensor, Variable, FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
+_MANY = 300
+CHANGES = frozenset({
+    "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem", "add",
+    "discard", "difference_update", "intersection_update", "symmetric_difference_update", "appendleft", "extendleft",
+    "popleft", "rotate", "__iadd__", "__ior__", "__iand__", "__isub__", "__ixor__", "__imul__", "__setitem__",
+    "__delitem__",
+})  # fmt: skip
+
+
+class Region:
+    """One body while it is traced.
+
+    Attributes:
+        known: objects that were there before it, by id.
+        rows: whether it is the body of a loop over rows, which may append to lists.
+        code: what a body of the same statement has too: the code of a branch's function, None for a loop.
+        names: the variables that it may set.
+        appended: per list, what a step appends.
+        seen: the lists that were read in the step.
+    """
+
+    def __init__(self, cells: Cells, rows: bool, code: Any) -> None:
+        self.rows = rows
+        self.code = code
+        self.names = frozenset(cells.names)
+        self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
+        self.seen: set[int] = set()
+        self.known: dict[int, Any] = {}
+        pending: list[Any] = []
+        for cell in cells.all.values():
+            try:
+                pending.append(cell.cell_contents)
+            except ValueError:
+                continue
+        while pending and len(self.known) < _MANY:
+            value = pending.pop()
+            if isinstance(value, _NO_STATE) or id(value) in self.known:
+                continue
+            inside: Iterable[Any] = ()
+            if isinstance(value, list | tuple | set | deque):
+                inside = value
+            elif isinstance(value, dict):
+                inside = value.values()
+            elif hasattr(value, "__dict__"):
+                inside = vars(value).values()
+            else:
+                continue
+            self.known[id(value)] = value
+            if hasattr(value, "__dict__"):
+                self.known[id(vars(value))] = vars(value)
+            pending += [one for one in inside if not isinstance(one, int | float | str | bytes | Tensor)]
+
+
+LEFT_BODY = "__hybridflow_left_body__"
+"""The attribute of an exception that came out of a branch or loop body on tensors: where that was."""
+_REGIONS: ContextVar[tuple[Region, ...]] = ContextVar("regions", default=())
+
+
+@contextmanager
+def region(cells: Cells, rows: bool = False, code: Any = None) -> Generator[Region, None, None]:
+    """Trace a body that shares the variables of `cells`."""
+    made = Region(cells, rows, code)
+    token = _REGIONS.set((*_REGIONS.get(), made))
+    try:
+        yield made
+    except Exception as error:
+        error.__dict__.setdefault(LEFT_BODY, format_where(user_place(3)))
+        raise
+    finally:
+        _REGIONS.reset(token)
+
+
+_HANDLERS: ContextVar[tuple[Callable[[], Any], ...]] = ContextVar("handlers", default=())
+"""What the ``except`` clauses around handle: each a function that returns classes."""
+
+
+@contextmanager
+def trying(classes: Callable[[], Any]) -> Generator[None, None, None]:
+    """Run the body of a ``try`` whose clauses handle some classes."""
+    token = _HANDLERS.set((*_HANDLERS.get(), classes))
+    try:
+        yield
+    except NameError as error:
+        handled_name(error)
+        raise
+    finally:
+        _HANDLERS.reset(token)
+
+
+def handled_name(error: NameError) -> None:
+    """Take note of a name that has no value, where that does not end the call: a later call may find one."""
+    place, name = error.__traceback__, error.name
+    if place is None or name is None or isinstance(error, UnboundLocalError):
+        return
+    while place.tb_next is not None:
+        place = place.tb_next
+    frame = place.tb_frame
+    if name not in frame.f_code.co_freevars:
+        observe.read_global(frame.f_globals, name, MISSING)
+        return
+    runtime: Any = frame.f_locals.get(RUNTIME)
+    if runtime is not None and name in runtime.cells:
+        observe.read_free(runtime.cells[name], name, MISSING)
+
+
+def require_unhandled(error: BaseException) -> None:
+    """Raise if an exception that only some calls see would be handled by an ``except`` around.
+
+    Raises:
+        TraceError: it would: which way the code goes on is decided while it is traced.
+    """
+    if any(isinstance(error, one()) for one in _HANDLERS.get()):
+        raise _cannot_handle(type(error), format_where(user_place(3)))
+
+
+def require_certain(error: BaseException | None) -> None:
+    """Raise if an exception that is handled came out of a branch or loop body on tensors.
+
+    Raises:
+        TraceError: it did: in calls that do not come there it does not happen. So is one that says why the function
+            cannot be traced: eagerly there would be none to handle.
+    """
+    if isinstance(error, TraceError | NeedsNumber | NeedsIdentity):
+        raise error
+    place = None if error is None else error.__dict__.get(LEFT_BODY)
+    if place is not None:
+        raise _cannot_handle(type(error), place)
+
+
+def _cannot_handle(kind: type, place: str | None) -> TraceError:
+    return TraceError(
+        message(f"except: whether {kind.__name__} is raised at {place} depends on a tensor, so it cannot be handled",
+                hint="Do in the branch itself what is to be done, or put the try inside of it.")
+    )  # fmt: skip
+
+
+DEPTH: ContextVar[int] = ContextVar("depth", default=32)
+"""How many bodies of one statement may be inside each other, which only recursion does."""
+
+
+@contextmanager
+def recursion_limit(depth: int) -> Generator[None, None, None]:
+    """Trace with another bound of recursion on tensors."""
+    token = DEPTH.set(depth)
+    try:
+        yield
+    finally:
+        DEPTH.reset(token)
+
+
+def is_too_deep(code: Any) -> bool:
+    """Whether recursion has reached its bound at a body."""
+    return sum(one.code is code for one in _REGIONS.get()) >= DEPTH.get()
+
+
+def is_set_by_loop(name: str) -> bool:
+    """Whether a loop that is traced now may set a variable in one of its other steps."""
+    return any(one.code is None and name in one.names for one in _REGIONS.get())
+
+
+_remade: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
+"""Per trace, branch and loop body: the objects that stand for one of several, by id."""
+
+
+def note_remade(objects: Iterable[Any]) -> None:
+    """Take note of objects that a branch or loop made of the attributes of several.
+
+    In some calls such an object is one that was there before, which others may see: it must not be changed.
+    """
+    tracer = current().tracer
+    if tracer is not None:
+        _remade.setdefault(tracer, {}).update({id(one): one for one in objects})
+
+
+def _require_one(obj: Any, what: str) -> None:
+    """Raise if an object that is about to be changed stands for one of several."""
+    tracer: Any = current().tracer
+    while tracer is not None:
+        if id(obj) in _remade.get(tracer, ()):
+            raise MutationError(
+                message(f"{type(obj).__name__}{what}: which object is changed depends on a tensor, "
+                        f"at {format_where(user_place(4))}",
+                        got=f"a {type(obj).__name__} that a branch or loop on tensors chose",
+                        hint="Make a new one, for example with dataclasses.replace or copy.copy.")
+            )  # fmt: skip
+        tracer = tracer.outer
+
+
+def changed(obj: Any, what: str) -> None:
+    """Raise if an object that was there before a body is about to be changed in it, or one that a body chose.
+
+    Raises:
+        MutationError: it was.
+    """
+    if _remade:
+        _require_one(obj, what)
+    observe.changes(obj, what)
+    regions = _REGIONS.get()
+    if not regions or not any(id(obj) in one.known for one in regions):
+        return
+    hint = "Return the new value through a variable, or make the object inside."
+    if type(obj) is list and what == ".append(...)":
+        hint = "Append in a loop over a tensor's rows, use hf.TensorArray, or keep a tensor and its .at[i].set(value)."
+    raise MutationError(
+        message(f"{type(obj).__name__}{what}: changes Python state in a branch or loop body on tensors, "
+                f"at {format_where(user_place(3))}",
+                got=f"a {type(obj).__name__} made outside of that body", hint=hint)
+    )  # fmt: skip
+
+
+def before_change(function: Any, args: tuple[Any, ...]) -> bool:
+    """Look at a call of a container's method in a body; return whether it was an append that is done.
+
+    Raises:
+        MutationError: it changes a container from outside of the body, or reads a list that a step appends to.
+    """
+    if function is delattr and len(args) == 2:
+        changed(args[0], f".{args[1]} deleted")
+    regions = _REGIONS.get()
+    owner = getattr(function, "__self__", None)
+    if type(function) is MethodWrapperType and function.__name__ == "__delattr__" and args:
+        changed(owner, f".{args[0]} deleted")
+    changes = isinstance(owner, _CONTAINERS) and getattr(function, "__name__", "") in CHANGES
+    if not regions:
+        if changes:
+            observe.changes(owner, f".{function.__name__}(...)")
+        return False
+    if changes:
+        if function.__name__ == "append" and type(owner) is list and len(args) == 1 and _collects(regions, owner):
+            if id(owner) in regions[-1].seen:
+                raise _read_too_early()
+            regions[-1].appended.setdefault(id(owner), (owner, []))[1].append(args[0])
+            return True
+        changed(owner, f".{function.__name__}(...)")
+    for one in (owner, *args):
+        read(one)
+    return False
+
+
+def _collects(regions: tuple[Region, ...], owner: list[Any]) -> bool:
+    """Whether appends to a list are collected: it is from outside of the loop over rows that runs now."""
+    return regions[-1].rows and id(owner) in regions[-1].known
+
+
+def read(obj: Any) -> None:
+    """Raise if a list is read in a loop whose steps append to it: it has no rows yet.
+
+    Raises:
+        MutationError: it is.
+    """
+    for one in _REGIONS.get():
+        if id(obj) in one.appended:
+            raise _read_too_early()
+        if type(obj) is list and one.rows:
+            one.seen.add(id(obj))
+
+
+def _read_too_early() -> MutationError:
+    """Return the error for a list whose rows are there after the loop only."""
+    return MutationError(
+        message(f"list: read in the loop over rows that appends to it, at {format_where(user_place(4))}",
+                hint="Keep what the next step needs in a variable of its own.")
+    )  # fmt: skip
+
+
+def append_rows(lists: Iterable[list[Any]], values: Iterable[Any], length: int, call: Callable[..., Any]) -> None:
+    """Append the rows that a loop collected.
+
+    Args:
+        lists: the lists.
+        values: per list, what its steps appended: `Appended`s, stacked.
+        length: how many steps there were.
+        call: appends, in the body around the loop.
+    """
+    for one, stacked in zip(lists, values, strict=True):
+        for index in range(length):
+            for value in stacked:
+                call(one.append, value.row(index))

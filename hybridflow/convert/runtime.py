@@ -1,0 +1,404 @@
+"""The one object that converted code refers to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from types import CellType, FunctionType
+from typing import Any
+
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.convert import builtin, protocols, regions
+from hybridflow.convert import callee as callees
+from hybridflow.convert.branches import RAISED, branch_on_tensor, value_on_tensor, where_now
+from hybridflow.convert.cells import Cells
+from hybridflow.convert.chains import Chain, Through
+from hybridflow.convert.filtered import Filtered, keeps, kept
+from hybridflow.convert.loops import LoopNames, for_on_range, for_on_rows, while_on_tensor, while_with_effects
+from hybridflow.convert.poison import Late, Poison
+from hybridflow.convert.rows import TensorRange, parts_of
+from hybridflow.convert.staged import staged
+from hybridflow.convert.values import is_staged, is_tensor, negated, truth
+from hybridflow.core.context import current
+from hybridflow.core.errors import CheckError, TraceError, message
+from hybridflow.core.staged_number import BOOL, StagedNumber
+from hybridflow.guards import observe
+from hybridflow.guards.access import MISSING
+from hybridflow.ir.builder import add_check
+from hybridflow.ir.effects import has_effect
+from hybridflow.ops.host_values import Joined
+
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    **protocols.COMPARISONS, "Is": observe.same, "IsNot": lambda a, b: not observe.same(a, b),
+    "In": builtin.contains, "NotIn": lambda a, b: negated(builtin.contains(a, b)),
+}  # fmt: skip
+_ENDLESS = 10_000
+"""Steps after which an iterator of unknown length is taken to be endless, if only a tensor could end the loop."""
+
+
+class Runtime:
+    """What a converted function calls in place of Python's own operations.
+
+    Values to store come first, as Python evaluates them before the places they go to.
+    """
+
+    __slots__ = ("cells", "namespace")
+
+    def __init__(self, namespace: dict[str, Any], cells: dict[str, CellType]) -> None:
+        self.namespace = namespace
+        self.cells = cells
+
+    # -- reads ------------------------------------------------------------------------------------------------
+
+    def read_global(self, name: str, value: Any) -> Any:
+        """Read a global or builtin name."""
+        return observe.read_global(self.namespace, name, value)
+
+    def read_free(self, name: str, value: Any) -> Any:
+        """Read a name of a function around the converted one."""
+        return observe.read_free(self.cells[name], name, value)
+
+    def load_global(self, name: str, value: Any) -> Any:
+        """Read a global name for nothing but to change what it is."""
+        return observe.load_global(self.namespace, name, value)
+
+    def load_free(self, name: str, value: Any) -> Any:
+        """Read a name of a function around the converted one for nothing but to change what it is."""
+        return observe.load_free(self.cells[name], name, value)
+
+    def load_attr(self, obj: Any, name: str) -> Any:
+        """Read an attribute for nothing but to change what it is."""
+        found = observe.load_attr(obj, name)
+        return callees.read_attribute(obj, name) if found is MISSING else found
+
+    def read_attr(self, obj: Any, name: str) -> Any:
+        """Read an attribute; a property's getter is converted."""
+        return callees.read_attribute(obj, name)
+
+    def read_item(self, obj: Any, key: Any) -> Any:
+        """Read an item."""
+        return callees.read_item(obj, key)
+
+    slice = slice
+
+    def iterate(self, obj: Any) -> Any:
+        """Return what a loop runs over."""
+        regions.read(obj)
+        return observe.iterate(protocols.items_of(obj))
+
+    manager = staticmethod(protocols.manager)
+    filtered = Filtered
+
+    def keeps(self, test: Any) -> Any:
+        """Return a comprehension's filter, which must be Python's."""
+        return keeps(protocols.truth_of(test))
+
+    kept = staticmethod(kept)
+
+    def callee(self, function: Any) -> Any:
+        """Return what to call in place of a function."""
+        return callees.callee(function)
+
+    def matched(self, subject: Any) -> Any:
+        """Return what Python matches with patterns by itself: all of it may be looked at."""
+        observe.whole(subject)
+        return subject
+
+    def without_temporaries(self, names: Any) -> Any:
+        """Return what ``locals()`` or ``dir()`` gave, without the names that the conversion made."""
+        if isinstance(names, list):
+            return [name for name in names if not name.startswith(".")]
+        return {name: value for name, value in names.items() if not name.startswith(".")}
+
+    def defined(self, value: Any, name: str) -> Any:
+        """Return the value of a variable that branches and loops set."""
+        kind = type(value)
+        if kind is Poison:
+            value.fail()
+        if kind is Late:
+            add_check(value.ran, TraceError, value.text)
+            return value.value
+        return value
+
+    # -- control flow -------------------------------------------------------------------------------------------
+
+    def if_(
+        self, test: Any, true: Callable[[], Any], false: Callable[[], Any] | None, bound: Any, live: Any
+    ) -> None:
+        """Run an ``if``."""
+        test = protocols.truth_of(test)
+        if is_staged(test):
+            branch_on_tensor(test, true, false, Cells(bound, true, false), live)
+        elif test:
+            true()
+        elif false is not None:
+            false()
+
+    def while_(
+        self, test: Callable[[], Any], step: Callable[[], Any], bound: Any, head: Any, live: Any, test_binds: bool
+    ) -> None:
+        """Run a ``while``."""
+        names = LoopNames(bound, head, live)
+        while True:
+            before = _Effects()
+            goes = protocols.truth_of(test())
+            if is_staged(goes):
+                if test_binds or before.grown():
+                    while_with_effects(goes, test, step, names)
+                else:
+                    while_on_tensor(test, step, names)
+                return
+            if not goes:
+                return
+            step()
+
+    def for_(
+        self, iterable: Any, step: Callable[[Any], Any], test: Callable[[], Any] | None, bound: Any, head: Any,
+        live: Any,
+    ) -> None:  # fmt: skip
+        """Run a ``for``."""
+        iterable = observe.iterate(protocols.items_of(iterable))
+        names = LoopNames(bound, head, live)
+        if isinstance(iterable, Chain) and (iterable.filters or type(iterable.source) is TensorRange):
+            step = Through(step, iterable.stages, bound, tuple({*head, *live}))
+            iterable = iterable.source
+        rows = parts_of(iterable)
+        if rows is not None:
+            for_on_rows(rows, step, test, names)
+        elif type(iterable) is TensorRange:
+            for_on_range(iterable, step, test, names)
+        elif test is None:
+            for item in iterable:
+                step(item)
+        else:
+            self._for_python(iterable, step, test, names)
+
+    def _for_python(
+        self, iterable: Any, step: Callable[[Any], Any], test: Callable[[], Any], names: LoopNames
+    ) -> None:
+        """Run over Python values until they end or `test`, which may become a tensor, says so."""
+        goes: Any = True
+        kept = tuple({*names.head, *names.live})
+        for count, item in enumerate(iterable):
+            if not is_staged(goes):
+                step(item)
+            else:
+                branch_on_tensor(goes, lambda item=item: step(item), None, Cells(names.bound, step, test), kept)
+                if count > _ENDLESS and not hasattr(iterable, "__len__"):
+                    raise TraceError(
+                        message(f"for: an iterator of unknown length, which only a tensor could stop, at {where_now()}",
+                                hint="Count in a while loop.")
+                    )  # fmt: skip
+            goes = protocols.truth_of(test())
+            if not is_staged(goes) and not goes:
+                break
+
+    def none_of(self, *flags: Any) -> Any:
+        """Whether no flag is set."""
+        found: Any = None
+        for flag in map(protocols.truth_of, flags):
+            if is_staged(flag):
+                flag = truth(flag)
+                found = flag if found is None else PUBLIC.logical_or(found, flag)
+            elif flag:
+                return False
+        return True if found is None else PUBLIC.logical_not(found)
+
+    def and_(self, first: Any, second: Callable[[], Any], simple: bool) -> Any:
+        """Return ``first and second``; a simple second operand may be computed in any case."""
+        if not is_staged(first):
+            holds = protocols.truth_of(first)
+            if is_staged(holds):
+                return value_on_tensor(holds, second, lambda: first)
+            return second() if holds else first
+        if simple and _is_flag(first):
+            value = second()
+            if _is_flag(value):
+                return _flags(PUBLIC.logical_and, first, value)
+            return value_on_tensor(first, lambda: value, lambda: first)
+        return value_on_tensor(first, second, lambda: first)
+
+    def or_(self, first: Any, second: Callable[[], Any], simple: bool) -> Any:
+        """Return ``first or second``."""
+        if not is_staged(first):
+            holds = protocols.truth_of(first)
+            if is_staged(holds):
+                return value_on_tensor(holds, lambda: first, second)
+            return first if holds else second()
+        if simple and _is_flag(first):
+            value = second()
+            if _is_flag(value):
+                return _flags(PUBLIC.logical_or, first, value)
+            return value_on_tensor(first, lambda: first, lambda: value)
+        return value_on_tensor(first, lambda: first, second)
+
+    def not_(self, value: Any) -> Any:
+        """Return ``not value``."""
+        return negated(protocols.truth_of(value))
+
+    def choose(self, test: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
+        """Return ``true if test else false``."""
+        test = protocols.truth_of(test)
+        if is_staged(test):
+            return value_on_tensor(test, true, false)
+        return true() if test else false()
+
+    def compare(self, names: tuple[str, ...], left: Any, right: Any, *rest: Callable[[], Any]) -> Any:
+        """Return a comparison of several values, each computed once, and only as far as the answer is open."""
+        found = _COMPARISONS[names[0]](left, right)
+        if not rest:
+            return found
+        return self.and_(found, lambda: self.compare(names[1:], right, rest[0](), *rest[1:]), False)
+
+    def holds(self, test: Any, text: Callable[[], Any]) -> Any:
+        """Return what an ``assert`` asks; a tensor is checked by each call."""
+        test = protocols.truth_of(test)
+        if not is_staged(test):
+            return test
+        regions.require_unhandled(AssertionError())
+        add_check(truth(test), CheckError, str(text()))
+        return True
+
+    trying = staticmethod(regions.trying)
+    augment = staticmethod(callees.augment)
+    everything = BaseException
+
+    def handled(self) -> None:
+        """Begin the block of an ``except``."""
+        regions.require_certain(sys.exc_info()[1])
+
+    def caught(self) -> BaseException | None:
+        """Return the exception that is handled."""
+        return sys.exc_info()[1]
+
+    def shown(self, value: Any) -> Any:
+        """Return a value that an f-string shows."""
+        observe.special(value, "__format__", "__str__", "__repr__")
+        return value
+
+    def spread(self, mapping: Any) -> Any:
+        """Return what ``**`` takes apart."""
+        observe.iterate(mapping)
+        if not isinstance(mapping, dict):
+            observe.whole(mapping)
+        return mapping
+
+    def every_global(self, names: Any) -> Any:
+        """Return what ``globals()`` gave."""
+        return observe.every_global(names)
+
+    def evaluated(self, source: Any) -> Any:
+        """Return what ``eval`` or ``exec`` is about to run as it is."""
+        if isinstance(source, str):
+            with suppress(SyntaxError):  # Python raises it in a moment
+                observe.runs_as_it_is(FunctionType(compile(source.lstrip(), "", "exec"), self.namespace), (), {})
+        return source
+
+    def importing(self, name: str, module: str) -> None:
+        """Take note that an import statement may fail."""
+        observe.importing(name, module)
+
+    def imported(self, name: str, value: Any, module: str) -> Any:
+        """Return what an import statement in a function gave."""
+        return observe.imported(name, value, module)
+
+    def joined(self, *parts: Any) -> Any:
+        """Return an f-string that is printed; with tensors in it, what each call makes the text of."""
+        text = Joined(parts)
+        return text if any(type(one) is tuple and is_staged(one[0]) for one in parts) else text.text()
+
+    def raised(self, error: Any) -> Any:
+        """Return what a ``raise`` statement raises; in a branch on a tensor only the calls that take it fail."""
+        if isinstance(error, type) and issubclass(error, BaseException):
+            error = error()
+        if isinstance(error, Exception) and getattr(current().tracer, "outer", None) is not None:
+            setattr(error, RAISED, True)
+        return error
+
+    # -- writes -----------------------------------------------------------------------------------------------
+
+    def load_item(self, obj: Any, key: Any) -> Any:
+        """Read the item that an augmented assignment is about to write."""
+        getter = protocols.method_of(obj, "__getitem__")
+        return observe.load_item(obj, key) if getter is None else getter(obj, key)
+
+    def write_attr(self, value: Any, obj: Any, name: str, augmented: bool = False) -> None:
+        """Store an attribute; a property's setter is converted."""
+        callees.write_attribute(obj, name, value, augmented=augmented)
+
+    def write_item(self, value: Any, obj: Any, key: Any, augmented: bool = False) -> None:
+        """Store an item."""
+        setter = protocols.method_of(obj, "__setitem__")
+        if setter is not None:
+            setter(obj, key, value)
+            return
+        regions.changed(obj, "[...] = ...")
+        observe.write_item(obj, key, value, augmented=augmented)
+
+    def delete_attr(self, obj: Any, name: str) -> None:
+        """Delete an attribute."""
+        regions.changed(obj, f".{name} deleted")
+        observe.delete_attr(obj, name)
+
+    def delete_item(self, obj: Any, key: Any) -> None:
+        """Delete an item."""
+        method = protocols.method_of(obj, "__delitem__")
+        if method is not None:
+            method(obj, key)
+            return
+        regions.changed(obj, "[...] deleted")
+        observe.delete_item(obj, key)
+
+    def write_global(self, name: str, value: Any, augmented: bool = False) -> Any:
+        """Return the value to store to a global name."""
+        return observe.write_global(self.namespace, name, value, augmented=augmented)
+
+    def delete_global(self, name: str, _: Any) -> None:
+        """Note that a global name is deleted."""
+        observe.delete_global(self.namespace, name)
+
+    def write_free(self, name: str, value: Any, augmented: bool = False) -> Any:
+        """Return the value to store to a name of a function around the trace."""
+        return observe.write_free(self.cells[name], name, value, augmented=augmented)
+
+    def delete_free(self, name: str, _: Any) -> None:
+        """Note that a name of a function around the trace is deleted."""
+        observe.delete_free(self.cells[name], name)
+
+
+for _kind, _name in protocols.METHODS.items():
+    setattr(Runtime, _name, staticmethod(protocols.OPERATORS[_kind]))
+
+
+class _Effects:
+    """How many effects, checks and assignments the trace has."""
+
+    def __init__(self) -> None:
+        tracer: Any = current().tracer
+        self.tracer = tracer
+        self.nodes = len(tracer.nodes) if tracer is not None else 0
+        self.others = self._others()
+
+    def _others(self) -> int:
+        if self.tracer is None:
+            return 0
+        return len(self.tracer.checks) + sum(len(state.assignments) for state in self.tracer.variables.values())
+
+    def grown(self) -> bool:
+        """Whether there are more of them now."""
+        return self._others() > self.others or any(map(has_effect, self.tracer.nodes[self.nodes :]))
+
+
+def _is_flag(value: Any) -> bool:
+    """Whether a value is a bool tensor of shape (), or a bool that a tensor decides."""
+    if type(value) is StagedNumber:
+        return value.kinds == BOOL
+    return is_tensor(value) and value.shape == () and value.dtype == bool
+
+
+def _flags(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
+    """Return ``and`` or ``or`` of two flags."""
+    found = function(truth(first), truth(second))
+    numbers = type(first) is StagedNumber and type(second) is StagedNumber
+    return staged(BOOL, found, 1) if numbers else found

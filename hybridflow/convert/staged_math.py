@@ -1,0 +1,108 @@
+"""Python's functions of numbers, where the number is one that a branch or loop on tensors decides.
+
+They are computed in float64. ``math.sqrt`` and those that round are exact; XLA's transcendental functions may differ
+from the C library's by some units in the last place of a double. Domains and overflows raise as Python's do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.convert.staged import as_float, as_int, finished, needed, operand_of, staged
+from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.staged_number import BOOL, FLOAT, StagedNumber
+from hybridflow.ir.builder import add_check
+
+_SAME_NAME = (
+    "sqrt", "exp", "expm1", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
+    "tanh", "asinh", "acosh", "atanh",
+)  # fmt: skip
+_OVERFLOWS = frozenset({"exp", "expm1", "sinh", "cosh", "pow"})
+_TESTS = ("isnan", "isinf", "isfinite")
+
+
+def _float(value: Any) -> Any:
+    """Return an operand in float64."""
+    number = operand_of(value)
+    if number is None:
+        raise ArgumentTypeError(message(f"math: a number is wanted, not a {type(value).__name__}"))
+    return as_float(number).raw
+
+
+def _checked(name: str, raw: Any, *xs: Any) -> StagedNumber:
+    """Return a result, with Python's errors for what is outside of the domain or the range."""
+    known: Any = None
+    finite: Any = None
+    for x in xs:
+        number, bounded = PUBLIC.logical_not(PUBLIC.isnan(x)), PUBLIC.isfinite(x)
+        known = number if known is None else PUBLIC.logical_and(known, number)
+        finite = bounded if finite is None else PUBLIC.logical_and(finite, bounded)
+    domain = PUBLIC.logical_not(PUBLIC.logical_and(PUBLIC.isnan(raw), known))
+    bounded = PUBLIC.logical_not(PUBLIC.logical_and(PUBLIC.isinf(raw), finite))
+    if name not in _OVERFLOWS:
+        domain = PUBLIC.logical_and(domain, bounded)
+    add_check(domain, ValueError, "math domain error")
+    if name in _OVERFLOWS:
+        add_check(bounded, OverflowError, "math range error")
+    return finished(FLOAT, raw)
+
+
+def _elementary(name: str) -> Callable[[Any], StagedNumber]:
+    def run(value: Any, /) -> StagedNumber:
+        x = _float(value)
+        return _checked(name, getattr(PUBLIC, name)(x), x)
+
+    return run
+
+
+def _test(name: str) -> Callable[[Any], StagedNumber]:
+    return lambda value, /: staged(BOOL, getattr(PUBLIC, name)(_float(value)), 1)
+
+
+def _log(value: Any, base: Any = math.e, /) -> StagedNumber:
+    x = _float(value)
+    found = _checked("log", PUBLIC.log(x), x)
+    if base is math.e:
+        return found
+    other = math.log(base) if type(base) in (int, float) else _log(base)
+    return found / other
+
+
+def _two(ours: str, name: str) -> Callable[[Any, Any], StagedNumber]:
+    def run(first: Any, second: Any, /) -> StagedNumber:
+        x, y = _float(first), _float(second)
+        return _checked(name, getattr(PUBLIC, ours)(x, y), x, y)
+
+    return run
+
+
+def _copysign(first: Any, second: Any, /) -> StagedNumber:
+    return finished(FLOAT, PUBLIC.copysign(_float(first), _float(second)))
+
+
+def _fabs(value: Any, /) -> StagedNumber:
+    return finished(FLOAT, PUBLIC.abs(_float(value)))
+
+
+def _whole(value: Any = 0, /, *more: Any, **named: Any) -> Any:
+    if more or named or type(value) is not StagedNumber:
+        return needed(next(one for one in (value, *more, *named.values()) if type(one) is StagedNumber), "int")
+    return as_int(value)
+
+
+NUMBER_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    int: _whole,
+    float: as_float,
+    math.log: _log,
+    math.atan2: _two("atan2", "atan2"),
+    math.hypot: _two("hypot", "hypot"),
+    math.pow: _two("power", "pow"),
+    math.copysign: _copysign,
+    math.fabs: _fabs,
+    **{getattr(math, name): _elementary(name) for name in _SAME_NAME},
+    **{getattr(math, name): _test(name) for name in _TESTS},
+}
+"""What stands for Python's functions if a number among the arguments is one that a tensor decides."""

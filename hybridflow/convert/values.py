@@ -1,0 +1,265 @@
+"""The values of variables in branches and loops: what of them becomes tensors, and how two of them meet."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import deque
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.convert.poison import Poison, spoken
+from hybridflow.convert.regions import note_remade
+from hybridflow.convert.staged import staged
+from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
+from hybridflow.core.node import format_where
+from hybridflow.core.staged_number import BOOL, StagedNumber
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.variable import Variable
+from hybridflow.guards import observe
+from hybridflow.guards.objects import is_object, objects_in, vars_of
+from hybridflow.guards.objects import opened as open_objects
+from hybridflow.guards.order import has_order, in_order_of, skeleton
+
+_COPIED = (set, deque, bytearray)
+"""Types of leaves that can be changed."""
+_NUMBERS = frozenset({bool, int, float, complex, TracedFloat, StagedNumber})
+_REAL = _NUMBERS - {complex}
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor or a Variable."""
+    return type(value) is Tensor or isinstance(value, Tensor | Variable)
+
+
+def is_staged(value: Any) -> bool:
+    """Whether a value's truth depends on the call: a tensor, a Variable or a number that a tensor decides."""
+    return type(value) is StagedNumber or is_tensor(value)
+
+
+def truth(value: Any) -> Tensor:
+    """Return what ``bool`` of a tensor or of a staged number is, as a tensor."""
+    if type(value) is StagedNumber:
+        return value.truth()
+    tensor: Any = as_tensor(value)
+    if tensor.size != 1:
+        raise ShapeError(
+            message(f"bool: needs exactly one element, there are {tensor.size}", got=str(tensor.spec),
+                    hint="Reduce it with hf.all or hf.any.")
+        )  # fmt: skip
+    if tensor.shape != ():
+        tensor = tensor.reshape(())
+    return tensor if tensor.dtype == np.bool_ else tensor != 0
+
+
+def negated(value: Any) -> Any:
+    """Return ``not value``: a tensor of a tensor, a staged bool of a staged number."""
+    if not is_staged(value):
+        return not value
+    no = PUBLIC.logical_not(truth(value))
+    return staged(BOOL, no, 1) if type(value) is StagedNumber else no
+
+
+def is_number(leaf: Any) -> bool:
+    """Whether a leaf is a Python number, which takes the dtype of what it meets."""
+    return type(leaf) in _NUMBERS
+
+
+def is_real_number(leaf: Any) -> bool:
+    """Whether a leaf is a Python number that a branch or loop can leave one: a bool, int or float."""
+    return type(leaf) in _REAL
+
+
+def is_dynamic(leaf: Any) -> bool:
+    """Whether a leaf can be a tensor of a graph."""
+    return is_number(leaf) or isinstance(leaf, Tensor | np.ndarray | np.generic | jax.Array)
+
+
+class Value(NamedTuple):
+    """A variable's value, taken apart."""
+
+    leaves: list[Any]
+    tree: Any
+    order: Any = None
+    """What tells the order of dicts, where jax would change it."""
+    opened: bool = False
+    """Whether users' objects in it are taken apart too, and made again."""
+    source: Any = None
+    """The value itself."""
+
+    @classmethod
+    def of(cls, value: Any, opened: bool = False) -> Value:
+        """Take a value apart."""
+        leaves, tree = jax.tree_util.tree_flatten(open_objects(value) if opened else value)
+        return cls(leaves, tree, skeleton(value) if has_order(value) else None, opened, value)
+
+    def is_like(self, other: Value) -> bool:
+        """Whether another value has the same structure, dicts in the same order."""
+        return self.tree == other.tree and str(self.order) == str(other.order)
+
+    def dynamic(self) -> list[Any]:
+        """Return the leaves that can be tensors."""
+        return [leaf for leaf in self.leaves if is_dynamic(leaf)]
+
+    def filled(self, dynamic: list[Any], *others: Any) -> Any:
+        """Return the value with other leaves in the places of those that can be tensors.
+
+        Args:
+            dynamic: these leaves.
+            *others: values that it stands for in some calls, besides this one.
+        """
+        rest = iter(dynamic)
+        leaves = [next(rest) if is_dynamic(leaf) else leaf for leaf in self.leaves]
+        value = jax.tree_util.tree_unflatten(self.tree, leaves)
+        if self.opened:
+            note_remade(objects_in(value))
+        value = value if self.order is None else in_order_of(self.order, value)
+        observe.chosen(value, (self.source, *others))
+        return value
+
+    def apart_from(self, other: Value) -> Value:
+        """Return the value with copies of the sets and the like that are equal in another one, and others."""
+        pairs = zip(self.leaves, other.leaves, strict=True)
+        leaves = [copy.copy(a) if a is not b and type(a) in _COPIED else a for a, b in pairs]
+        return self._replace(leaves=leaves)
+
+
+class TakeApart(Exception):
+    """A branch or a loop's step makes a variable's object anew: its attributes are what is chosen, or carried.
+
+    Attributes:
+        name: the variable.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def holds_traced(value: Any) -> bool:
+    """Whether an object in a structure holds a tensor or number that was traced."""
+    return any(_is_traced(leaf) for one in objects_in(value) for leaf in jax.tree_util.tree_leaves(vars_of(one)))
+
+
+def _is_traced(leaf: Any) -> bool:
+    return type(leaf) in (StagedNumber, TracedFloat) or (isinstance(leaf, Tensor) and leaf._value is None)
+
+
+def are_alike(a: Any, b: Any) -> bool:
+    """Whether two leaves are different objects of one class, which can be taken apart."""
+    return a is not b and type(a) is type(b) and is_object(a)
+
+
+def same_python(a: Any, b: Any) -> bool:
+    """Whether two leaves are one Python value."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or is_tensor(a) or type(a) in (TracedFloat, StagedNumber):
+        return False
+    if isinstance(a, np.ndarray | jax.Array) or is_object(a):
+        return False  # objects that call themselves equal may hold other tensors
+    if type(a) is float:
+        return a == b and math.copysign(1, a) == math.copysign(1, b)
+    try:
+        return bool(a == b)
+    except Exception:  # noqa: BLE001, RUF100 (what an object's own comparison raises means that they differ)
+        return False
+
+
+def type_name(leaf: Any) -> str:
+    """Return what messages call a leaf's type."""
+    return f"a Python {leaf.__class__.__name__}" if is_number(leaf) else str(as_tensor(leaf).dtype)
+
+
+def zeros_like(leaf: Any) -> Tensor:
+    """Return zeros of a leaf's shape and dtype."""
+    if type(leaf) is StagedNumber:
+        leaf = leaf.raw
+    tensor = as_tensor(leaf)
+    return PUBLIC.full(tensor.shape, 0, dtype=tensor.dtype)
+
+
+def made_at(leaf: Any) -> str:
+    """Describe a leaf and the line that made it."""
+    if isinstance(leaf, Tensor):
+        edge = leaf._edge
+        where = None if edge is None else format_where(edge[0].where)
+        return str(leaf.spec) + ("" if where is None else f" at {where}")
+    if type(leaf) is StagedNumber:
+        where = format_where(leaf.where)
+        return f"{leaf!r}" + ("" if where is None else f" at {where}")
+    return repr(leaf)[:60]
+
+
+def difference(name: str, a: Value, b: Value, place: str) -> Poison | None:
+    """Return why two branches' values of a variable do not meet, None if they do."""
+    what = spoken(name)
+    if not a.is_like(b):
+        return Poison(
+            TraceError,
+            message(f"{what} has another structure if the condition at {place} is true than if it is false",
+                    got=f"{shown(a)} if true, {shown(b)} if false", hint="Give it one structure in both branches."),
+        )  # fmt: skip
+    for one, other in zip(a.leaves, b.leaves, strict=True):
+        found = _leaf_difference(what, one, other, place)
+        if found is not None:
+            return found
+    return None
+
+
+def _leaf_difference(what: str, a: Any, b: Any, place: str) -> Poison | None:
+    for leaf in (a, b):
+        if type(leaf) is Poison:
+            return leaf
+    if not (is_dynamic(a) and is_dynamic(b)):
+        if same_python(a, b):
+            return None
+        return Poison(
+            TraceError,
+            message(f"{what} is not the same Python object if the condition at {place} is true and if it is false",
+                    got=f"{made_at(a)} if true, {made_at(b)} if false",
+                    hint="Only tensors and numbers can depend on a tensor."),
+        )  # fmt: skip
+    if is_number(a) or is_number(b):
+        return None if _shape(a) == _shape(b) else _shapes(what, a, b, place)
+    one, other = as_tensor(a), as_tensor(b)
+    if one.shape != other.shape:
+        return _shapes(what, a, b, place)
+    if one.dtype != other.dtype:
+        return Poison(
+            DTypeError,
+            message(f"{what} is {one.dtype} if the condition at {place} is true and {other.dtype} if it is false",
+                    got=f"{made_at(a)}; {made_at(b)}", hint="Cast one of them."),
+        )  # fmt: skip
+    return None
+
+
+def _shape(leaf: Any) -> Any:
+    return () if is_number(leaf) else leaf.shape
+
+
+def _shapes(what: str, a: Any, b: Any, place: str) -> Poison:
+    return Poison(
+        ShapeError,
+        message(f"{what} has shape {_shape(a)} if the condition at {place} is true and {_shape(b)} if it is false",
+                got=f"{made_at(a)}; {made_at(b)}", hint="Give it one shape in both branches."),
+    )  # fmt: skip
+
+
+def shown(value: Value) -> str:
+    """Describe a value: its leaves and the lines that made them."""
+    leaves = [made_at(leaf) for leaf in value.leaves]
+    found = jax.tree_util.tree_unflatten(value.tree, [_Text(leaf) for leaf in leaves])
+    return str(found if value.order is None else in_order_of(value.order, found))[:120]
+
+
+class _Text:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text

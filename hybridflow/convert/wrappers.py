@@ -1,0 +1,187 @@
+"""Users' functions behind wrappers of the standard library: `lru_cache`, `contextmanager`, `cached_property`.
+
+What a cache keeps for later calls is made as eagerly, outside of the trace, and is in the trace what it is for any code
+that reads it. What is made of the trace's own values is of use to one trace only; so a trace keeps such values itself,
+per branch and loop body, and the user's cache gets none of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Generator, Hashable
+from types import CodeType, FunctionType
+from typing import Any, cast
+
+import jax
+
+from hybridflow.core.attached import attached
+from hybridflow.core.context import context_of, current
+from hybridflow.core.errors import LeakError, MutationError, TracedValueError, message
+from hybridflow.core.node import format_where, user_place
+from hybridflow.core.staged_number import StagedNumber
+from hybridflow.core.tensor import Tensor
+from hybridflow.guards import observe
+from hybridflow.guards.access import MISSING
+from hybridflow.guards.questions import LRU_CACHE
+from hybridflow.guards.users import is_users
+
+
+def _code_of(wrapper: Any) -> CodeType:
+    return wrapper.__code__
+
+
+
+def _block() -> Generator[None]:
+    yield
+
+
+_CONTEXT_MANAGER = _code_of(contextlib.contextmanager(_block))
+_DISPATCHER = _code_of(functools.singledispatch(lambda one: one))
+_kept: weakref.WeakKeyDictionary[Any, dict[Hashable, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+"""Per trace, branch and loop body: values by key, and the objects that the key's numbers belong to."""
+
+
+def _remembered(key: Hashable, objects: Any, make: Callable[[], Any]) -> Any:
+    """Return a value that is made once in a trace."""
+    tracer: Any = current().tracer
+    around = tracer
+    while around is not None:
+        found = _kept.get(around, {}).get(key)
+        if found is not None:
+            return found[1]
+        around = around.outer
+    value = make()
+    if tracer is not None:
+        _kept.setdefault(tracer, {})[key] = objects, value
+    return value
+
+
+def _traced(value: Any) -> bool:
+    """Whether a traced tensor or number is in a structure."""
+    leaves = jax.tree_util.tree_leaves(value)
+    return any(type(leaf) is StagedNumber or (isinstance(leaf, Tensor) and leaf._value is None) for leaf in leaves)
+
+
+def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function with a cache."""
+    inner = cached.__wrapped__
+    given = [("", one) for one in args] + sorted(kwargs.items(), key=lambda pair: pair[0])
+
+    def remembered() -> Any:
+        objects = cached, args, kwargs
+        key = (id(cached), *[(name, type(one), id(one) if _traced(one) else one) for name, one in given])
+        return _remembered(key, objects, lambda: attached("converted")(inner)(*args, **kwargs))
+
+    if any(map(_belongs_to_trace, (*args, *kwargs.values()))):
+        return remembered()
+    observe.whole(*args, *kwargs.values())
+    try:
+        value = _kept_outside(cached, lambda: cached(*args, **kwargs), remembered)
+    except (TracedValueError, LeakError):  # it reads what the trace has made
+        return remembered()
+    except Exception as error:
+        if not isinstance(error, MutationError):
+            observe.answer(cached, args, kwargs, MISSING)
+        raise
+    if _traced(value):
+        cached.cache_clear()
+        return remembered()
+    return observe.answer(cached, args, kwargs, value)
+
+
+def _belongs_to_trace(value: Any) -> bool:
+    """Whether what is made of a value is of use to this trace alone."""
+    return _traced(value) or observe.is_made_here(value)
+
+
+def _kept_outside(what: Any, make: Callable[[], Any], traced: Callable[[], Any]) -> Any:
+    """Return what the user's cache keeps, made as eagerly: later calls use it, whatever it was made of.
+
+    Args:
+        what: the cached function or property, for messages.
+        make: asks the cache.
+        traced: makes the same as part of the trace, where what the trace has assigned to Variables counts.
+
+    Raises:
+        MutationError: a value that only the trace knows, or through which a gradient flows, would be kept.
+    """
+    context = current()
+    if observe.has_assigned() and _traced(traced()):
+        raise _not_kept(what, "is made of a Variable that this call has assigned")
+    with context_of(None, context.tapes, context.device):
+        value = make()
+    leaves = jax.tree_util.tree_leaves(value)
+    if context.tapes and any(isinstance(leaf, Tensor) and leaf._edge is not None for leaf in leaves):
+        raise _not_kept(what, "is made of a Variable, where a gradient is taken of it")
+    return value
+
+
+def _not_kept(what: Any, why: str) -> MutationError:
+    name = getattr(what, "__qualname__", repr(what))
+    return MutationError(
+        message(
+            f"compile: the value that {name} keeps for later calls {why}, which a compiled call cannot do",
+            got=f"a tensor from {name} at {format_where(user_place(3))}",
+            hint="Call it before the compiled function, or compute the value at every call.",
+        )
+    )
+
+
+def unwrapped(function: Any) -> Any:
+    """Return what runs a user's function in place of one that a wrapper of the standard library made of it.
+
+    Returns:
+        None for every other function.
+    """
+    if type(function) is LRU_CACHE:
+        inner = cast(Any, function).__wrapped__
+        users = type(inner) is FunctionType and is_users(inner.__code__)
+        return functools.partial(_call_cached, function) if users else None
+    if type(function) is not FunctionType:
+        return None
+    if function.__code__ is _CONTEXT_MANAGER:
+        inner = cast(Any, function).__wrapped__
+        made = attached("target")(inner)
+        return None if made is None else contextlib.contextmanager(made)
+    if function.__code__ is _DISPATCHER:
+        return functools.partial(_call_dispatched, function)
+    return None
+
+
+def _call_dispatched(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call the function that `functools.singledispatch` chooses."""
+    if not args:
+        return function(**kwargs)  # raises Python's error
+    kind = (type(args[0]),)
+    chosen = observe.answer(function.dispatch, kind, {}, function.dispatch(*kind))
+    return attached("callee")(chosen)(*args, **kwargs)
+
+
+def cached_property_of(obj: Any, name: str, found: functools.cached_property[Any]) -> Callable[[Any], Any] | None:
+    """Return what computes an attribute, a `cached_property`, if a user wrote it and it has no value yet."""
+    if name in vars(obj):
+        return None
+    inner = attached("target")(found.func)
+    if inner is None:
+        return None
+    if _belongs_to_trace(obj) or not observe.is_known(obj):
+        return lambda obj: _remembered((id(obj), name), obj, lambda: inner(obj))
+    return lambda obj: _kept_in_object(obj, name, found, inner)
+
+
+def _kept_in_object(obj: Any, name: str, found: functools.cached_property[Any], inner: Any) -> Any:
+    """Compute a `cached_property` of an object that outlives the trace, which keeps the value."""
+    key = found.attrname or name
+    observe.keeps(obj, key)
+    try:
+        value = _kept_outside(found.func, lambda: found.__get__(obj, type(obj)), lambda: inner(obj))
+        if _traced(value):
+            raise _not_kept(found.func, "is a traced tensor")
+    except (TracedValueError, LeakError) as error:
+        raise _not_kept(found.func, "is made of a traced tensor") from error
+    except MutationError:
+        vars(obj).pop(key, None)
+        raise
+    return observe.read_attr(obj, key)

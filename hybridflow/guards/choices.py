@@ -1,0 +1,139 @@
+"""Lists, dicts and objects that a branch or loop on tensors made of several: which of them one is depends on the call.
+
+Such a one is made anew, with tensors that are chosen. So is it the same as another one in some calls and not in others,
+which makes no difference until one of the two is changed: from then on the other one cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from hybridflow.core.errors import MutationError, message
+from hybridflow.core.node import format_where, user_place
+
+_CONTAINERS = (list, dict, set, deque, bytearray)
+
+
+class _Change(NamedTuple):
+    """A change of something that may be something else too."""
+
+    changed: int
+    roots: frozenset[int]
+    text: str
+
+
+class Choices:
+    """What one trace knows of them; everything by id."""
+
+    def __init__(self) -> None:
+        self._roots: dict[int, frozenset[int]] = {}
+        self._born: dict[int, int] = {}
+        self._changes: list[_Change] = []
+        self._arrays: set[int] = set()
+        self._kept: list[Any] = []
+
+    def forget(self) -> None:
+        """Let go of everything."""
+        self.__init__()
+
+    def made(self, result: Any, sources: Iterable[Any]) -> None:
+        """Take note of a structure that stands for one of some others, all of one form.
+
+        Raises:
+            MutationError: one of them cannot be read.
+        """
+        for source in sources:
+            self._pair(result, source)
+
+    def _pair(self, made: Any, source: Any) -> None:
+        if made is source:
+            return
+        if isinstance(source, np.ndarray):
+            self._arrays.add(id(source))
+            self._kept.append(source)
+            return
+        if type(made) is not type(source) or not _has_parts(made):
+            return
+        self._read(source)
+        if not isinstance(made, tuple):
+            self._kept += (made, source)
+            own = frozenset([id(source)])
+            self._roots[id(made)] = self._roots.get(id(made), frozenset()) | self._roots.setdefault(id(source), own)
+            self._born[id(made)] = len(self._changes)
+        for one, other in zip(_parts(made), _parts(source), strict=False):
+            self._pair(one, other)
+
+    def changed(self, obj: Any, what: str) -> None:
+        """Take note that something is about to be changed.
+
+        Raises:
+            MutationError: it cannot be read, or is an array that a tensor of a branch or loop is made of.
+        """
+        if id(obj) in self._arrays:
+            raise MutationError(
+                message(f"{type(obj).__name__}{what}: changes an array that a branch or loop on tensors has chosen "
+                        f"from, at {format_where(user_place(4))}",
+                        hint="Make a copy before the branch, and change that.")
+            )  # fmt: skip
+        roots = self._roots.get(id(obj))
+        if roots is not None:
+            self._read(obj)
+            where = format_where(user_place(4))
+            self._changes.append(_Change(id(obj), roots, f"{type(obj).__name__}{what} at {where}"))
+
+    def read(self, value: Any) -> None:
+        """Take note that a value is read, and what is in it.
+
+        Raises:
+            MutationError: it may be something that was changed, or not, depending on a tensor.
+        """
+        if not self._changes:
+            return
+        pending, seen = [value], set[int]()
+        while pending:
+            one = pending.pop()
+            if _has_parts(one) and id(one) not in seen:
+                seen.add(id(one))
+                self._read(one)
+                pending += _parts(one)
+
+    def read_one(self, obj: Any) -> None:
+        """Take note that an object is read, but not what is in it; see `read`."""
+        if self._changes:
+            self._read(obj)
+
+    def _read(self, obj: Any) -> None:
+        roots = self._roots.get(id(obj))
+        if roots is None:
+            return
+        for change in self._changes[self._born.get(id(obj), 0) :]:
+            if change.changed != id(obj) and not roots.isdisjoint(change.roots):
+                kind = type(obj).__name__
+                raise MutationError(
+                    message(f"{kind}: read after a change that was of this {kind} or of another one, depending on a "
+                            f"tensor, at {format_where(user_place(4))}",
+                            got=f"{change.text}: a branch or loop on tensors has chosen between the two",
+                            hint="Change it before the branch, or make a copy there and change that.")
+                )  # fmt: skip
+
+
+def _has_parts(value: Any) -> bool:
+    from hybridflow.guards.objects import is_object
+
+    return isinstance(value, (*_CONTAINERS, tuple)) or is_object(value)
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Return what is in a container or object, in an order that others of its form share."""
+    from hybridflow.guards.objects import vars_of
+
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value)
+        return iter([items[key] for key in sorted(items, key=repr)])
+    if isinstance(value, list | tuple | deque):
+        return iter(cast("Sequence[Any]", value))
+    return iter(()) if isinstance(value, set | bytearray) else iter(vars_of(value))

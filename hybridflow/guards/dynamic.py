@@ -1,0 +1,189 @@
+"""Sizes that may differ: which dimensions of the arguments a trace leaves open, and what it relies on of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from hybridflow.core.dims import DimScope
+from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.guards.signature import TENSOR, Leaf, Signature
+
+Dynamic = Literal["auto"] | bool
+ANY = -1
+"""Stands in a pattern for a size that `input_signature` leaves open: any size."""
+Pattern = tuple[int | None, ...]
+"""A shape in a key: None is a size that was seen to differ, and is 2 at least; 0 and 1 have traces of their own."""
+_FORGET = 256
+"""For how many kinds of calls the sizes seen are remembered."""
+_GIVE_UP = 8
+"""With ``"auto"``, how many traces with open sizes may fail their guards before exact ones are made again."""
+
+
+def check_dynamic(dynamic: Any) -> Dynamic:
+    """Return the option, or raise if it is another word.
+
+    Raises:
+        ArgumentError: listing the choices.
+    """
+    if dynamic is True or dynamic is False or dynamic == "auto":
+        return dynamic
+    raise ArgumentError(
+        message(f"compile: dynamic={dynamic!r} is not a choice", hint="Choose 'auto', True or False.")
+    )
+
+
+def with_patterns(signature: Signature, patterns: Mapping[int, Pattern]) -> Signature:
+    """Return a signature in which the tensors at some positions (among the leaves) count by a pattern."""
+    leaves = list(signature.leaves)
+    for position, pattern in patterns.items():
+        path, kind, value, key = leaves[position]
+        leaves[position] = Leaf(path, kind, value, (TENSOR, pattern, key[2]))
+    names, trees, _ = signature.key
+    return Signature(leaves, signature.tree, (names, trees, tuple([leaf[3] for leaf in leaves])), signature.arguments)
+
+
+def is_open(leaf: Leaf) -> bool:
+    """Whether some sizes of a tensor are open in its key."""
+    return leaf.kind == TENSOR and (None in leaf.key[1] or ANY in leaf.key[1])
+
+
+def symbolic_specs(named: list[Leaf], scope: DimScope) -> list[TensorSpec | None]:
+    """Return each tensor's spec with a symbol in the place of every open size, None for other leaves.
+
+    Symbols are named after their argument and axis, and have this call's sizes as hints.
+    """
+    scope.least = 0 if any(leaf.kind == TENSOR and ANY in leaf.key[1] for leaf in named) else 2
+    specs: list[TensorSpec | None] = []
+    for leaf in named:
+        if leaf.kind != TENSOR:
+            specs.append(None)
+            continue
+        spec = leaf.value.spec
+        if is_open(leaf):
+            shape = [
+                _symbol(scope, leaf.path, axis, size) if place in (None, ANY) else size
+                for axis, (size, place) in enumerate(zip(spec.shape, leaf.key[1], strict=True))
+            ]
+            spec = make_spec(tuple(shape), spec.dtype)
+        specs.append(spec)
+    return specs
+
+
+def _symbol(scope: DimScope, path: str, axis: int, size: int) -> Any:
+    name = f"{re.sub(r'[^A-Za-z0-9]+', '_', path).strip('_')}_{axis}"
+    while name in scope.hints:
+        name += "_"
+    return scope.symbol(name, size)
+
+
+def sizes_of(signature: Signature, places: Mapping[tuple[int, int], str]) -> dict[str, int]:
+    """Return the size of each symbol in a call, given the leaf and axis at which it stands."""
+    return {name: signature.leaves[leaf].value.shape[axis] for (leaf, axis), name in places.items()}
+
+
+def symbol_places(named: list[Leaf], specs: list[TensorSpec | None]) -> dict[tuple[int, int], str]:
+    """Return the leaf and axis of every symbol; leaves are counted as `Signature.leaves` has them."""
+    places: dict[tuple[int, int], str] = {}
+    position = 0
+    for leaf, spec in zip(named, specs, strict=True):
+        if leaf.kind == "nothing":
+            continue
+        if spec is not None and is_open(leaf):
+            places.update({
+                (position, axis): str(spec.shape[axis])
+                for axis, place in enumerate(leaf.key[1])
+                if place in (None, ANY)
+            })  # fmt: skip
+        position += 1
+    return places
+
+
+class SeenShapes:
+    """The shapes that a function was called with, and the patterns that were made of them."""
+
+    def __init__(self, dynamic: Dynamic) -> None:
+        self._dynamic = dynamic
+        self._seen: dict[Any, dict[int, Pattern]] = {}
+        self._patterns: dict[Any, list[dict[int, Pattern]]] = {}
+        self._failures: dict[Any, int] = {}
+
+    def candidates(self, signature: Signature) -> Iterator[Signature]:
+        """Yield the call with the patterns that it matches in its key, those with the fewest open sizes first."""
+        if not self._patterns:
+            return
+        for patterns in self._patterns.get(_ranks(signature), ()):
+            if all(_matches(signature.leaves[i].key[1], pattern) for i, pattern in patterns.items()):
+                yield with_patterns(signature, patterns)
+
+    def to_trace(self, signature: Signature) -> Signature:
+        """Return the signature to trace a call with that no trace fits: sizes that differ from earlier calls are open.
+
+        Dimensions of size 0 and 1 are not opened.
+        """
+        if self._dynamic is False or any(map(is_open, signature.leaves)):
+            return signature
+        key = _ranks(signature)
+        shapes: dict[int, Pattern] = {
+            i: leaf.key[1] for i, leaf in enumerate(signature.leaves) if leaf.kind == TENSOR and leaf.key[1]
+        }
+        seen = self._seen.get(key)
+        if seen is None:
+            if len(self._seen) >= _FORGET:
+                oldest = next(iter(self._seen))
+                for known in (self._seen, self._patterns, self._failures):
+                    known.pop(oldest, None)
+            self._seen[key] = shapes
+            return signature
+        merged = {i: _merged(seen[i], shape) for i, shape in shapes.items()}
+        self._seen[key] = merged
+        if self._dynamic == "auto" and self._failures.get(key, 0) >= _GIVE_UP:
+            return signature
+        opened = {i: _kept_where_small(pattern, shapes[i]) for i, pattern in merged.items()}
+        opened = {i: pattern for i, pattern in opened.items() if None in pattern}
+        if not opened:
+            return signature
+        if opened in self._patterns.get(key, ()):
+            self._failures[key] = self._failures.get(key, 0) + 1
+        else:
+            self.add(signature, opened)
+        return with_patterns(signature, opened)
+
+    def add(self, signature: Signature, patterns: dict[int, Pattern]) -> None:
+        """Let calls that match patterns find the traces that were made with them."""
+        found = self._patterns.setdefault(_ranks(signature), [])
+        if patterns not in found:
+            found.append(patterns)
+            found.sort(key=lambda one: sum(place in (None, ANY) for pattern in one.values() for place in pattern))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for found in (self._seen, self._patterns, self._failures):
+            found.clear()
+
+
+def _ranks(signature: Signature) -> Any:
+    """Return the signature's key with the number of dimensions in the place of every shape."""
+    names, trees, keys = signature.key
+    ranks = tuple([(TENSOR, len(key[1]), key[2]) if key[0] == TENSOR else key for key in keys])
+    return names, trees, ranks
+
+
+def _matches(shape: tuple[int, ...], pattern: Pattern) -> bool:
+    for size, place in zip(shape, pattern, strict=True):
+        if place is None:
+            if size < 2:
+                return False
+        elif place != ANY and place != size:
+            return False
+    return True
+
+
+def _merged(seen: Pattern, shape: Pattern) -> Pattern:
+    return tuple([a if a == b else None for a, b in zip(seen, shape, strict=True)])
+
+
+def _kept_where_small(pattern: Pattern, shape: Pattern) -> Pattern:
+    return tuple([size if size in (0, 1) else place for place, size in zip(pattern, shape, strict=True)])

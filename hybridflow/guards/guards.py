@@ -1,0 +1,562 @@
+"""Guards: what a trace read from Python outside its arguments, and whether it is still so.
+
+A `Place` is where a value was read: a global, a closure cell, an attribute, an item of a container. Places form a
+tree whose roots are namespaces, cells and the objects that calls bring along. `Guards` checks them before a call: a
+generated function compares what is at each place with what was there, mostly by identity, at some tens of nanoseconds
+a place; if that fails, the values are compared, so that an equal one that was made anew is no change.
+
+Nothing but plain values is kept alive: objects are held weakly.
+"""
+
+from __future__ import annotations
+
+import functools
+import keyword
+import weakref
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from operator import is_
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from hybridflow.core.functions import is_whole
+from hybridflow.core.node import Where, format_where
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
+from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING, Access
+from hybridflow.guards.signature import Identity, static_key
+
+SEQUENCES = (list, tuple, deque)
+MAPPINGS = (dict, MappingProxyType)
+CONTAINERS = (*SEQUENCES, *MAPPINGS)
+CHANGING = (set, bytearray, np.ndarray, array, memoryview)
+"""Types of values that change in place and are compared by content at every call."""
+PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...)})
+
+
+def key_of(value: Any) -> Any:
+    """Return what a value must have in common with a later one for a trace to hold."""
+    if value is MISSING:
+        return MISSING
+    if type(value) is Tensor:
+        return Tensor, value.shape, value.dtype.num
+    if isinstance(value, MAPPINGS):
+        items = cast("dict[Any, Any]", value)
+        return type(items), tuple(map(static_key, items)), tuple(map(_key_in_container, items.values()))
+    if isinstance(value, SEQUENCES):
+        return type(value), tuple(map(_key_in_container, cast("list[Any]", value)))
+    return (Identity(value), value.shape, value.dtype) if _is_fixed(value) else static_key(value)
+
+
+def _masked(key: Any, indices: Sequence[int]) -> Any:
+    """Return the key of a container in which some items may be any float."""
+    if type(key) is not tuple or type(key[-1]) is not tuple:
+        return key
+    items = list(cast("tuple[Any, ...]", key[-1]))
+    for index in indices:
+        if index < len(items) and type(items[index]) is tuple and items[index][0] is float:
+            items[index] = float
+    return (*key[:-1], tuple(items))
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether a value is an array that nobody can write to: which one it is tells what is in it, while that is so."""
+    return type(value) is np.ndarray and not value.flags.writeable and value.base is None
+
+
+def _key_in_container(value: Any) -> Any:
+    """Return the key of an item: one that is no plain value has a place of its own."""
+    return static_key(value) if type(value) in PLAIN else type(value)
+
+
+class Seen(NamedTuple):
+    """What the quick comparison knows of a container: identities, which the plain values kept along make sure of."""
+
+    kind: type
+    ids: list[int]
+    kept: list[Any]
+
+
+def seen_of(value: Any) -> Any:
+    """Return what the quick comparison of a value needs to know."""
+    if isinstance(value, MAPPINGS):
+        items = cast("dict[Any, Any]", value)
+        return Seen(type(items), _ids_of_dict(items), [one for one in (*items, *items.values()) if type(one) in PLAIN])
+    if isinstance(value, SEQUENCES):
+        sequence = cast("list[Any]", value)
+        return Seen(type(sequence), list(map(id, sequence)), [one for one in sequence if type(one) in PLAIN])
+    if (isinstance(value, CHANGING) and not _is_fixed(value)) or value is MISSING or type(value) in PLAIN:
+        return None
+    return weak(value)
+
+
+def _ids_of_dict(items: dict[Any, Any]) -> list[int]:
+    return [*map(id, items), *map(id, items.values())]
+
+
+class Place:
+    """Where a trace read a value, and what it was before the trace wrote to it, if it did.
+
+    Attributes:
+        parent: the place of the object it was read from; None for a root.
+        access: the way from there.
+        name: the attribute, key or name.
+        kind: the value's type.
+        key: what the value was, by `key_of`.
+        plain: the value, if it is a plain one.
+        seen: what the quick comparison knows of it.
+        text: the value, for messages.
+        where: the user's line that read it.
+        guarded: whether the trace depends on it.
+        written: whether the trace has written it.
+        alias: another place, where the trace read the same container.
+        inputs: the floats in it that are inputs of the trace: by key or position in it, None for the value itself, the
+            number of the input.
+        itself: returns the value if it counts which tensor or container it is: another one like it will not do.
+        tensor: the id of the tensor that was read here, 0 if it was something else.
+        lasting: whether what is read from a root that is gone has changed, instead of being out of reach.
+    """
+
+    __slots__ = (
+        "access", "alias", "guarded", "holder", "inputs", "itself", "key", "kind", "lasting", "name", "parent", "plain",
+        "seen", "tensor", "text", "where", "written",
+    )  # fmt: skip
+
+    def __init__(
+        self, parent: Place | None, access: Access, name: Any, value: Any, where: Where | None, *, guarded: bool
+    ) -> None:
+        self.parent = parent
+        self.access = access
+        self.name = name
+        self.kind = type(value)
+        self.key = key_of(value)
+        self.plain = value if type(value) in PLAIN else None
+        self.seen = seen_of(value)
+        self.text = describe(value)
+        self.where = where
+        self.guarded = guarded
+        self.written = False
+        self.alias: Place | None = None
+        self.inputs: dict[Any, int] = {}
+        self.itself: Callable[[], Any] | None = None
+        self.tensor = id(value) if type(value) is Tensor else 0
+        self.lasting = False
+        self.holder: Callable[[], Any] = _nothing
+
+    @classmethod
+    def root(cls, holder: Any, label: str, *, lasting: bool = False) -> Place:
+        """Return the place of a namespace, a cell or an object that calls bring along."""
+        place = cls(None, ATTRIBUTE, label, None, None, guarded=False)
+        place.holder = weak(holder)
+        place.lasting = lasting
+        return place
+
+    @property
+    def top(self) -> Place:
+        """The root that the place is reached from."""
+        return self if self.parent is None else self.parent.top
+
+    @property
+    def path(self) -> str:
+        """The place as the user would write it."""
+        if self.parent is None:
+            return str(self.name)
+        return self.access.path.format(p=self.parent.path, n=self.name)
+
+    def now(self) -> Any:
+        """Return what is there now, `MISSING` if nothing is."""
+        if self.parent is None:
+            return self.holder()
+        holder = self.parent.now()
+        return MISSING if holder is None or holder is MISSING else self.access.get(holder, self.name)
+
+    def __str__(self) -> str:
+        line = format_where(self.where)
+        text = f"{self.path} is {self.text}"
+        if None in self.inputs:
+            text = f"{self.path} is a float, which is an input since it was seen to change"
+        elif self.inputs:
+            keys = ", ".join(map(repr, self.inputs))
+            text += f", where the floats at {keys} are inputs since they were seen to change"
+        return text + (f" (read at {line})" if line else "")
+
+    def still(self, value: Any) -> bool:
+        """Whether another value is as good for the trace; of another tensor that is for the guards to say."""
+        if not self.inputs:
+            return key_of(value) == self.key
+        if None in self.inputs:
+            return type(value) is float
+        return _masked(key_of(value), self.indices()) == _masked(self.key, self.indices())
+
+    def indices(self) -> list[int]:
+        """Return where in the container the floats are that are inputs."""
+        if not issubclass(self.kind, dict):
+            return list(self.inputs)
+        return [self.key[1].index(static_key(key)) for key in self.inputs]
+
+
+def _nothing() -> None:
+    return None
+
+
+def weak(value: Any) -> Callable[[], Any]:
+    """Return a function that returns a value, or None once it is gone; what cannot be held weakly is kept."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return functools.partial(_itself, value)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+_SHOWN = 60
+"""How many characters of a value messages show."""
+
+
+def describe(value: Any) -> str:
+    """Return a value as messages show it."""
+    try:
+        text = _start_of(value, _SHOWN)
+    except Exception as error:  # a user's __repr__; a message is not worth failing for
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    if len(text) <= _SHOWN:
+        return text
+    count = f" of {len(cast(Any, value))}" if isinstance(value, CONTAINERS) else ""
+    return f"{type(value).__name__}{count} {text[:50]}..."
+
+
+def _start_of(value: Any, room: int) -> str:
+    """Return at least so many characters of a value's text, or all; of tensors and large arrays shape and dtype."""
+    kind = type(value)
+    if kind is Tensor:
+        return str(value.spec)
+    if kind is Variable:
+        return f"Variable {value.spec}"
+    if is_whole(value):
+        return f"a {kind.__name__}"
+    if kind is np.ndarray and value.size > _SHOWN:
+        return f"ndarray {value.dtype}{list(value.shape)}"
+    if kind is dict:
+        return _joined("{", (f"{key!r}: {_start_of(item, room)}" for key, item in value.items()), "}", room)
+    if kind is list or (kind is tuple and len(value) != 1):
+        start, end = "[]" if kind is list else "()"
+        return _joined(start, (_start_of(item, room) for item in value), end, room)
+    return repr(value)
+
+
+def _joined(start: str, items: Iterable[str], end: str, room: int) -> str:
+    parts: list[str] = []
+    for item in items:
+        parts.append(item)
+        room -= len(item) + 2
+        if room < 0:
+            break
+    return start + ", ".join(parts) + end
+
+
+class Guards:
+    """What a trace relies on outside of its arguments.
+
+    Args:
+        places: where it read, parents before children.
+        captures: the tensors that it captured.
+        kept: objects that live as long as the guards are asked: their ids are not used again.
+        relations: two places, and whether one object is in both.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        captures: Sequence[Tensor],
+        kept: Sequence[object] = (),
+        relations: Sequence[tuple[Place, Place, bool]] = (),
+    ) -> None:
+        self._relations = relations
+        captured = {id(tensor): number for number, tensor in enumerate(captures)}
+        self._positions_of_captures = captured
+        self._kept = kept
+        self._take(places)
+
+    def _take(self, places: Sequence[Place]) -> None:
+        """Watch some places: those in objects that are gone say nothing, unless the trace has inputs from there."""
+        related = {place for relation in self._relations for place in relation[:2]}
+        asked = {place.top for place in places if place.inputs}
+        watched = _with_parents(places, related)
+        self.places = [place for place in watched if place.top in asked or not _is_gone(place.top)]
+        self._positions = {place: number for number, place in enumerate(self.places)}
+        self._related = [
+            (self._positions[first], self._positions[second], same)
+            for first, second, same in self._relations
+            if first in self._positions and second in self._positions
+        ]
+        captured = self._positions_of_captures
+        self._captured = {place: captured[place.tensor] for place in self.places if place.tensor in captured}
+        self._seen: list[Any] = [_without_inputs(place, place.seen) for place in self.places]
+        self._implied = _implied(self.places, self._kept)
+        self.hold: Callable[[], bool | tuple[float, ...]] = self._generate()
+        """Whether everything is as it was, quickly decided: False may also mean that equal values were made anew.
+
+        Where floats outside are inputs, what they are now is the answer.
+        """
+
+    def __len__(self) -> int:
+        return sum(place.guarded for place in self.places)
+
+    def texts(self) -> tuple[str, ...]:
+        """Return what is guarded, as text."""
+        related = [
+            f"{first.path} is {'' if same else 'not '}{second.path}" for first, second, same in self._relations
+        ]
+        return (*[str(place) for place in self.places if place.guarded], *related)
+
+    def changes(self, captures: tuple[Tensor, ...]) -> tuple[list[tuple[str, str, str]], tuple[Tensor, ...]]:
+        """Compare by value.
+
+        Args:
+            captures: the tensors that the trace captured.
+
+        Returns:
+            ``(place, before, after)`` for what changed. If nothing did: the captured tensors as they are now, where a
+            place holds another tensor of the same shape and dtype.
+        """
+        if any(place.parent is None and _is_gone(place) for place in self.places):
+            self._take(self.places)
+        values: list[Any] = []
+        changed: list[tuple[str, str, str]] = []
+        now: dict[int, Any] = {}
+        for place in self.places:
+            value = self._value(place, values)
+            values.append(value)
+            if not place.guarded:
+                continue
+            if place.alias in self._positions and value is not values[self._positions[place.alias]]:
+                changed.append((place.path, f"the same as {place.alias.path}", "another one"))
+            elif not place.still(value):
+                changed.append((place.path, place.text, describe(value)))
+            elif place.itself is not None and value is not place.itself():
+                changed.append((place.path, f"{place.text}, and no other", "another one like it"))
+            elif place.tensor and now.setdefault(place.tensor, value) is not value:
+                changed.append((place.path, "the same tensor as elsewhere", "another one"))
+        for first, second, same in self._related:
+            if (values[first] is values[second]) is not same:
+                what = f"{self.places[first].path} is {self.places[second].path}"
+                changed.append((what, str(same), str(not same)))
+        if changed:
+            return changed, captures
+        self._seen[:] = [_without_inputs(place, seen_of(one)) for place, one in zip(self.places, values, strict=True)]
+        found = list(captures)
+        for place, position in self._captured.items():
+            found[position] = now[place.tensor]
+        return [], tuple(found)
+
+    def floats(self) -> tuple[float, ...]:
+        """Return what the floats that are inputs are now, in their order."""
+        values: list[Any] = []
+        found: dict[int, float] = {}
+        for place in self.places:
+            values.append(value := self._value(place, values))
+            for key, number in place.inputs.items():
+                found[number] = value if key is None else value[key]
+        return tuple([found[number] for number in sorted(found)])
+
+    def untouched(self) -> bool:
+        """Whether everything still is what was read: asked when a trace ends, which may have changed it itself."""
+        values: list[Any] = []
+        for place in self.places:
+            value = self._value(place, values)
+            values.append(value)
+            if not place.guarded:
+                continue
+            if key_of(value) != place.key or (place.tensor and id(value) != place.tensor):
+                return False
+        return True
+
+    def _value(self, place: Place, values: list[Any]) -> Any:
+        if place.parent is None:
+            return place.holder()
+        holder = values[self._positions[place.parent]]
+        return MISSING if holder is MISSING else place.access.get(holder, place.name)
+
+    def _generate(self) -> Callable[[], bool]:
+        """Make the function that compares by identity."""
+        space: dict[str, Any] = {
+            "S": self._seen, "MISSING": MISSING, "key_of": key_of, "ids_of_dict": _ids_of_dict, "is_": is_,
+        }  # fmt: skip
+        whole = _whole(self._implied)
+        inputs: dict[int, str] = {}
+        lines = ["def check():", "    try:"]
+        for number, place in enumerate(self.places):
+            if place.parent is None:
+                held = isinstance(place.holder, functools.partial)
+                space[f"r{number}"] = place.holder
+                if held:
+                    space[f"v{number}"] = place.holder()
+                else:
+                    lines.append(f"        v{number} = r{number}()")
+                    lines.append(f"        if v{number} is None: return False")
+                continue
+            if place in self._implied:
+                continue
+            code = _read(place, number, self._positions[place.parent], space)
+            lines.append(f"        v{number} = {code}")
+            if place in whole:
+                space[f"o{number}"] = items = whole[place]
+                same = f"len(v{number}) == {len(items)} and all(map(is_, v{number}, o{number}))"
+                lines.append(f"        if type(v{number}) is not S[{number}][0] or not ({same}): return False")
+            elif place.alias in self._positions:
+                lines.append(f"        if v{number} is not v{self._positions[place.alias]}: return False")
+            elif place.inputs:
+                lines += [f"        {line}" for line in _take_inputs(place, number, space, inputs)]
+            elif place.guarded:
+                lines.append(f"        if {_differs(place, number, space)}: return False")
+        for first, second, same in self._related:
+            lines.append(f"        if v{first} is {'not ' * same}v{second}: return False")
+        lines += ["    except (AttributeError, LookupError, TypeError, ValueError):", "        return False"]
+        values = "".join([f"{inputs[position]}, " for position in sorted(inputs)])
+        lines.append(f"    return ({values})" if values else "    return True")
+        exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, made once
+        return space["check"]
+
+
+def _is_gone(root: Place) -> bool:
+    """Whether a root, an object that no call can come to otherwise, is no more."""
+    return not root.lasting and root.holder() is None
+
+
+def _implied(places: Sequence[Place], kept: Sequence[object]) -> set[Place]:
+    """Return the items that are what they were if the ids in their container are: objects that are kept alive."""
+    alive = set(map(id, kept))
+    parents = {place.parent for place in places}
+    return {place for place in places if place not in parents and _by_container(place, alive)}
+
+
+def _by_container(place: Place, alive: set[int]) -> bool:
+    parent = place.parent
+    if place.access is not ITEM or parent is None or not parent.guarded or not callable(place.seen):
+        return False
+    value = id(place.seen())
+    if value not in alive or not isinstance(parent.seen, Seen):
+        return False
+    ids = parent.seen.ids
+    if parent.kind is dict:
+        return value in ids[len(ids) // 2 :]
+    return parent.kind in SEQUENCES and type(place.name) is int and ids[place.name] == value
+
+
+def _whole(implied: Iterable[Place]) -> dict[Place, tuple[object, ...]]:
+    """Return the sequences all of whose items are implied, and the items: comparing those is quicker than their ids."""
+    found: dict[Place, dict[int, object]] = {}
+    for place in implied:
+        parent = cast(Place, place.parent)
+        if parent.kind is not dict:
+            found.setdefault(parent, {})[place.name % len(parent.seen.ids)] = place.seen()
+    return {
+        parent: tuple([items[number] for number in range(len(items))])
+        for parent, items in found.items()
+        if len(items) == len(parent.seen.ids)
+    }
+
+
+def _with_parents(places: Sequence[Place], related: Iterable[Place]) -> list[Place]:
+    """Return the guarded and the related places, each after what it is read from."""
+    found: dict[Place, None] = {}
+    for place in (*[place for place in places if place.guarded], *related):
+        way: list[Place] = []
+        one: Place | None = place
+        while one is not None and one not in found:
+            way.append(one)
+            one = one.parent
+        found.update(dict.fromkeys(reversed(way)))
+    return list(found)
+
+
+def _read(place: Place, number: int, parent: int, space: dict[str, Any]) -> str:
+    """Return Python for reading a place from the variable of its parent."""
+    name = place.name
+    space[f"n{number}"] = name
+    if place.access is GLOBAL and place.key is MISSING:
+        return f"v{parent}.get(n{number}, MISSING)"
+    makes_items = place.access is ITEM and hasattr(cast(Place, place.parent).kind, "__missing__")
+    if place.key is MISSING or not place.access.code or makes_items:
+        space[f"g{number}"] = place.access.get
+        return f"g{number}(v{parent}, n{number})"
+    if place.access in (ATTRIBUTE, METHOD) and name.isidentifier() and not keyword.iskeyword(name):
+        return f"v{parent}.{name}" + (".__func__" if place.access is METHOD else "")
+    return place.access.code.format(v=f"v{parent}", n=f"n{number}")
+
+
+def _take_inputs(place: Place, number: int, space: dict[str, Any], inputs: dict[int, str]) -> list[str]:
+    """Return Python that takes the floats from a place that are inputs, and compares the rest of it."""
+    v, seen = f"v{number}", f"S[{number}]"
+    if None in place.inputs:
+        inputs[place.inputs[None]] = v
+        return [f"if type({v}) is not float: return False"]
+    ids = f"ids_of_dict({v})" if place.kind is dict else f"[*map(id, {v})]"
+    lines = [f"if type({v}) is not {seen}[0]: return False", f"ids = {ids}"]
+    lines += [f"ids[{index}] = 0" for index in _input_positions(place)]
+    lines.append(f"if ids != {seen}[1]: return False")
+    for count, (key, position) in enumerate(place.inputs.items()):
+        space[f"k{number}_{count}"] = key
+        inputs[position] = item = f"{v}_{count}"
+        lines += [f"{item} = {v}[k{number}_{count}]", f"if type({item}) is not float: return False"]
+    return lines
+
+
+def _input_positions(place: Place) -> list[int]:
+    """Return where the ids of a container's floats that are inputs are among the ids of what is in it."""
+    first = len(place.key[1]) if place.kind is dict else 0
+    return [first + index for index in place.indices()]
+
+
+def _without_inputs(place: Place, seen: Any) -> Any:
+    """Return what the quick comparison knows of a place, but for the floats in it that are inputs."""
+    if isinstance(seen, Seen):
+        for position in _input_positions(place) if place.inputs else ():
+            seen.ids[position] = 0
+    return seen
+
+
+def _differs(place: Place, number: int, space: dict[str, Any]) -> str:
+    """Return Python for whether the value in a place's variable is not the one that was seen."""
+    v, kind = f"v{number}", place.kind
+    if place.itself is not None and kind is not Tensor:
+        space[f"i{number}"] = place.itself
+        return f"{v} is not i{number}() or {_has_changed(place, number, space)}"
+    return _has_changed(place, number, space)
+
+
+def _has_changed(place: Place, number: int, space: dict[str, Any]) -> str:
+    """Return Python for whether the value in a place's variable holds something else than was seen."""
+    v, seen = f"v{number}", f"S[{number}]"
+    kind = place.kind
+    if place.key is MISSING:
+        return f"{v} is not MISSING"
+    if kind in PLAIN:
+        value: Any = place.plain
+        space[f"e{number}"] = value
+        if value is None or value is ... or kind is bool or value != value or value == 0:
+            return f"{v} is not e{number}"
+        space[f"t{number}"] = kind
+        return f"{v} is not e{number} and (type({v}) is not t{number} or {v} != e{number})"
+    if issubclass(kind, MAPPINGS):
+        return f"type({v}) is not {seen}[0] or ids_of_dict({v}) != {seen}[1]"
+    if issubclass(kind, SEQUENCES):
+        return f"type({v}) is not {seen}[0] or [*map(id, {v})] != {seen}[1]"
+    if issubclass(kind, CHANGING) and place.seen is None:
+        space[f"k{number}"] = place.key
+        return f"key_of({v}) != k{number}"
+    if kind is np.ndarray:
+        space[f"k{number}"] = place.key
+        return f"{v} is not {seen}() or {v}.flags.writeable or {v}.shape != k{number}[1] or {v}.dtype != k{number}[2]"
+    return f"{v} is None or {v} is not {seen}()"  # what is gone is None too
+
+
+__all__ = [
+    "ATTRIBUTE", "CELL", "CONTAINERS", "GLOBAL", "ITEM", "METHOD", "MISSING", "PLAIN", "Access", "Guards", "Place",
+    "describe", "key_of",
+]  # fmt: skip

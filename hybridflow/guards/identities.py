@@ -1,0 +1,98 @@
+"""Which objects were one and the same: what a trace asked by ``is``, and what its writes made matter.
+
+Guards tell what containers and tensors hold, not which ones they are. A trace that compared two of them, or changed
+one and read another, is right only for calls in which these meet as they did when it was made.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+from hybridflow.guards.fields import Opened
+from hybridflow.guards.guards import Place
+
+Way = tuple[Any, ...]
+"""How something is reached among the arguments: the argument's name, then keys, positions and fields."""
+Source = Place | Way
+
+
+class Relation(NamedTuple):
+    """Two sources that lead to one object, or to two."""
+
+    first: Source
+    second: Source
+    same: bool
+
+    def __str__(self) -> str:
+        return f"{path_of(self.first)} is {path_of(self.second)}: {self.same}"
+
+
+def path_of(source: Source) -> str:
+    """Return a source as the user would write it."""
+    if isinstance(source, Place):
+        return source.path
+    name, *keys = source
+    return str(name) + "".join([f"[{key!r}]" for key in keys])
+
+
+def at_way(arguments: dict[str, Any], way: Way) -> Any:
+    """Return what a call gives at a place among its arguments."""
+    found: Any = arguments
+    for key in way:
+        found = found.values[found.names.index(key)] if type(found) is Opened else found[key]
+    return found.given if type(found) is Opened else found
+
+
+def _value(source: Source, arguments: dict[str, Any]) -> Any:
+    return source.now() if isinstance(source, Place) else at_way(arguments, source)
+
+
+class Identities(NamedTuple):
+    """What of this a call's arguments have a part in.
+
+    Attributes:
+        relations: relations of them.
+        apart: where the trace changed lists, dicts and the like, none of which was part of an argument.
+    """
+
+    relations: tuple[Relation, ...]
+    apart: tuple[Place, ...]
+
+    def changes(self, arguments: dict[str, Any]) -> list[tuple[str, str, str]]:
+        """Return ``(what, before, after)`` for what meets otherwise in a call than it did in the trace's."""
+        found: list[tuple[str, str, str]] = []
+        for one in self.relations:
+            same = _value(one.first, arguments) is _value(one.second, arguments)
+            if same is not one.same:
+                found.append((f"{path_of(one.first)} is {path_of(one.second)}", str(one.same), str(same)))
+        if self.apart:
+            given = mutable_in(arguments)
+            for place in self.apart:
+                name = given.get(id(place.now()))
+                if name is not None:
+                    found.append((f"{place.path}, which is changed", "no part of an argument", f"part of {name}"))
+        return found
+
+
+def mutable_in(arguments: dict[str, Any]) -> dict[int, str]:
+    """Return the lists, dicts and deques in arguments by id, and what each is part of."""
+    found: dict[int, str] = {}
+    for name, value in arguments.items():
+        pending = [value]
+        while pending:
+            one = pending.pop()
+            if isinstance(one, list | dict | deque):
+                if id(one) in found:
+                    continue
+                found[id(one)] = name
+            if isinstance(one, dict):
+                pending += cast("dict[Any, Any]", one).values()
+            elif isinstance(one, list | tuple | deque):
+                pending += cast("Sequence[Any]", one)
+            elif type(one) is Opened:
+                pending += one.values
+    return found
+
+

@@ -1,0 +1,203 @@
+"""`input_signature`: what the arguments of a compiled function must be, whatever sizes it leaves open."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from hybridflow.core.dtypes import kind_of
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, HybridflowError, message
+from hybridflow.core.spec import TensorSpec, format_spec
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor, tensors_in, to_numpy
+from hybridflow.core.variable import Variable
+from hybridflow.guards.dynamic import ANY, Pattern, with_patterns
+from hybridflow.guards.signature import LEAF, Signature
+
+_KINDS = ("bool", "uint", "int", "float", "complex")
+"""In the order in which one can be cast to the next without losing what it is."""
+
+
+_STRUCTURES = 64
+"""For how many structures of arguments it is remembered which leaves have open sizes."""
+
+
+class InputSignature:
+    """Specs for the first parameters of a function.
+
+    Args:
+        specs: one structure of `TensorSpec` per parameter.
+        parameters: the function's parameters.
+        name: the function's name, for messages.
+    """
+
+    def __init__(self, specs: Sequence[Any], parameters: inspect.Signature, name: str) -> None:
+        self._name = name
+        self._given = tuple(specs)
+        names = [
+            one.name
+            for one in parameters.parameters.values()
+            if one.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        if len(self._given) > len(names):
+            raise ArgumentError(
+                message(f"compile: input_signature has {len(self._given)} entries, {name} takes {len(names)} arguments",
+                        got=f"{name}{parameters}", hint="Give one structure of TensorSpec per argument.")
+            )  # fmt: skip
+        self._parts: dict[str, tuple[list[TensorSpec], Any]] = {}
+        self._patterns: dict[Any, dict[int, Pattern]] = {}
+        for parameter, structure in zip(names, self._given, strict=False):
+            leaves, tree = jax.tree_util.tree_flatten(structure)
+            for leaf in leaves:
+                if not isinstance(leaf, TensorSpec):
+                    raise ArgumentTypeError(
+                        message(f"compile: input_signature has {leaf!r} for {parameter!r}, which is no TensorSpec",
+                                hint="Give a structure of hf.TensorSpec, such as [hf.TensorSpec([None, 3])].")
+                    )  # fmt: skip
+            self._parts[parameter] = (leaves, tree)
+
+    @classmethod
+    def of(cls, specs: Sequence[Any] | None, parameters: inspect.Signature, name: str) -> InputSignature | None:
+        """Return what the option of `hf.compile` says, None if it was not given."""
+        return None if specs is None else cls(specs, parameters, name)
+
+    @property
+    def specs(self) -> tuple[Any, ...]:
+        """What was given."""
+        return self._given
+
+    def cast(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return a call's arguments as tensors of the specs' dtypes.
+
+        Raises:
+            ArgumentTypeError: an argument that has another structure, rank, size or dtype, with both.
+        """
+        result = dict(arguments)
+        for parameter, (specs, tree) in self._parts.items():
+            value = arguments[parameter]
+            if tree == LEAF and type(value) is Tensor and _fits(value, specs[0]):
+                continue
+            try:
+                parts = tree.flatten_up_to(value)
+            except ValueError:
+                raise ArgumentTypeError(
+                    message(f"{self._name}: argument {parameter!r} has another structure than its input_signature",
+                            got=f"{_shown(value)}, the signature is {jax.tree_util.tree_unflatten(tree, specs)}",
+                            hint="Pass the structure of the signature.")
+                ) from None  # fmt: skip
+            leaves = [
+                self._leaf(parameter, path, part, spec)
+                for part, spec, path in zip(parts, specs, _paths(tree), strict=True)
+            ]
+            result[parameter] = jax.tree_util.tree_unflatten(tree, leaves)
+        return result
+
+    def _leaf(self, parameter: str, path: str, value: Any, spec: TensorSpec) -> Tensor:
+        try:
+            tensor = _as_spec(value, spec)
+        except (HybridflowError, TypeError, ValueError) as error:
+            raise self._wrong(parameter + path, value, spec, f"\n  {error}") from error
+        if not _fits(tensor, spec):
+            raise self._wrong(parameter + path, value, spec, "")
+        return tensor
+
+    def _wrong(self, path: str, value: Any, spec: TensorSpec, more: str) -> ArgumentTypeError:
+        return ArgumentTypeError(
+            message(f"{self._name}: argument {path!r} is {_shown(value)}, its input_signature is {spec}{more}",
+                    hint="Pass a tensor of that dtype and rank, or compile without input_signature.")
+        )  # fmt: skip
+
+    def pattern(self, signature: Signature) -> Signature:
+        """Return a call's signature with the open sizes of the specs in its key."""
+        structure = signature.key[0], signature.tree
+        patterns = self._patterns.get(structure)
+        if patterns is None:
+            if len(self._patterns) >= _STRUCTURES:
+                self._patterns.clear()
+            patterns = self._patterns[structure] = self._patterns_of(signature)
+        return with_patterns(signature, patterns) if patterns else signature
+
+    def _patterns_of(self, signature: Signature) -> dict[int, Pattern]:
+        patterns: dict[int, Pattern] = {}
+        position = 0
+        for name, tree in zip(signature.key[0], signature.tree, strict=True):
+            count = 1 if tree is None else tree.num_leaves
+            if name in self._parts:
+                for offset, spec in enumerate(self._parts[name][0]):
+                    if None in spec.shape:
+                        patterns[position + offset] = tuple([ANY if size is None else size for size in spec.shape])
+            position += count
+        return patterns
+
+    def examples(self) -> list[Any]:
+        """Return arguments that fit, with a size for every open one that is no other size of the specs."""
+        known = {size for leaves, _ in self._parts.values() for spec in leaves for size in spec.shape}
+        size = next(one for one in (5, 7, 11, 13, 17, 19, *range(23, 1 << 20)) if one not in known)
+        examples: list[Any] = []
+        for specs, tree in self._parts.values():
+            tensors: list[Tensor] = []
+            for spec in specs:
+                shape = tuple([size if one is None else one for one in spec.shape])
+                tensors.append(make_tensor(np.broadcast_to(np.zeros((), spec.dtype), shape)))
+            examples.append(jax.tree_util.tree_unflatten(tree, tensors))
+        return examples
+
+
+def _fits(tensor: Tensor, spec: TensorSpec) -> bool:
+    shape, wanted = tensor.shape, spec.shape
+    if tensor.dtype != spec.dtype or len(shape) != len(wanted):
+        return False
+    return shape == wanted or all(b is None or a == b for a, b in zip(shape, wanted, strict=True))
+
+
+def _as_spec(value: Any, spec: TensorSpec) -> Tensor:
+    """Return a value as a tensor: tensors as they are, lists and arrays in the spec's dtype if they lose nothing."""
+    if isinstance(value, Tensor | Variable):
+        return as_tensor(value)
+    if tensors_in(value):
+        return asarray(value, dtype=spec.dtype)
+    array = to_numpy(value, None if hasattr(value, "dtype") else spec.dtype)
+    if array.dtype != spec.dtype and _KINDS.index(kind_of(array.dtype)) <= _KINDS.index(kind_of(spec.dtype)):
+        with np.errstate(all="ignore"):
+            array = array.astype(spec.dtype)
+    return make_tensor(array)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        try:
+            array = to_numpy(value, None)
+        except (HybridflowError, TypeError, ValueError):
+            return describe(value)
+        return f"{type(value).__name__} {format_spec(array.shape, array.dtype)}"
+    return describe(value)
+
+
+def _paths(tree: Any) -> list[str]:
+    filled = jax.tree_util.tree_unflatten(tree, [0] * tree.num_leaves)
+    return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(filled)[0]]
+
+
+class ConcreteFunction:
+    """A compiled function for arguments of given specs; made by `CompiledFunction.concrete`.
+
+    Attributes:
+        input_signature: the specs.
+        graph: the graph that it runs, after the passes.
+    """
+
+    def __init__(self, name: str, inputs: InputSignature, run: Callable[..., Any], graph: Any) -> None:
+        self._name = name
+        self._run = run
+        self.input_signature = inputs.specs
+        self.graph = graph
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function with arguments that fit the specs."""
+        return self._run(args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<ConcreteFunction {self._name}({', '.join(str(cast(object, one)) for one in self.input_signature)})>"

@@ -1,0 +1,143 @@
+"""Objects of users' classes that jax knows no structure of, as structures of their attributes.
+
+A dataclass that is not registered, or a plain object, is a leaf to jax. Where it is made anew in a branch or loop on
+tensors, or returned, its tensors must be found, and an object be made again that holds others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from types import MemberDescriptorType
+from typing import Any, NamedTuple
+
+import jax
+
+from hybridflow.guards import observe
+from hybridflow.guards.order import has_order, in_order_of, skeleton
+
+_PYTHON_CLASS = 1 << 9
+"""The flag of classes that a ``class`` statement made (Py_TPFLAGS_HEAPTYPE)."""
+
+
+class _Kind(NamedTuple):
+    """What two objects share whose attributes can stand for each other's."""
+
+    cls: type
+    names: tuple[str, ...]
+    order: _Order
+
+
+class _Order:
+    """The order of the dicts in an object's attributes; to Python, dicts in another order are equal."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.skeleton = skeleton(values) if has_order(values) else None
+        self.text = str(self.skeleton)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Order) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+class _Attributes:
+    """What stands for an object in a structure."""
+
+    __slots__ = ("kind", "values")
+
+    def __init__(self, kind: _Kind, values: list[Any]) -> None:
+        self.kind = kind
+        self.values = values
+
+
+def _flatten(node: _Attributes) -> tuple[list[Any], _Kind]:
+    return node.values, node.kind
+
+
+def _unflatten(kind: _Kind, values: Any) -> Any:
+    held = list(values)
+    if kind.order.skeleton is not None:
+        held = in_order_of(kind.order.skeleton, held)
+    made: Any = object.__new__(kind.cls)
+    for name, value in zip(kind.names, held, strict=True):
+        slot = getattr(kind.cls, name, None)
+        if type(slot) is MemberDescriptorType:
+            slot.__set__(made, value)
+        else:
+            made.__dict__[name] = value
+    return made
+
+
+jax.tree_util.register_pytree_node(_Attributes, _flatten, _unflatten)
+
+
+def _state(value: Any) -> list[str]:
+    """Return the names of the attributes that an object has of its own."""
+    slots = [
+        name for cls in type(value).__mro__ for name, one in vars(cls).items()
+        if type(one) is MemberDescriptorType and hasattr(value, name)
+    ]  # fmt: skip
+    return [*slots, *getattr(value, "__dict__", ())]
+
+
+def is_object(value: Any) -> bool:
+    """Whether a value is an object that is nothing but its attributes, as far as can be seen."""
+    cls = type(value)
+    if not cls.__flags__ & _PYTHON_CLASS or cls.__new__ is not object.__new__ or isinstance(value, type):
+        return False
+    if any(one.__module__.partition(".")[0] == "hybridflow" for one in cls.__mro__):
+        return False
+    if not hasattr(value, "__dict__") and not any("__slots__" in vars(one) for one in cls.__mro__):
+        return False  # what it holds is C's
+    alike = cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__
+    return alike and not any(hasattr(cls, name) for name in ("__copy__", "__deepcopy__", "__del__"))
+
+
+def is_record(value: Any) -> bool:
+    """Whether a value is a dataclass's object that is nothing but its attributes."""
+    return dataclasses.is_dataclass(value) and is_object(value)
+
+
+def opened(value: Any, which: Callable[[Any], bool] = is_object) -> Any:
+    """Return a structure with its objects replaced by what jax takes apart, and makes such objects of again."""
+    return _opened(value, which, ())
+
+
+def _opened(value: Any, which: Callable[[Any], bool], around: tuple[Any, ...]) -> Any:
+    leaves, tree = jax.tree_util.tree_flatten(value)
+    if not any(map(which, leaves)):
+        return value
+    made = [_attributes(leaf, which, (*around, leaf)) if _is_new(leaf, which, around) else leaf for leaf in leaves]
+    whole = jax.tree_util.tree_unflatten(tree, made)
+    return in_order_of(skeleton(value), whole) if has_order(value) else whole
+
+
+def _is_new(leaf: Any, which: Callable[[Any], bool], around: tuple[Any, ...]) -> bool:
+    """Whether a leaf is an object, and not one that it is an attribute of."""
+    return which(leaf) and not any(leaf is one for one in around)
+
+
+def _attributes(value: Any, which: Callable[[Any], bool], around: tuple[Any, ...]) -> _Attributes:
+    names = _state(value)
+    held = [observe.read_attr(value, name) for name in names]
+    kind = _Kind(type(value), tuple(names), _Order(held))
+    return _Attributes(kind, [_opened(one, which, around) for one in held])
+
+
+def objects_in(value: Any) -> Iterator[Any]:
+    """Yield the objects in a structure, those in their attributes too."""
+    pending, seen = [value], set[int]()
+    while pending:
+        for leaf in jax.tree_util.tree_leaves(pending.pop()):
+            if is_object(leaf) and id(leaf) not in seen:
+                seen.add(id(leaf))
+                yield leaf
+                pending += vars_of(leaf)
+
+
+def vars_of(value: Any) -> list[Any]:
+    """Return what an object's attributes hold."""
+    return [getattr(value, name) for name in _state(value)]
+

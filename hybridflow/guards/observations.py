@@ -1,0 +1,690 @@
+"""What one trace has read from outside its arguments, and what it has done there."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import datetime
+import functools
+import random
+import time
+import types
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from operator import is_
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from hybridflow.core.errors import EffectWarning, MutationError, message
+from hybridflow.core.functions import is_own
+from hybridflow.core.node import format_where, user_place, where_file_line
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.variable import TrainableFlags, Variable
+from hybridflow.guards.access import ATTRIBUTE, ITSELF, TYPE
+from hybridflow.guards.choices import Choices
+from hybridflow.guards.effects import Augmented, Change, Effects
+from hybridflow.guards.fields import is_by_fields
+from hybridflow.guards.guards import (
+    CHANGING,
+    CONTAINERS,
+    ITEM,
+    PLAIN,
+    Access,
+    Guards,
+    Place,
+    weak,
+)
+from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, path_of
+from hybridflow.guards.journal import Journal, new_journal
+from hybridflow.guards.order import order_at
+from hybridflow.guards.outside_floats import OutsideFloats
+from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
+from hybridflow.guards.questions import ANSWER, Question
+from hybridflow.guards.signature import is_array
+from hybridflow.ir.variables import ArgumentVariable
+
+_LEAVES = (np.dtype, np.generic, np.ufunc, Tensor, Variable, types.CodeType)
+"""Types of values that have no places inside them."""
+_LIBRARIES = object()
+"""Stands for where libraries keep what they are asked for."""
+_HOLDERS = (types.MethodType, types.FunctionType, functools.partial)
+_WARNED: set[tuple[str, int]] = set()
+"""The lines that `not_again` has warned about."""
+
+
+class Observations:
+    """What is known of one trace's surroundings.
+
+    Args:
+        label: the function's name, for messages.
+        floats: those of them that may be inputs.
+        checks: the checks of the trace so far.
+    """
+
+    def __init__(self, label: str, floats: OutsideFloats, checks: Sequence[Any]) -> None:
+        self.label = label
+        self._checks = checks
+        self.asks_trainable = False
+        """Whether it counted which Variables are trainable."""
+        self.effects: list[str] = []
+        self._outside: dict[int, tuple[Any, Place]] = {}
+        self._inputs: dict[int, tuple[Any, str, tuple[Any, ...]]] = {}
+        self._arguments: dict[str, Any] = {}
+        self._given: dict[int, tuple[Any, list[Way]]] = {}
+        self._in_arguments: dict[int, str] = {}
+        self._relations: dict[Relation, None] = {}
+        self.identities: Identities | None = None
+        """Which of a call's arguments must be which, known when the trace has ended; None if it does not matter."""
+        self.orders: set[tuple[Any, ...]] = set()
+        """The dicts among the arguments whose order was read: the argument, and the keys on the way from there."""
+        self._also: dict[int, dict[Place, None]] = {}  # further places of what is outside
+        self._places: dict[tuple[int, Access, Any], Place] = {}
+        self._keys: list[Any] = []  # what the ids in the keys of `_places` belong to stays alive
+        self._roots: dict[int, Place] = {}
+        self._tensors: dict[int, list[Place]] = {}
+        self._made: dict[int, Any] = {}
+        self._doubtful: dict[int, Place] = {}
+        self._whole: dict[int, Any] = {}
+        self.again: str | None = None
+        """Why the trace can serve no other call than its own; None if it can."""
+        self._changed: set[int] = set()
+        self.choices = Choices()
+        self.journal = new_journal()
+        self.fixed = Journal()
+        """What the trace changes in a way that later calls cannot: it may serve them if it found nothing to change."""
+        self.repeated = Effects()
+        self.augmented: Augmented | None = None
+        self.floats = floats
+
+    # -- what is outside ----------------------------------------------------------------------------------------
+
+    def root(self, holder: Any, label: str, *, lasting: bool = False) -> Place:
+        """Return the place of a namespace, a cell or an object that calls bring along."""
+        found = self._roots.get(id(holder))
+        if found is None:
+            found = self._roots[id(holder)] = Place.root(holder, label, lasting=lasting)
+            self._keys.append(holder)
+        return found
+
+    def object(self, value: Any, label: str, *, lasting: bool = False) -> None:
+        """Take an object that calls bring along (``self``, an argument) as one that is outside."""
+        if _is_leaf(value) or id(value) in self._outside or isinstance(value, types.ModuleType):
+            return
+        root = self.root(value, label, lasting=lasting)
+        if isinstance(value, CONTAINERS):  # one that JAX does not take apart, such as a deque: what is in it counts
+            self._read(root, ITSELF, None, value)
+        else:
+            self._register(value, root)
+
+    def function(self, function: Callable[..., Any]) -> None:
+        """Guard what a function that is called as it is may read."""
+        from hybridflow.guards.reading import whole
+
+        whole(self, function)
+
+    @property
+    def size(self) -> int:
+        """How many places were read."""
+        return len(self._places)
+
+    def place_or_root(self, obj: Any) -> Place:
+        """Return where an object was read; what came by another way is watched from itself on."""
+        return self.place_of(obj) or self.root(obj, getattr(obj, "__name__", type(obj).__name__))
+
+    def made_here(self, obj: Any) -> None:
+        """Take note that the trace has just made an object."""
+        self._made[id(obj)] = obj
+
+    def is_made_here(self, obj: Any) -> bool:
+        """Whether the trace made an object."""
+        return id(obj) in self._made
+
+    def doubtful(self, obj: Any) -> Place | None:
+        """Return the place of an object that the trace may have made or not: if it did, it is soon gone.
+
+        None for what cannot be told: objects that cannot be referenced weakly.
+        """
+        found = self._doubtful.get(id(obj))
+        if found is None and not _is_leaf(obj):
+            try:
+                weakref.ref(obj)
+            except TypeError:
+                return None
+            found = self._doubtful[id(obj)] = self.root(obj, type(obj).__name__)
+        return found
+
+    def known(self, value: Any) -> None:
+        """Watch what is in a value that is held by something known: from itself on."""
+        if isinstance(value, CONTAINERS):
+            for _, item in items_of(value):
+                self.known(item)
+        elif type(value) in _HOLDERS:
+            self.object(value, getattr(value, "__name__", type(value).__name__))
+
+    def was_whole(self, value: Any) -> bool:
+        """Whether everything in a value has been taken as read; from now on it has."""
+        if id(value) in self._whole:
+            return True
+        if self.place_of(value) is not None or isinstance(value, type | types.FunctionType):
+            self._whole[id(value)] = value
+        return False
+
+    def not_again(self, why: str, *, moves: bool = True) -> None:
+        """Let the trace serve its own call alone, since what it reads cannot be watched, and say so once.
+
+        Args:
+            why: what it reads.
+            moves: whether reading it cannot be taken back, as `next` cannot: then the trace must not start again.
+
+        Raises:
+            NeedsNumber: it might start again, so it is to do so now.
+        """
+        if moves:
+            self.floats.only_numbers()
+        self.again = self.again or why
+        where = user_place(3)
+        file, line = where_file_line(where) or (__file__, 0)
+        if (file, line) in _WARNED:
+            return
+        _WARNED.add((file, line))
+        text = message(
+            f"compile: {self.label} is traced anew at every call, for what it reads cannot be watched",
+            got=f"{why} at {format_where(where)}",
+            hint="Read it before the call and pass what was read as an argument; draw random numbers with hf.random.",
+        )
+        warnings.warn_explicit(text, EffectWarning, file, line)
+
+    def forget(self) -> None:
+        """Let go of the objects of a trace that has ended."""
+        for kept in (
+            self._outside, self._inputs, self._made, self._doubtful, self._whole, self._roots, self._arguments,
+            self._given, self._in_arguments, self._relations, self._also,
+        ):  # fmt: skip
+            kept.clear()
+        self._keys.clear()
+        self.choices.forget()
+
+    def arguments(self, seen: dict[str, Any], given: dict[str, Any]) -> None:
+        """Take the arguments as the trace sees them, and as the call gave them."""
+        self._arguments = given
+        self._in_arguments = mutable_in(given)
+        for name, value in seen.items():
+            self.argument(value, name, (name,))
+            self._give(value, (name,))
+
+    def _give(self, value: Any, way: Way) -> None:
+        """Take note of where a call gives what the trace sees another object for."""
+        if type(value) in PLAIN:
+            return
+        _, ways = self._given.setdefault(id(value), (value, []))
+        ways.append(way)
+        if len(ways) > 1:
+            return
+        if _is_structure(value):
+            for key, item in items_of(value):
+                self._give(item, (*way, key))
+        elif is_by_fields(value) and type(at_way(self._arguments, way)) is type(value):
+            for field in dataclasses.fields(value):
+                self._give(getattr(value, field.name), (*way, field.name))
+
+    def stands_for(self, copy: Any, original: Any) -> None:
+        """Take what is read of a copy, which the trace has made, as read of the original."""
+        place = self.place_of(original)
+        if place is not None:
+            self._outside[id(copy)] = (copy, place)
+        else:
+            self.made_here(copy)
+
+    def argument(self, value: Any, label: str, way: tuple[Any, ...]) -> None:
+        """Take the containers of an argument as those that a call must not change."""
+        if _is_structure(value) and id(value) not in self._inputs:
+            self._inputs[id(value)] = (value, label, way)
+            for key, item in items_of(value):
+                self.argument(item, f"{label}[{key!r}]", (*way, key))
+
+    def place_of(self, obj: Any) -> Place | None:
+        """Return where an object was read, None if the trace made it."""
+        found = self._outside.get(id(obj))
+        return None if found is None or found[0] is not obj else found[1]
+
+    def is_outside(self, obj: Any) -> bool:
+        """Whether an object was there before the trace: read from outside, or an argument."""
+        return id(obj) in self._outside or id(obj) in self._inputs
+
+    # -- reads ------------------------------------------------------------------------------------------------
+
+    def read(self, parent: Place, access: Access, name: Any, value: Any) -> Any:
+        """Take note of a value that the trace read, and return what it is to see of it."""
+        place = self._read(parent, access, name, value)
+        if place is None:
+            return value
+        if type(value) is float:
+            return self.floats.read(place, value)
+        found = self.floats.read_container(place, value, self._inside)
+        if found is not value and id(found) not in self._outside:
+            self._outside[id(found)] = (found, place)
+        return found
+
+    def look(self, parent: Place, access: Access, name: Any, value: Any) -> None:
+        """Take note of a value that the trace gets by a way on which nothing can stand for it."""
+        place = self._read(parent, access, name, value)
+        if place is not None:
+            self.floats.look(place, value)
+
+    def answered(self, question: Question, value: Any) -> Any:
+        """Take note of what a function gave that only reads: it is asked again before each call."""
+        try:
+            hash(question)
+        except TypeError:
+            self.not_again(f"{question}, whose arguments may change")
+        else:
+            self.look(self.root(_LIBRARIES, "libraries", lasting=True), ANSWER, question, value)
+        return value
+
+    def _inside(self, container: Any, key: Any) -> Place | None:
+        """Return the place of a container in a container."""
+        return self.place_of(container[key])
+
+    def _read(self, parent: Place, access: Access, name: Any, value: Any) -> Place | None:
+        if _is_traced(value):
+            return None
+        try:
+            key = (id(parent), access, name)
+            place = self._places.get(key)
+        except TypeError:  # a key of a container that cannot be hashed: an index array of NumPy, say
+            return None
+        if place is None:
+            place = self._add(parent, access, name, value, guarded=True)
+        elif not place.guarded:
+            place.guarded = True  # it was written before it is read: what it was then counts
+            self._register_inside(value, place)
+        self._register(value, place)
+        return place
+
+    def load(self, parent: Place, access: Access, name: Any, value: Any) -> None:
+        """Take note of a number or container that is loaded for nothing but to be changed: its type alone counts."""
+        place = self._places.get((id(parent), access, name))
+        if place is None:
+            place = self._add(parent, access, name, value, guarded=False)
+        known = self._outside.setdefault(id(value), (value, place))[1]
+        if known is not place:
+            self._also.setdefault(id(value), {})[place] = None
+        self._read(place, TYPE, None, type(value))
+
+    def _add(self, parent: Place, access: Access, name: Any, value: Any, *, guarded: bool) -> Place:
+        place = Place(parent, access, name, value, user_place(3), guarded=guarded)
+        self._places[id(parent), access, name] = place
+        if place.tensor:
+            self._tensors.setdefault(place.tensor, []).append(place)
+            self._keys.append(value)
+        return place
+
+    def _register(self, value: Any, place: Place) -> None:
+        """Make what is inside a value known as being outside of the trace."""
+        if _is_leaf(value) or id(value) in self._inputs:
+            return
+        known = self._outside.get(id(value))
+        if known is not None:
+            # A container counts by what is in it, and what is in this one is known by the other place.
+            changes = isinstance(value, (*CONTAINERS, *CHANGING))
+            if known[1] is not place and known[1].parent is not None and changes:
+                place.alias = known[1]
+            elif known[1] is not place:
+                self._also.setdefault(id(value), {})[place] = None
+            return
+        self._outside[id(value)] = (value, place)
+        self._register_inside(value, place)
+
+    def _register_inside(self, value: Any, place: Place) -> None:
+        if isinstance(value, (*CONTAINERS, set, frozenset)) or type(value) in WRAPPERS:
+            for part in parts_of(value):
+                if part.access is None:
+                    self.object(part.value, type(part.value).__name__)
+                elif part.access is ITEM:
+                    self._register_item(place, part.name, part.value)
+                elif type(value) in WRAPPERS:
+                    self._read(place, part.access, part.name, part.value)
+
+    def _register_item(self, parent: Place, key: Any, item: Any) -> None:
+        if type(item) in PLAIN:
+            return
+        if not _is_leaf(item) or isinstance(item, Tensor | Variable):
+            self._read(parent, ITEM, key, item)
+
+    def value_read(self, tensor: Tensor) -> None:
+        """Take note that the number in a tensor from outside was read: another tensor will not do."""
+        for place in self._tensors.get(id(tensor), ()):
+            place.itself = weak(tensor)
+
+    # -- which object is which ------------------------------------------------------------------------------------
+
+    def same(self, a: Any, b: Any) -> bool:
+        """Return ``a is b``, of what the call has where the trace sees something else, and take note of it."""
+        first, second = self._given_for(a), self._given_for(b)
+        same = first is second
+        if _is_one_of_several(first) and _is_one_of_several(second):
+            self.floats.require_plain(a)
+            self.floats.require_plain(b)
+            firsts, seconds = self._sources(a), self._sources(b)
+            if firsts and seconds:
+                self._relate(firsts, seconds, same=same)
+        return same
+
+    def identity(self, obj: Any) -> int:
+        """Return ``id(obj)``, of what the call has where the trace sees something else, and take note of it.
+
+        Raises:
+            NeedsIdentity: of a Variable among the arguments.
+        """
+        if isinstance(obj, ArgumentVariable):
+            obj.needed()
+        given = self._given_for(obj)
+        if _is_one_of_several(given) and not isinstance(given, Variable):
+            self.floats.require_plain(obj)
+            for source in self._sources(obj):
+                if isinstance(source, Place):
+                    source.itself = weak(given)
+                else:
+                    self.not_again(f"which object {path_of(source)} is", moves=False)
+        return id(given)
+
+    def _given_for(self, value: Any) -> Any:
+        """Return what the call has for what the trace sees."""
+        found = self._given.get(id(value))
+        return value if found is None or found[0] is not value else at_way(self._arguments, found[1][0])
+
+    def _sources(self, value: Any) -> list[Source]:
+        """Return where a value was found, nothing if the trace made it."""
+        given = self._given.get(id(value))
+        ways: list[Source] = [] if given is None or given[0] is not value else [*given[1]]
+        if isinstance(value, Variable):
+            places = [one for one in self._places.values() if issubclass(one.kind, Variable) and one.seen() is value]
+        elif type(value) is Tensor:
+            places = self._tensors.get(id(value), [])
+        else:
+            place = self.place_of(value)
+            places = [] if place is None else [place, *self._also.get(id(value), ())]
+        return [*ways, *[one for one in places if one.parent is not None or not ways]]
+
+    def _relate(self, firsts: Sequence[Source], seconds: Sequence[Source], *, same: bool) -> None:
+        for sources in (firsts, seconds):
+            for other in sources[1:]:
+                self._relations[Relation(sources[0], other, True)] = None
+        if firsts[0] != seconds[0]:
+            self._relations[Relation(firsts[0], seconds[0], same)] = None
+
+    def _relate_changed(self) -> tuple[Place, ...]:
+        """Relate the containers that the trace changed to those that it read, and return where they are."""
+        known = list(self._outside.values())
+        read = [place for obj, place in known if isinstance(obj, _MUTABLE) and place.guarded]
+        changed = [(obj, place) for obj, place in known if id(obj) in self._changed]
+        for obj, place in changed:
+            self._relate(self._sources(obj), (place,), same=True)
+            for other in read:
+                if other is not place and other.kind is place.kind:
+                    self._relate((place,), (other,), same=False)
+        return tuple([place for _, place in changed])
+
+    def use_order(self, obj: Any) -> None:
+        """Take note that the order of a dict was looked at."""
+        if not isinstance(obj, dict):
+            return
+        items = cast("dict[Any, Any]", obj)
+        found = self._inputs.get(id(items))
+        if found is not None:
+            self.orders.add(found[2])
+        elif items and self.place_of(items) is None:
+            for given, _, way in self._inputs.values():  # Python makes a new dict of keywords
+                same = type(given) is dict and len(way) == 1 and list(given) == list(items)
+                if same and all(map(is_, given.values(), items.values())):
+                    self.orders.add(way)
+
+    def returned(self, result: Any) -> None:
+        """Take note of what is returned: a dict among the arguments that is has its order read."""
+        self.choices.read(result)
+        self.use_order(result)
+        if isinstance(result, CONTAINERS):
+            for _, item in items_of(result):
+                self.returned(item)
+
+    def orders_of(self, arguments: dict[str, Any]) -> dict[tuple[Any, ...], list[Any]]:
+        """Return the orders that were read of dicts among the arguments, by the ways to these."""
+        return {way: order_at(arguments, way) for way in self.orders}
+
+    # -- writes -----------------------------------------------------------------------------------------------
+
+    def write(
+        self,
+        parent: Place,
+        access: Access,
+        name: Any,
+        before: Any,
+        value: Any,
+        holder: Any,
+        change: Change,
+        *,
+        nested: bool,
+    ) -> None:
+        """Take note that the trace is about to store a value outside.
+
+        Args:
+            parent, access, name: where.
+            before: what is there.
+            value: what is to be there.
+            holder: what is at `parent`.
+            change: how later calls do the same.
+            nested: whether this is in a branch or a loop body.
+
+        Raises:
+            MutationError: a traced value, or a write in a branch or a loop body.
+        """
+        what = access.path.format(p=parent.path, n=name)
+        self._refuse(what, (value,), nested=nested)
+        place = self._places.get((id(parent), access, name))
+        if place is None and not _is_traced(before):
+            place = self._add(parent, access, name, before, guarded=False)
+        self.floats.write(place, before)
+        names = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
+        self.floats.write(self.place_of(names), names)  # the code may have read it too, through a copy
+        self._do(parent, holder, change, place)
+        self._note(what)
+
+    def keeps(self, parent: Place, obj: Any, name: str, *, nested: bool) -> None:
+        """Take note that an object is about to keep a value for later calls, which then only read it.
+
+        Raises:
+            MutationError: in a branch or a loop body.
+        """
+        self._refuse(ATTRIBUTE.path.format(p=parent.path, n=name), (), nested=nested)
+        self.journal.item_of(vars(obj), name, obj)
+
+    def change(self, obj: Any, how: str, values: Iterable[Any], change: Change, *, nested: bool) -> None:
+        """Take note that the trace is about to change a container that is outside.
+
+        Args:
+            obj: the container.
+            how: what is done to it, for messages.
+            values: what it gets.
+            change: how later calls do the same.
+            nested: whether this is in a branch or a loop body.
+
+        Raises:
+            MutationError: an argument, a traced value, or a change in a branch or a loop body.
+        """
+        found = self._inputs.get(id(obj))
+        label = self._in_arguments.get(id(obj)) if found is None else found[1]
+        if label is not None:
+            raise MutationError(
+                message(
+                    f"compile: {self.label} changed its argument {label.partition('[')[0]!r}, "
+                    "which a compiled call cannot do",
+                    got=f"{label}{how} at {format_where(user_place(3))}",
+                    hint="Build a new structure and return it.",
+                )
+            )
+        place = self.place_of(obj)
+        if place is None:
+            return
+        self._refuse(place.path + how, values, nested=nested)
+        self.floats.write(place, obj)
+        self._changed.add(id(obj))
+        self._do(place, obj, change, place)
+        self._note(place.path + how)
+
+    def _do(self, where: Place, holder: Any, change: Change, changed: Place | None) -> None:
+        """Have later calls make a change too; if they cannot, the trace is for those that find nothing to change."""
+        change.note(self.journal, holder)
+        if change.act is not None:
+            self.repeated.add(where, change, len(self._checks))
+            return
+        change.note(self.fixed, holder)
+        if changed is not None:
+            changed.guarded = True
+
+    def hand_out(self, container: Any) -> None:
+        """Take note that a container from outside goes to code that is not converted, and may change it."""
+        self.journal.content(container)
+        self.fixed.content(container)
+
+    def _refuse(self, what: str, values: Iterable[Any], *, nested: bool) -> None:
+        if nested:
+            raise MutationError(
+                message(
+                    f"compile: {self.label} changes Python state in a branch or loop on tensors, which is traced once",
+                    got=f"{what} at {format_where(user_place(4))}",
+                    hint="Return the new value from the branch or carry it through the loop; keep state in an "
+                    "hf.Variable.",
+                )
+            )
+        for value in values:
+            self.floats.require_plain(value)
+            _require_numbers(value)
+            if _holds_traced(value):
+                raise MutationError(
+                    message(
+                        f"compile: {self.label} stores a traced tensor outside of itself, where it has no value",
+                        got=f"{what} at {format_where(user_place(4))}",
+                        hint="Return it, or keep it in an hf.Variable and assign that.",
+                    )
+                )
+
+    def _note(self, what: str) -> None:
+        self.effects.append(f"{what} at {format_where(user_place(4))}")
+
+    # -- what is another one at every call ------------------------------------------------------------------------
+
+    def moves(self, function: Any, args: Sequence[Any]) -> bool:
+        """Whether a function is about to give what it gives but once; the trace is then for its own call alone."""
+        what = _changing(function, args, self)
+        if what is not None:
+            self.journal.random(getattr(function, "__self__", None))
+            self.not_again(what, moves=function is builtins.next)
+        return what is not None
+
+    def variable_paths(self) -> dict[int, str]:
+        """Return how each Variable from outside was first reached, as the user would write it, by the Variable's id."""
+        found: dict[int, str] = {}
+        for place in self._places.values():
+            if issubclass(place.kind, Variable):
+                found.setdefault(id(place.seen()), place.path)
+        return found
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def guards(self, captures: Sequence[Tensor], variables: Sequence[Variable]) -> Guards | None:
+        """Return the guards of the trace, which keeps some Variables alive; None if it read nothing."""
+        kept: list[object] = [*variables]
+        if self.asks_trainable and variables:
+            flags = TrainableFlags(variables)
+            kept.append(flags)
+            self.read(self.root(flags, "which Variables are trainable"), ATTRIBUTE, "value", flags.value)
+        places = [*self._places.values()]
+        changed = self._relate_changed()
+        relations = [*self._relations]
+        among = tuple([one for one in relations if not (isinstance(one[0], Place) and isinstance(one[1], Place))])
+        apart = changed if self._in_arguments else ()
+        if among or apart:
+            self.identities = Identities(among, apart)
+        self.forget()
+        if not any(place.guarded for place in places):
+            return None
+        return Guards(places, captures, kept, [cast(Any, one) for one in relations if one not in among])
+
+
+_MUTABLE = (list, dict, deque, set, bytearray, np.ndarray)
+
+
+def _is_one_of_several(value: Any) -> bool:
+    """Whether what guards and signatures say of a value is so of others too."""
+    if isinstance(value, (*CONTAINERS, *CHANGING, frozenset, float, Variable)):
+        return True
+    return type(value) not in PLAIN and (is_array(value) or isinstance(value, Tensor) or is_by_fields(value))
+
+
+def _is_leaf(value: Any) -> bool:
+    kind = type(value)
+    if kind in PLAIN or kind in _LEAVES:
+        return True
+    if kind is types.BuiltinFunctionType:
+        return value.__self__ is None or isinstance(value.__self__, types.ModuleType)
+    ours = is_own(str(kind.__module__))
+    return ours or isinstance(value, Tensor | Variable | np.generic | jax.Array)
+
+
+def _is_traced(value: Any) -> bool:
+    kind = type(value)
+    return (kind is Tensor and value._value is None) or kind is TracedFloat or isinstance(value, ArgumentVariable)
+
+
+def _holds_traced(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_traced, cast("dict[Any, Any]", value).values()))
+    if isinstance(value, CONTAINERS):
+        return any(map(_holds_traced, cast("list[Any]", value)))
+    return _is_traced(value)
+
+
+def _require_numbers(value: Any) -> None:
+    """Have float arguments that are stored outside be numbers.
+
+    Raises:
+        NeedsNumber: the value is one that is an input, or a container that holds some.
+    """
+    if type(value) is TracedFloat:
+        value.needed()
+    if isinstance(value, CONTAINERS):
+        for _, one in items_of(value):
+            _require_numbers(one)
+
+
+def _is_structure(value: Any) -> bool:
+    """Whether a container among the arguments counts by what is in it; others count by which one they are."""
+    return isinstance(value, CONTAINERS) and not jax.tree_util.all_leaves((value,))
+
+
+def makes_random_source(function: Any) -> bool:
+    """Whether a function makes a source of random numbers, without a seed one that no other call has."""
+    return function is np.random.default_rng or function is np.random.RandomState or function is random.Random
+
+
+def _changing(function: Any, args: Sequence[Any], found: Observations) -> str | None:
+    """Return the name of a function whose result is another one at every call."""
+    owner = getattr(function, "__self__", None)
+    name = getattr(function, "__name__", "?")
+    if function is builtins.next:
+        return "next()" if args and found.is_outside(args[0]) else None
+    if isinstance(owner, random.Random | np.random.Generator | np.random.RandomState):
+        module = "random." if isinstance(owner, random.Random) else "numpy.random's "
+        return None if name == "seed" or found.is_made_here(owner) else f"{module}{name}()"
+    if makes_random_source(function) and (not args or args[0] is None):
+        return f"{name}() without a seed"
+    if owner is datetime.datetime and name in ("now", "utcnow", "today"):
+        return f"datetime.{name}()"
+    if owner is time and name not in ("sleep", "get_clock_info"):
+        return f"time.{name}()"
+    return f"{name}()" if function in (builtins.input, builtins.open) else None

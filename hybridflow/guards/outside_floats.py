@@ -1,0 +1,286 @@
+"""Python floats that a function reads outside its arguments: inputs of its traces from their second value on.
+
+A learning rate that an optimizer keeps is a constant of the first trace. When a later trace meets another value in the
+same place, the place is an input from then on, as a float argument is: see `hybridflow.core.traced_float`. Floats in
+lists, tuples and dicts are read through a copy in which what stands for an input takes their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
+
+from hybridflow.core.traced_float import NeedsNumber, TracedFloat
+from hybridflow.guards.guards import CONTAINERS, ITEM, Place
+from hybridflow.guards.signature import static_key
+
+Way = tuple[Any, ...]
+"""How a place is reached: the same in every trace of a function."""
+_MOST = 4096
+"""Of how many places a function remembers the float that it saw there."""
+_LONG = 64
+"""Longer lists, tuples and dicts are read as they are: they are data rather than settings."""
+
+
+class SeenFloats:
+    """What the traces of one function know of floats outside its arguments."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Way, Any] = {}
+        self._open: set[Way] = set()
+        self._by_value: set[Way] = set()
+
+    def is_input(self, way: Way, value: float) -> bool:
+        """Whether a float that a trace reads is an input of it."""
+        if way in self._open:
+            return way not in self._by_value
+        key = static_key(value)
+        if len(self._seen) >= _MOST and way not in self._seen:
+            return False
+        if self._seen.setdefault(way, key) == key:
+            return False
+        self._open.add(way)
+        return way not in self._by_value
+
+    def keep_by_value(self, ways: Iterable[Way]) -> None:
+        """Take note that the code needs the numbers in these places."""
+        self._by_value.update(ways)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for known in (self._seen, self._open, self._by_value):
+            known.clear()
+
+
+class _Input(NamedTuple):
+    """A float that is an input of a trace.
+
+    Attributes:
+        way: where it was read.
+        value: what it was when the trace read it.
+        traced: what stands for it.
+    """
+
+    way: Way
+    value: float
+    traced: TracedFloat
+
+
+class OutsideFloats:
+    """The floats that one trace reads outside its arguments.
+
+    Args:
+        seen: what earlier traces saw.
+        new_input: adds an input to the trace, and returns what stands for it and its position among the floats.
+        count: returns how many floats, the arguments included, are inputs.
+    """
+
+    def __init__(
+        self, seen: SeenFloats, new_input: Callable[[], tuple[TracedFloat, int]], count: Callable[[], int]
+    ) -> None:
+        self._seen = seen
+        self._new_input = new_input
+        self._count = count
+        self._only_numbers = False
+        self._needed: frozenset[int] = frozenset()
+        self._inputs: dict[int, _Input] = {}
+        self._of_place: dict[Place, int] = {}
+        self._copies: dict[int, tuple[Any, Any]] = {}  # by the container's id, and by the copy's: the copy, the place
+        self._as_they_are: set[Place] = set()
+        self._shown: dict[int, Any] = {}  # containers that the code may hold themselves
+        self._around: set[int] = set()
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """What the inputs were when the trace read them, in their order."""
+        return tuple([one.value for one in self._inputs.values()])
+
+    def close(self) -> None:
+        """Let go of what was read, and of the trace, which knows this object: the two would wait for the collector."""
+        for known in (self._inputs, self._of_place, self._copies, self._shown):
+            known.clear()
+        del self._new_input, self._count
+
+    # -- reads ------------------------------------------------------------------------------------------------
+
+    def read(self, place: Place, value: float) -> Any:
+        """Return what the code is to see of a float in a place: the number, or what stands for it."""
+        if place in self._as_they_are:
+            return value
+        position = self._of_place.get(place)
+        if position is None:
+            if not self._is_input(place, way := way_of(place), value):
+                return value
+            position = self._add(way, value)
+            self._of_place[place] = place.inputs[None] = position
+        return self._inputs[position].traced
+
+    def read_container(self, place: Place, container: Any, inner: Callable[[Any, Any], Place | None]) -> Any:
+        """Return what the code is to see of a value: itself, or of a list, tuple or dict a copy with inputs in it.
+
+        Args:
+            place: where it was read.
+            container: the list, tuple or dict.
+            inner: returns the place of a container in a container, if that is known.
+
+        Raises:
+            NeedsNumber: a container that was read through a copy is now to be seen itself, as part of another.
+        """
+        made = self._copy(place, container, inner)
+        self._show(made)
+        return made
+
+    def _show(self, container: Any) -> None:
+        """Take note that the code has a container itself, and what is in it: that is not read through a copy."""
+        pending = [container]
+        while pending:
+            one = pending.pop()
+            if id(one) in self._shown or not isinstance(one, CONTAINERS):
+                continue
+            self._shown[id(one)] = one
+            copy = self._copies.get(id(one), (None, None))[0]
+            if copy is not None and copy is not one:
+                self.require_numbers(self._held_in(copy))
+            pending += cast("dict[Any, Any]", one).values() if isinstance(one, dict) else one
+
+    def _copy(self, place: Place, container: Any, inner: Callable[[Any, Any], Place | None]) -> Any:
+        """Return a copy of a container in which what stands for inputs is in their places; itself without any."""
+        if id(container) in self._around:
+            return container
+        self._around.add(id(container))
+        try:
+            return self._copied(place, container, inner)
+        finally:
+            self._around.discard(id(container))
+
+    def _copied(self, place: Place, container: Any, inner: Callable[[Any, Any], Place | None]) -> Any:
+        found = self._copies.get(id(container))
+        if found is not None:
+            if found[1] is not place:
+                place.alias = found[1]
+            return found[0]
+        kind = type(container)
+        if kind not in (list, tuple, dict) or len(container) > _LONG:
+            return container
+        if place in self._as_they_are or id(container) in self._shown:
+            return container
+        items = container.items() if kind is dict else enumerate(container)
+        replaced: dict[Any, Any] = {}
+        for key, item in items:
+            if type(item) is float:
+                if self._is_input(place, way := (way_of(place), ITEM.path, key), item):
+                    place.inputs[key] = self._add(way, item)
+                    replaced[key] = self._inputs[place.inputs[key]].traced
+            elif type(item) in (list, tuple, dict):
+                below = inner(container, key)
+                now = item if below is None else self._copy(below, item, inner)
+                if now is not item:
+                    replaced[key] = now
+        if not replaced:
+            return container
+        if kind is dict:
+            copy: Any = {**container, **replaced}
+        else:
+            copy = kind([replaced.get(number, item) for number, item in enumerate(container)])
+        self._copies[id(container)] = self._copies[id(copy)] = copy, place
+        return copy
+
+    def _add(self, way: Way, value: float) -> int:
+        traced, position = self._new_input()
+        self._inputs[position] = _Input(way, value, traced)
+        return position
+
+    def _is_input(self, place: Place, way: Way, value: float) -> bool:
+        return not self._only_numbers and not place.written and self._seen.is_input(way, value)
+
+    # -- where the numbers themselves are needed --------------------------------------------------------------------
+
+    def look(self, place: Place, container: Any = None) -> None:
+        """Take note that a place, or what is in the container there, is seen as it is.
+
+        Raises:
+            NeedsNumber: it was read as an input before.
+        """
+        self._as_they_are.add(place)
+        self.require_numbers(place.inputs.values())
+        self._show(container)
+
+    def write(self, place: Place | None, container: Any = None) -> None:
+        """Take note that the trace itself writes to a place or container: what is there counts by value.
+
+        Raises:
+            NeedsNumber: it was read as an input before.
+        """
+        if place is not None:
+            place.written = True
+            self.look(place, container)
+
+    def require_plain(self, value: Any) -> None:
+        """Have a value stored outside, or handed to what looks at types, hold numbers.
+
+        Raises:
+            NeedsNumber: it holds inputs.
+        """
+        self.require_numbers(self._held_in(value))
+
+    def _held_in(self, value: Any) -> list[int]:
+        """Return the positions of the inputs that a value holds or is made of."""
+        found: list[int] = []
+        seen: set[int] = set()
+        pending = [value]
+        if type(getattr(value, "__dict__", None)) is dict and not isinstance(value, type):
+            pending += vars(value).values()
+        while pending:
+            one = pending.pop()
+            if type(one) is TracedFloat:
+                found += [position for position in one.arguments if position in self._inputs]
+            elif type(one) in (list, tuple, dict) and id(one) not in seen:
+                seen.add(id(one))
+                pending += one.values() if type(one) is dict else one
+        return found
+
+    def require_numbers(self, positions: Iterable[int]) -> None:
+        """Have the numbers of inputs be part of the trace.
+
+        Raises:
+            NeedsNumber: if there are any.
+        """
+        needed = frozenset(positions)
+        if needed:
+            self._needed |= needed
+            raise NeedsNumber(needed)
+
+    @contextmanager
+    def nothing_swallowed(self) -> Generator[None]:
+        """Raise at the end of a ``with`` block what a ``return`` in a ``finally`` of the user's kept from coming here.
+
+        Raises:
+            NeedsNumber: the number of an input was needed in the block.
+        """
+        try:
+            yield
+        except Exception:
+            self.require_numbers(self._needed)
+            raise
+        self.require_numbers(self._needed)
+
+    def only_numbers(self) -> None:
+        """Have all numbers be part of the trace, also those that are still to be read: it must not start again.
+
+        Raises:
+            NeedsNumber: if some are inputs.
+        """
+        self.require_numbers(range(self._count()))
+        self._only_numbers = True
+
+    def keep_by_value(self, positions: Iterable[int]) -> None:
+        """Have later traces read what the code needs the numbers of by value."""
+        self._seen.keep_by_value([self._inputs[one].way for one in positions if one in self._inputs])
+
+
+def way_of(place: Place) -> Way:
+    """Return how a place is reached, from the object that its root is."""
+    if place.parent is None:
+        return (id(place.holder()), place.name)
+    return (way_of(place.parent), place.access.path, place.name)

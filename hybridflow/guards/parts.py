@@ -1,0 +1,206 @@
+"""What is inside a Python value, one step deep, and by which way: what code that is not converted may read of it."""
+
+from __future__ import annotations
+
+import contextvars
+import datetime
+import decimal
+import functools
+import io
+import operator
+import re
+import threading
+import types
+import weakref
+from array import array
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+import jax
+import numpy as np
+
+from hybridflow.core.functions import LAYERS
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.variable import Variable
+from hybridflow.guards.access import ATTRIBUTE, CALLED, CELL, CURRENT, ITEM, MISSING, RAW, STATE, TYPE, Access
+from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN
+from hybridflow.guards.users import OWN_LIBRARIES, is_users_class, is_users_module
+
+_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+WRAPPERS: dict[type, tuple[str, ...]] = {
+    functools.partial: ("func", "args", "keywords"),
+    types.MethodType: ("__func__", "__self__"),
+    types.BuiltinMethodType: ("__self__",),
+    types.MethodWrapperType: ("__self__",),
+    property: ("fget", "fset", "fdel"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    functools.cached_property: ("func",),
+    **dict.fromkeys(_VIEWS, ("mapping",)),
+}
+"""The attributes that are all there is to objects of types without a ``__dict__``."""
+_CLOSED = (
+    Tensor, Variable, TracedFloat, jax.Array, np.dtype, np.generic, np.ufunc, types.CodeType, types.FrameType,
+    types.TracebackType, types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType,
+    types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.CellType,
+    datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, re.Pattern, range, slice,
+    operator.attrgetter, operator.itemgetter, operator.methodcaller, type(NotImplemented),
+    array, bytearray, memoryview,
+)  # fmt: skip
+"""Types that cannot change, or whose values are compared as a whole: nothing in them is looked at apart."""
+_HANDLES = (type(threading.Lock()), type(threading.RLock()), io.IOBase, threading.local)
+"""Types whose state is no value: which object it is counts."""
+
+
+class Part(NamedTuple):
+    """Something inside a value.
+
+    Attributes:
+        holder: what it is read from, if that is not the value itself.
+        access: the way; None if it is held by identity, so that it is a beginning of its own.
+        name: the attribute, key or name.
+        value: what is there.
+    """
+
+    holder: Any
+    access: Access | None
+    name: Any
+    value: Any
+
+
+class Opaque(Exception):
+    """A value that cannot be looked into."""
+
+
+def _is_of_own_library(module: str) -> bool:
+    return module.partition(".")[0] in OWN_LIBRARIES and not module.startswith(LAYERS)
+
+
+def is_watched_module(module: types.ModuleType) -> bool:
+    """Whether what is read of a module may change: all but hybridflow's and jax's."""
+    return module.__name__.partition(".")[0] not in OWN_LIBRARIES
+
+
+def items_of(container: Any) -> Iterator[tuple[Any, Any]]:
+    """Return the keys, or positions, of a container and what is there."""
+    if isinstance(container, MAPPINGS):
+        return iter(cast("dict[Any, Any]", container).items())
+    return enumerate(cast("list[Any]", container))
+
+
+def parts_of(value: Any) -> Iterator[Part]:
+    """Yield what is inside a value.
+
+    Raises:
+        Opaque: it is an iterator, or an object of a C type that does not say what is in it.
+    """
+    kind = type(value)
+    if kind in PLAIN or isinstance(value, _CLOSED) or kind is object:
+        return
+    if _is_of_own_library(str(kind.__module__)):
+        inner = RAW.get(value, "__wrapped__")
+        if inner is not MISSING:
+            yield Part(None, ATTRIBUTE, "__wrapped__", inner)
+    elif isinstance(value, types.ModuleType):
+        if is_watched_module(value) and is_users_module(value):
+            yield Part(None, ATTRIBUTE, "__dict__", value.__dict__)
+    elif isinstance(value, type):
+        yield from _of_class(value)
+    elif kind in WRAPPERS:
+        yield from _of_wrapper(value, WRAPPERS[kind])
+    elif kind is types.FunctionType:
+        yield from _of_function(value)
+    elif isinstance(value, weakref.ref):
+        yield Part(None, CALLED, None, value())
+    elif kind is contextvars.ContextVar:
+        yield Part(None, CURRENT, None, value.get(MISSING))
+    else:
+        yield from _of_object(value, kind)
+
+
+def _of_wrapper(value: Any, names: tuple[str, ...]) -> Iterator[Part]:
+    for name in names:
+        part = getattr(value, name)
+        if part is not None and not isinstance(part, types.ModuleType):
+            yield Part(None, ATTRIBUTE, name, part)
+
+
+def _of_class(value: type) -> Iterator[Part]:
+    if is_users_class(value):
+        yield Part(None, ATTRIBUTE, "__dict__", value.__dict__)
+        yield Part(None, ATTRIBUTE, "__name__", value.__name__)
+        for base in value.__mro__[1:]:
+            yield Part(base, None, None, base)
+
+
+def of_call(function: types.FunctionType) -> Iterator[Part]:
+    """Yield what a call of a function depends on beside its globals and cells."""
+    yield Part(None, ATTRIBUTE, "__code__", function.__code__)
+    if function.__defaults__ is not None:
+        yield Part(None, ATTRIBUTE, "__defaults__", function.__defaults__)
+    if function.__kwdefaults__ is not None:
+        yield Part(None, ATTRIBUTE, "__kwdefaults__", function.__kwdefaults__)
+
+
+def _of_function(value: types.FunctionType) -> Iterator[Part]:
+    yield from of_call(value)
+    if value.__dict__:
+        yield Part(None, ATTRIBUTE, "__dict__", value.__dict__)
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+        yield Part(cell, CELL, name, CELL.get(cell, name))
+
+
+def _of_object(value: Any, kind: type) -> Iterator[Part]:
+    inside = isinstance(value, (*CONTAINERS, set, frozenset, np.ndarray))
+    if isinstance(value, CONTAINERS):
+        for key, item in items_of(value):
+            yield Part(None, ITEM, key, item)
+            if isinstance(value, MAPPINGS) and type(key) not in PLAIN:
+                yield Part(key, None, None, key)
+    elif isinstance(value, set | frozenset):
+        yield from (Part(item, None, None, item) for item in cast("set[Any]", value))
+    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
+        yield from (Part(item, None, None, item) for item in value.ravel().tolist())
+    handle = isinstance(value, (*_HANDLES, Iterator))
+    if not inside and not handle and not is_users_class(kind) and _tells_its_state(kind):
+        yield Part(None, STATE, None, _state_of(value))
+        return
+    own = RAW.get(value, "__dict__")
+    if own is not MISSING:
+        inside = True
+        yield Part(None, RAW, "__dict__", own)
+    for name in _slots(kind):
+        inside = True
+        yield Part(None, RAW, name, RAW.get(value, name))
+    if is_users_class(kind):
+        inside = True
+        yield Part(None, TYPE, None, kind)
+    if not inside and not isinstance(value, _HANDLES):
+        yield Part(None, STATE, None, _state_of(value))
+
+
+def _slots(kind: type) -> Iterator[str]:
+    for one in kind.__mro__:
+        if one.__module__.startswith("hybridflow."):
+            continue  # nothing that a result depends on
+        slots = one.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__"):
+                private = name.startswith("__") and not name.endswith("__")
+                yield f"_{one.__name__.lstrip('_')}{name}" if private else name
+
+
+def _tells_its_state(kind: type) -> bool:
+    """Whether a class says itself what its objects consist of, as pandas's do, whose attributes lead to C types."""
+    names = ("__reduce_ex__", "__reduce__", "__getstate__")
+    return any(getattr(kind, name) is not getattr(object, name) for name in names)
+
+
+def _state_of(value: Any) -> Any:
+    if isinstance(value, Iterator):
+        raise Opaque(f"{type(value).__name__}, an iterator that a call moves on")
+    try:
+        return STATE.get(value, None)
+    except Exception as error:
+        raise Opaque(f"{type(value).__name__}, which does not tell what is in it") from error

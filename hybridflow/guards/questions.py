@@ -1,0 +1,146 @@
+"""Functions of libraries that only read state which they, or the system, keep for themselves.
+
+Nothing on the way to that state can be watched. So the function is called again before a call, as the function that was
+traced would call it, and what it gives is compared.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from abc import ABCMeta
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Final, cast
+
+from hybridflow.core.context import CONTEXT
+from hybridflow.guards.access import MISSING, Access
+from hybridflow.guards.signature import static_key
+from hybridflow.guards.users import is_users_module_name
+
+_READERS: dict[str, str] = {
+    "abc": "get_cache_token",
+    "decimal": "getcontext",
+    "gc": "get_count get_threshold isenabled",
+    "importlib": "import_module",
+    "locale": "getencoding getlocale getpreferredencoding localeconv",
+    "logging": "getLevelName getLogger Logger.getChild Logger.getEffectiveLevel Logger.hasHandlers "
+    "Logger.isEnabledFor",
+    "multiprocessing": "current_process",
+    "numpy": "get_printoptions getbufsize geterr geterrcall",
+    "os": "access cpu_count getcwd getenv getenvb getpid getppid listdir path.exists path.getmtime path.getsize "
+    "path.abspath path.expanduser path.expandvars path.isdir path.isfile path.islink path.ismount path.lexists "
+    "path.realpath",
+    "pathlib": "Path.absolute Path.cwd Path.exists Path.expanduser Path.home Path.is_dir Path.is_file Path.is_symlink "
+    "Path.read_bytes Path.read_text Path.resolve",
+    "signal": "getsignal",
+    "socket": "getdefaulttimeout gethostname",
+    "sys": "exc_info exception get_asyncgen_hooks get_int_max_str_digits getdefaultencoding getprofile "
+    "getrecursionlimit getswitchinterval gettrace",
+    "tempfile": "gettempdir",
+    "threading": "active_count current_thread get_ident get_native_id main_thread stack_size",
+}
+"""What only reads: by module, the functions, and the methods as ``CLASS.METHOD``."""
+_NAMES = {
+    path.rpartition(".")[2]: (module, path) for module, paths in _READERS.items() for path in paths.split()
+}
+"""Where each is, by the name under which it is defined; no name is there twice."""
+LRU_CACHE = type(functools.lru_cache(lambda: None))
+"""The type of a function with `functools.lru_cache` or `functools.cache`."""
+_METHODS_OF_FUNCTIONS = frozenset({"cache_info", "cache_parameters", "dispatch"})
+"""What `functools.lru_cache` and `functools.singledispatch` give functions to be asked of."""
+
+
+class Question:
+    """A call of a function that only reads.
+
+    Attributes:
+        function: the function.
+        args, kwargs: its arguments, which it does not change.
+    """
+
+    __slots__ = ("_key", "args", "function", "kwargs")
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        given = (*args, *kwargs.values())
+        self._key = static_key(function), tuple(kwargs), tuple([static_key(one, by_value=True) for one in given])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Question) and other._key == self._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        owner = getattr(self.function, "__self__", None)
+        kind = getattr(owner, "__name__", type(owner).__name__)
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        named = [f"{key}={value!r}" for key, value in self.kwargs.items()]
+        given = ", ".join([*map(repr, self.args), *named])
+        return f"{name if owner is None else f'{kind}.{name}'}({given})"
+
+
+def _answer(holder: object, question: Question) -> Any:
+    """Ask as the user's code would: outside of every trace, so that no cache gets a traced value."""
+    del holder
+    token = CONTEXT.set(None)
+    try:
+        return question.function(*question.args, **question.kwargs)
+    except Exception:  # the function that is traced anew then meets it at its line
+        return MISSING
+    finally:
+        CONTEXT.reset(token)
+
+
+ANSWER: Final = Access(_answer, "", "{n}")
+"""What a function gives that only reads."""
+
+
+def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Question | None:
+    """Return a call as a question if it is one: of a function that only reads what nothing else tells."""
+    if type(function) is functools.partial:
+        return question_of(function.func, (*function.args, *args), {**function.keywords, **kwargs})
+    if is_asked_of_abstract_classes(function, args):
+        return Question(issubclass, (type(args[0]) if function is isinstance else args[0], args[1]), {})
+    name = getattr(function, "__name__", None)
+    owner = getattr(function, "__self__", None)
+    if isinstance(function, weakref.ref) or (type(function) is LRU_CACHE and is_users_module_name(function.__module__)):
+        return Question(function, args, kwargs)
+    if name == "__subclasses__" and isinstance(owner, type):
+        return Question(function, args, kwargs)
+    if name in _METHODS_OF_FUNCTIONS and _is_of_functools(function, owner):
+        return Question(function, args, kwargs)
+    return Question(function, args, kwargs) if type(name) is str and _only_reads(name, function) else None
+
+
+def is_asked_of_abstract_classes(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a call is one of `isinstance` or `issubclass` that what was registered with abstract classes decides."""
+    if not (function is isinstance or function is issubclass) or len(args) != 2:
+        return False
+    kinds = cast("tuple[Any, ...]", args[1]) if isinstance(args[1], tuple) else (args[1],)
+    checks = [type(one).__instancecheck__ for one in kinds if isinstance(one, type)]
+    return (
+        len(checks) == len(kinds)
+        and ABCMeta.__instancecheck__ in checks
+        and all(one in (ABCMeta.__instancecheck__, type.__instancecheck__) for one in checks)
+    )
+
+
+def _is_of_functools(function: Any, owner: Any) -> bool:
+    return type(owner) is LRU_CACHE or getattr(function, "__module__", None) == "functools"
+
+
+def _only_reads(name: str, function: Any) -> bool:
+    place = _NAMES.get(name)
+    module = None if place is None else sys.modules.get(place[0])
+    if place is None or module is None:
+        return False
+    try:
+        found = attrgetter(place[1])(module)
+    except AttributeError:  # another version of Python, or another system
+        return False
+    return getattr(found, "__func__", found) is getattr(function, "__func__", function)

@@ -1,0 +1,242 @@
+"""How reads become guards: of an attribute, of what a class says, of everything in a value that leaves converted code.
+
+An object that the trace did not make is watched from the place where it was read. One that came by a way which is not
+watched (a library returned it) is watched from itself on: it cannot be another one without that way having changed.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator, Mapping
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from hybridflow.core.functions import is_layers
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
+from hybridflow.guards.access import ATTRIBUTE, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE
+from hybridflow.guards.guards import CONTAINERS, PLAIN, Place
+from hybridflow.guards.observations import Observations
+from hybridflow.guards.parts import Opaque, Part, is_watched_module, of_call, parts_of
+from hybridflow.guards.questions import Question
+from hybridflow.guards.users import is_users, is_users_class
+
+_BY_CONTENT = frozenset({list, tuple, dict, set, frozenset, bytearray, np.ndarray, Tensor, Variable}) | PLAIN
+"""Types whose attributes are what their contents make them; the contents are watched."""
+_SETTINGS = frozenset({"name", "trainable"})
+"""What can change of a Variable beside its value."""
+_DEEP = frozenset({"__repr__", "__str__", "__format__", "__hash__", "__eq__", "__lt__"})
+"""Special methods that containers have call those of what is in them."""
+_AS_TEXT = frozenset({"__repr__", "__str__", "__format__"})
+_NONE: Mapping[str, Any] = {}
+_MANY = 20_000
+"""The places from which watching them costs more at every call than tracing anew."""
+
+
+def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: bool = True) -> Any:
+    """Take note that ``obj.name`` was read, and return what the code is to see of it.
+
+    Args:
+        found: what is known of the trace.
+        obj: the object.
+        name: the attribute.
+        value: what Python found, `MISSING` if nothing.
+        seen: whether the code gets what is returned here; if not, nothing can stand for a float.
+    """
+    if isinstance(obj, MethodType) and name not in ("__self__", "__func__"):
+        obj = obj.__func__  # a bound method has what its function has
+    kind = type(obj)
+    if kind in _BY_CONTENT:
+        if kind is Variable and name in _SETTINGS:
+            found.look(found.place_or_root(obj), ATTRIBUTE, name, value)
+        return value
+    if kind is super:
+        of_super(found, obj, name)
+        return value
+    place = found.place_of(obj)
+    if isinstance(obj, ModuleType):
+        if not is_watched_module(obj):
+            return value
+        place = found.place_or_root(obj)
+    elif place is None and isinstance(obj, type):
+        place = found.root(obj, obj.__name__)
+    elif place is None and not found.is_made_here(obj):
+        place = found.doubtful(obj)
+    if place is None:
+        if IN_INSTANCE.get(obj, name) is MISSING:
+            class_attribute(found, obj, name)
+        own = isinstance(value, MethodType) and value.__self__ is obj  # what is known of the object stays as it is
+        found.known(value.__func__ if own else value)
+    elif isinstance(value, MethodType) and value.__self__ is obj:
+        found.read(place, METHOD, name, value.__func__)
+    elif type(value) is BuiltinMethodType and value.__self__ is obj:
+        return value
+    elif seen:
+        return found.read(place, ATTRIBUTE, name, value)
+    else:
+        found.look(place, ATTRIBUTE, name, value)
+    return value
+
+
+def of_super(found: Observations, obj: Any, name: str) -> Any:
+    """Take note of where ``super()`` looks for an attribute: in classes in their order, up to the one that has it.
+
+    Returns:
+        What that class says under the name.
+    """
+    kind: type = obj.__self_class__
+    order = kind.__mro__
+    if is_users_class(kind):
+        found.read(found.root(kind, kind.__name__), ATTRIBUTE, "__mro__", order)
+    for one in order[order.index(obj.__thisclass__) + 1 :]:
+        value = IN_INSTANCE.get(one, name)
+        if is_users_class(one):
+            found.read(found.root(one, one.__name__), IN_INSTANCE, name, value)
+        if value is not MISSING:
+            return value
+    return MISSING
+
+
+def kind_of(found: Observations, obj: Any) -> None:
+    """Take note that an object's class was asked."""
+    place = found.place_of(obj)
+    if place is not None and type(obj) not in PLAIN:
+        found.read(place, TYPE, None, type(obj))
+
+
+def class_attribute(found: Observations, obj: Any, name: str) -> Any:
+    """Take note of what an object's class says under a name, and return it as it stands there."""
+    kind = type(obj)
+    value = IN_CLASS.get(kind, name)
+    if not is_users_class(kind):
+        return value
+    kind_of(found, obj)
+    place = found.root(kind, kind.__name__)
+    computed = hasattr(type(value), "__get__") and type(value) is not FunctionType  # what the user wrote would run
+    if not computed and getattr(kind, name, MISSING) is value:
+        found.read(place, ATTRIBUTE, name, value)
+    else:
+        found.read(place, IN_CLASS, name, value)
+    return value
+
+
+def builtin(found: Observations, namespace: dict[str, Any], name: str, value: Any) -> None:
+    """Take note that a builtin was read where a global of its name would come first."""
+    found.read(found.root(namespace, "globals"), GLOBAL, name, MISSING)
+    found.read(found.root(vars(builtins), "builtins"), GLOBAL, name, value)
+
+
+def called(found: Observations, function: FunctionType) -> None:
+    """Take note that a function was called: its code and its defaults count."""
+    if is_layers(function.__module__):
+        return
+    place = found.place_or_root(function)
+    for part in of_call(function):
+        found.look(place, ATTRIBUTE, part.name, part.value)
+
+
+def special(found: Observations, obj: Any, names: Iterable[str]) -> None:
+    """Take note that Python calls special methods of an object by itself, so that they run as they are."""
+    if type(obj) in _BY_CONTENT:
+        if type(obj) is np.ndarray and not _AS_TEXT.isdisjoint(names):
+            found.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
+        if isinstance(obj, CONTAINERS) and not _DEEP.isdisjoint(names):
+            whole(found, obj)
+        return
+    if not is_users_class(type(obj)):
+        whole(found, obj)
+        return
+    for name in names:
+        method = class_attribute(found, obj, name)
+        if isinstance(method, FunctionType) and is_users(method.__code__):
+            runs_as_it_is(found, method, (obj,))
+        elif method is not MISSING and not isinstance(getattr(object, name, None), type(method)):
+            whole(found, obj)
+
+
+def runs_as_it_is(
+    found: Observations, function: FunctionType, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NONE
+) -> None:
+    """Take note of what a user's function reads that is called as it is."""
+    from hybridflow.guards.scan import named_by
+
+    called(found, function)
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    given = dict(zip(names[: code.co_argcount], args, strict=False))
+    given |= {name: value for name, value in kwargs.items() if name in names}
+    whole(found, *named_by(found, function, given))
+    whole(found, *args[code.co_argcount :], *[value for name, value in kwargs.items() if name not in names])
+
+
+def whole(found: Observations, *values: Any) -> None:
+    """Take note that everything in some values may be read: they go where reads are not seen."""
+    waiting = list(values)
+    scanned: set[tuple[CodeType, int]] = set()
+    while waiting:
+        value = waiting.pop()
+        if type(value) in PLAIN or found.was_whole(value):
+            continue
+        if found.size > _MANY:
+            found.not_again(f"{found.size} values that a library may read are too many to be watched", moves=False)
+            return
+        method = _function_of(value)
+        parts = _read_parts(found, value)
+        if method is None:
+            waiting += parts
+            continue
+        key = method.__code__, id(value.__self__)
+        if key not in scanned:
+            scanned.add(key)
+            waiting += _of_method(found, method, value.__self__)
+
+
+def _of_method(found: Observations, function: FunctionType, instance: Any) -> Iterator[Any]:
+    """Note what a call of a user's method reads; yield what of that goes further."""
+    from hybridflow.guards.scan import named_by
+
+    called(found, function)
+    first = function.__code__.co_varnames[: min(function.__code__.co_argcount, 1)]
+    return named_by(found, function, dict.fromkeys(first, instance))
+
+
+def _read_parts(found: Observations, value: Any) -> list[Any]:
+    """Note everything that is one step inside a value, and return it."""
+    from hybridflow.guards.scan import named_by
+
+    place = found.place_of(value)
+    if place is None and isinstance(value, type | FunctionType):
+        place = found.place_or_root(value)
+    inside: list[Any] = []
+    try:
+        for part in parts_of(value):
+            _read_part(found, value, place, part)
+            inside.append(part.value)
+    except Opaque as what:
+        if found.place_of(value) is not None:  # else the trace made it, of what it has looked at
+            found.not_again(f"a {what}")
+    if type(value) is FunctionType and is_users(value.__code__):
+        inside += named_by(found, value)
+    return inside
+
+
+def _read_part(found: Observations, value: Any, place: Place | None, part: Part) -> None:
+    if part.access is None:
+        found.object(part.holder, type(part.holder).__name__)
+        return
+    if part.access is ITEM and type(part.value) in PLAIN:
+        return  # what is in a container counts with it
+    if part.holder is not None:
+        place = found.root(part.holder, part.name)
+    elif place is None and part.access is not ITEM and not found.is_made_here(value):
+        place = found.doubtful(value)
+    if place is not None:
+        found.look(place, part.access, part.name, part.value)
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    """Return the user's function that a bound method calls: that is all there is to do with one."""
+    function: Any = value.__func__ if type(value) is MethodType else None
+    return function if type(function) is FunctionType and is_users(function.__code__) else None

@@ -1,0 +1,93 @@
+"""What a function that is not converted may read from outside, as far as its bytecode tells.
+
+Its source cannot be found, or it is to be left alone. What its code names is taken as read: globals, closure cells,
+and attributes of those and of the instance it is a method of. A value that goes further, into a variable or a call,
+may be read in any way there, so that all of it counts.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+from collections.abc import Iterator, Mapping
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import Any, cast
+
+from hybridflow.guards.access import CELL, GLOBAL, MISSING
+from hybridflow.guards.observations import Observations
+from hybridflow.guards.reading import attribute, builtin, class_attribute
+
+_FREE = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
+_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_NO_ARGUMENTS: Mapping[str, Any] = {}
+_NOTHING = frozenset({"PUSH_NULL", "CACHE", "NOP", "EXTENDED_ARG", "PRECALL", "RESUME"})
+
+
+def named_by(found: Observations, function: FunctionType, given: Mapping[str, Any] = _NO_ARGUMENTS) -> Iterator[Any]:
+    """Guard what the code of a function names; yield the values that it does more with than to read attributes.
+
+    Args:
+        found: what is known of the trace.
+        function: the function.
+        given: its arguments by name, as far as they are known.
+    """
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    for code in _with_inner(function.__code__):
+        value: Any = MISSING
+        for step in dis.get_instructions(code):
+            if step.opname in _NOTHING:
+                continue
+            if step.opname in _ATTRIBUTE and value is not MISSING:
+                value = _attribute(found, value, step.argval)
+                continue
+            if value is not MISSING:
+                yield value
+            value = MISSING
+            names = cast("tuple[str, ...]", step.argval if isinstance(step.argval, tuple) else (step.argval,))
+            for name in names:  # newer Pythons load two variables in one step
+                if value is not MISSING:
+                    yield value
+                value = _loaded(found, function, step.opname, name, cells, given)
+
+
+def _loaded(
+    found: Observations, function: FunctionType, step: str, name: Any, cells: dict[str, CellType],
+    given: Mapping[str, Any],
+) -> Any:
+    """Return what a step of the code puts on the stack, as far as it comes from outside."""
+    if step in ("LOAD_GLOBAL", "LOAD_NAME"):
+        return _global(found, function.__globals__, name)
+    if step in _FREE and name in cells:
+        value = CELL.get(cells[name], name)
+        if value is not MISSING:
+            found.look(found.root(cells[name], name), CELL, name, value)
+        return value
+    return given.get(name, MISSING) if "LOAD_FAST" in step or step in _FREE else MISSING
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
+
+
+def _global(found: Observations, namespace: dict[str, Any], name: str) -> Any:
+    value = namespace.get(name, MISSING)
+    if value is not MISSING:
+        found.look(found.root(namespace, "globals"), GLOBAL, name, value)
+    else:
+        value = getattr(builtins, name, MISSING)
+        builtin(found, namespace, name, value)
+    return value
+
+
+def _attribute(found: Observations, value: Any, name: str) -> Any:
+    getter = getattr(type(value), name, None)
+    if isinstance(getter, property):
+        class_attribute(found, value, name)
+        return MethodType(getter.fget, value) if isinstance(getter.fget, FunctionType) else getter
+    result = getattr(value, name, MISSING)
+    if result is not MISSING:
+        attribute(found, value, name, result, seen=False)
+    return result

@@ -1,0 +1,396 @@
+"""Signatures: what two calls must have in common to share a trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import math
+import types
+import weakref
+from array import array
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
+
+import jax
+import numpy as np
+
+from hybridflow.core.dtypes import as_dtype
+from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.functions import Whole, is_whole
+from hybridflow.core.spec import TensorSpec, format_spec, make_spec
+from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
+from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.variable import Variable
+from hybridflow.guards.fields import closed, is_by_fields, opened
+from hybridflow.guards.order import has_order, in_order_of, key_types
+
+TENSOR, VARIABLE, STATIC = "tensor", "variable", "static"
+FLOAT = "float"
+"""The kind of a Python float: each call has its own value, unless the traced code needs the number."""
+NOTHING = "nothing"
+"""The kind of a None inside a structure; it is a part of the structure, and no leaf but for `named_leaves`."""
+LEAF = jax.tree_util.tree_structure(0)
+"""The structure of a value that is none. (`jax.tree_util.treedef_is_leaf` says so of empty structures too.)"""
+
+
+class Leaf(NamedTuple):
+    """One flattened argument.
+
+    Attributes:
+        path: where it is, such as ``x`` or ``batch['image']``; only `named_leaves` says so.
+        kind: tensor, variable, float or static.
+        value: the tensor, the Variable, or the Python value.
+        key: what a trace depends on.
+    """
+
+    path: str
+    kind: str
+    value: Any
+    key: Any
+
+    def describe(self) -> str:
+        """Describe the leaf as ``explain`` shows it."""
+        if self.kind == TENSOR:
+            spec = self.value.spec
+            if self.key[1] == spec.shape:
+                return str(spec)
+            return f"{spec} as {format_spec(tuple([None if s == -1 else s for s in self.key[1]]), spec.dtype)}"
+        if self.kind == VARIABLE:
+            return f"Variable {self.value.spec}"
+        if self.kind == FLOAT:
+            return "float"
+        if is_whole(self.value):
+            return f"a {type(self.value).__name__}"
+        kind = self.value.kind if isinstance(self.value, _Text) else type(self.value).__name__
+        return f"{kind} {self.value!r}"[:80]
+
+
+class Identity:
+    """A key that equals itself only for the same living object."""
+
+    __slots__ = ("_hash", "_reference")
+
+    def __init__(self, value: Any) -> None:
+        self._hash = id(value)
+        try:
+            self._reference: Any = weakref.ref(value)
+        except TypeError:
+            self._reference = lambda: value  # kept alive, so that its id is not used again
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Identity):
+            return NotImplemented
+        mine = self._reference()
+        return mine is not None and mine is other._reference()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the object is no more, so that nothing will equal this key."""
+        return self._reference() is None
+
+
+def is_gone(key: Any) -> bool:
+    """Whether a key, a nesting of tuples, has the identity of an object in it that is no more."""
+    if isinstance(key, tuple | frozenset):
+        return any(map(is_gone, cast("tuple[Any, ...]", key)))
+    return isinstance(key, Identity) and key.is_gone
+
+
+class BoundCall:
+    """A function with the instance it is a method of."""
+
+    __slots__ = ("__func__", "__self__")
+
+    def __init__(self, function: Any, instance: object) -> None:
+        self.__func__ = function
+        self.__self__ = instance
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What `inspect.signature` says: the function's, without the instance."""
+        return inspect.signature(types.MethodType(self.__func__, self.__self__))
+
+
+_PLAIN = frozenset({bool, int, str, bytes, type(None), type(...)})
+
+
+def static_key(value: Any, *, by_value: bool = False) -> Any:
+    """Return the key of a Python value: its type and value, never Python's ``==``, which takes 1, 1.0 and True as one.
+
+    Args:
+        value: the value.
+        by_value: whether an object of a class this function does not know is keyed by its own ``==`` and hash, if it
+            has one, instead of by identity.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
+    if isinstance(value, float):
+        # == confuses -0.0 with 0.0 and keeps NaN apart from itself.
+        return kind, "nan" if math.isnan(value) else value.hex()
+    if isinstance(value, complex):
+        return kind, static_key(value.real), static_key(value.imag)
+    if isinstance(value, bool | int | str | bytes | enum.Enum | type | np.dtype | TensorSpec):
+        return kind, value
+    found = _key_of_parts(value, by_value)
+    if found is not None:
+        return kind, found
+    if isinstance(value, types.MethodType | BoundCall):
+        return kind, Identity(value.__func__), Identity(value.__self__)
+    if by_value and not isinstance(value, Tensor | Variable):
+        try:
+            hash(value)
+        except TypeError:
+            return kind, Identity(value)
+        return kind, value
+    return kind, Identity(value)
+
+
+def _key_of_parts(value: Any, by_value: bool) -> Any:
+    """Return the key of a value that is what its parts are, or None if it is not of such a kind."""
+
+    def key(part: Any) -> Any:
+        return static_key(part, by_value=by_value)
+
+    if isinstance(value, list | tuple):
+        return tuple([key(item) for item in cast("list[Any]", value)])
+    if isinstance(value, dict):
+        return tuple([(key(name), key(item)) for name, item in cast("dict[Any, Any]", value).items()])
+    if isinstance(value, set | frozenset):
+        return tuple([key(item) for item in cast("set[Any]", value)])  # a function may run over it
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, array):
+        return value.typecode, value.tobytes()
+    if isinstance(value, slice | range):
+        return key(value.start), key(value.stop), key(value.step)
+    if isinstance(value, np.ndarray | np.generic):
+        objects = isinstance(value, np.ndarray) and value.dtype.hasobject
+        return str(value.dtype), value.shape, key(value.ravel().tolist()) if objects else value.tobytes()
+    if is_by_fields(value):
+        return tuple([key(getattr(value, one.name)) for one in dataclasses.fields(value)])
+    return None
+
+
+class Signature(NamedTuple):
+    """The flattened arguments of one call, the key they make, and the arguments by name.
+
+    Attributes:
+        leaves: the leaves.
+        tree: the structure of each argument.
+        key: what two calls of one trace have in common.
+        arguments: the arguments by name, frozen dataclasses with tensors in them opened.
+        types: the types of the keys of dicts, where these are no strings: Python's ``==`` takes 1, 1.0 and True as one.
+        outside: the floats outside the arguments that are inputs of the call's trace, when that is known.
+    """
+
+    leaves: list[Leaf]
+    tree: Any
+    key: Any
+    arguments: dict[str, Any]
+    types: tuple[Any, ...] = ()
+    outside: tuple[float, ...] = ()
+
+
+def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Signature:
+    """Flatten named arguments into leaves.
+
+    Args:
+        arguments: every parameter's name and value, in signature order.
+        static: names whose whole value is static.
+    """
+    leaves: list[Leaf] = []
+    seen: dict[int, int] = {}
+    trees: list[Any] = []
+    types: tuple[Any, ...] = ()
+    for name, value in arguments.items():
+        if name in static:
+            leaves.append(Leaf("", STATIC, value, (STATIC, static_key(value, by_value=True))))
+            trees.append(None)
+        elif type(value) is Tensor or type(value) in _PLAIN:
+            leaves.append(_leaf(value, seen))
+            trees.append(LEAF)
+        else:
+            flat, tree = _flatten(name, value)
+            if any(map(is_by_fields, flat)):
+                structure = jax.tree_util.tree_map(opened, value, is_leaf=is_whole)
+                arguments[name] = value = in_order_of(value, structure) if has_order(value) else structure
+                flat, tree = _flatten(name, value)
+            leaves += [_leaf(leaf, seen) for leaf in flat]
+            trees.append(tree)
+            types += key_types(value)
+    structure = tuple(trees)
+    key = tuple(arguments), structure, tuple([leaf[3] for leaf in leaves])
+    return Signature(leaves, structure, key, arguments, types)
+
+
+def flatten_again(value: Any) -> tuple[list[Any], Any]:
+    """Return the leaves and the structure of what the traced function got for an argument."""
+    which = is_whole if Whole.exist else None
+    return jax.tree_util.tree_flatten(jax.tree_util.tree_map(opened, value, is_leaf=which), which)
+
+
+def _flatten(name: str, value: Any) -> tuple[list[Any], Any]:
+    try:
+        return jax.tree_util.tree_flatten(value, is_whole if Whole.exist else None)
+    except ValueError as error:
+        if "sorting pytree" not in str(error):
+            raise
+        raise ArgumentTypeError(
+            message(f"argument {name!r}: a dict has keys that cannot be sorted", got=repr(value)[:80],
+                    hint="Use keys of one type, such as strings.")
+        ) from None  # fmt: skip
+
+
+def named_leaves(signature: Signature) -> list[Leaf]:
+    """Return the leaves with their paths, the Nones inside structures among them."""
+    leaves = iter(signature.leaves)
+    named: list[Leaf] = []
+    for (name, value), tree in zip(signature.arguments.items(), signature.tree, strict=True):
+        if tree is None or tree == LEAF:
+            named.append(next(leaves)._replace(path=name))
+            continue
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is None or is_whole(x))[0]:
+            where = name + jax.tree_util.keystr(path)
+            named.append(_NOTHING._replace(path=where) if leaf is None else next(leaves)._replace(path=where))
+    return named
+
+
+_FLOAT_KEY = (FLOAT,)
+_NOTHING = Leaf("", NOTHING, None, NOTHING)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of NumPy, jax or another library, which a compiled function gets as a tensor."""
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return True
+    kind = type(value)
+    return kind not in _PLAIN and hasattr(kind, "__dlpack__") and not isinstance(value, Tensor | Variable)
+
+
+def _leaf(value: Any, seen: dict[int, int]) -> Leaf:
+    kind = type(value)
+    if kind is Tensor:
+        return Leaf("", TENSOR, value, (TENSOR, value.shape, value.dtype.num))
+    if kind in _PLAIN:
+        return Leaf("", STATIC, value, (STATIC, kind, value))
+    if kind is float or kind is TracedFloat:
+        return Leaf("", FLOAT, value, _FLOAT_KEY)
+    if isinstance(value, Variable):
+        order = seen.setdefault(id(value), len(seen))
+        leaf = value._notes is not None, value._edge is not None
+        return Leaf("", VARIABLE, value, (VARIABLE, order, value.shape, value.dtype.num, value.trainable, leaf))
+    if is_array(value):
+        # A user's array is copied: XLA runs asynchronously and would see later writes.
+        tensor = make_tensor(to_numpy(value))
+        return Leaf("", TENSOR, tensor, (TENSOR, tensor.shape, tensor.dtype.num))
+    return Leaf("", STATIC, value, (STATIC, *static_key(value)))
+
+
+def unflatten_arguments(signature: Signature, values: list[Any], static: frozenset[str]) -> dict[str, Any]:
+    """Rebuild named arguments from one value per leaf; dicts keep the order of this call."""
+    names, trees, _ = signature.key
+    result: dict[str, Any] = {}
+    position = 0
+    for name, tree in zip(names, trees, strict=True):
+        if name in static:
+            result[name] = values[position]
+            position += 1
+            continue
+        count = tree.num_leaves
+        rebuilt = jax.tree_util.tree_unflatten(tree, values[position : position + count])
+        given = signature.arguments[name]
+        rebuilt = rebuilt if tree == LEAF else closed(rebuilt)
+        result[name] = in_order_of(given, rebuilt) if has_order(given) else rebuilt
+        position += count
+    return result
+
+
+def argument_variables(signature: Signature) -> list[Variable]:
+    """Return the distinct Variables among the arguments, in the order in which their leaves number them."""
+    return list({leaf.key[1]: leaf.value for leaf in signature.leaves if leaf.kind == VARIABLE}.values())
+
+
+def floats_of(signature: Signature) -> list[float]:
+    """Return the floats among the arguments that no key knows."""
+    return [leaf.value for leaf in signature.leaves if leaf.kind == FLOAT]
+
+
+def numbers_of(signature: Signature) -> list[float]:
+    """Return the floats of a call that are inputs of its trace: those among the arguments, then those outside."""
+    return [*floats_of(signature), *signature.outside]
+
+
+def _shown_types(types: Iterable[type]) -> str:
+    return ", ".join([one.__name__ for one in types]) or "str"
+
+
+def differences(
+    old: list[Leaf], old_tree: Any, old_types: tuple[Any, ...], new: Signature
+) -> list[tuple[str, str, str]]:
+    """Return ``(argument, before, after)`` for everything in which a call differs from an earlier trace."""
+    before = {leaf.path: leaf for leaf in old}
+    after = {leaf.path: leaf for leaf in new.leaves}
+    changes: list[tuple[str, str, str]] = []
+    for path in dict.fromkeys([*before, *after]):
+        a, b = before.get(path), after.get(path)
+        if a is None or b is None:
+            changes.append((path, a.describe() if a else "absent", b.describe() if b else "absent"))
+        elif a.key != b.key:
+            changes.append((path, *_told_apart(a, b)))
+    if not changes and old_types != new.types:
+        changes.append(("the types of keys", _shown_types(old_types), _shown_types(new.types)))
+    if not changes and old_tree != new.tree:
+        changes.append(("structure", str(old_tree), str(new.tree)))
+    return changes
+
+
+def _told_apart(a: Leaf, b: Leaf) -> tuple[str, str]:
+    if a.kind == b.kind == TENSOR and str(a.value.spec) != str(b.value.spec):
+        return str(a.value.spec), str(b.value.spec)
+    left, right = a.describe(), b.describe()
+    if left == right:
+        if a.kind == VARIABLE:
+            return f"{left} (alias pattern {a.key[1]})", f"{right} (alias pattern {b.key[1]})"
+        return f"{left} (id {id(a.value):#x})", f"{right} (id {id(b.value):#x})"
+    return left, right
+
+
+def forget_values(leaves: Iterable[Leaf]) -> list[Leaf]:
+    """Return leaves that describe the same but keep no array, Variable or object alive."""
+    kept: list[Leaf] = []
+    for leaf in leaves:
+        if leaf.kind == TENSOR:
+            spec = make_spec(leaf.value.shape, as_dtype(leaf.value.dtype))
+            kept.append(leaf._replace(value=_Described(spec)))
+        elif leaf.kind == VARIABLE:
+            kept.append(leaf._replace(value=_Described(leaf.value.spec)))
+        elif leaf.kind == FLOAT:
+            kept.append(leaf._replace(value=0.0))
+        elif leaf.value is None or isinstance(leaf.value, bool | int | float | complex | str):
+            kept.append(leaf)
+        else:
+            kept.append(leaf._replace(value=_Text(type(leaf.value).__name__, repr(leaf.value)[:60])))
+    return kept
+
+
+class _Described:
+    """Stands for a tensor or Variable that is not kept alive."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.spec = spec
+
+
+class _Text:
+    """Stands for an object that is not kept alive."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        self.text = text
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        return self.text

@@ -1,0 +1,62 @@
+"""Whose a file, a module or a class is: what is the user's own is converted and watched."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from types import CodeType, ModuleType
+
+OWN_LIBRARIES = ("hybridflow", "jax", "jaxlib")
+"""Libraries whose functions are part of what a trace is, and no state of the user's."""
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LAYERS = os.path.join(_PACKAGE, "nn", "layers", "")
+_PATHS = sysconfig.get_paths()
+_LIBRARIES = tuple(
+    {os.path.realpath(_PATHS[key]) + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {_PATHS[key] + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+_HEAP_TYPE = 1 << 9
+"""The flag of classes that a ``class`` statement made."""
+
+
+@functools.lru_cache(maxsize=4096)
+def is_users_file(name: str) -> bool:
+    """Whether a file is the user's own: not hybridflow's, the standard library's or an installed package's.
+
+    hybridflow's layers are to a trace what the user's are.
+    """
+    if name.startswith(_LAYERS):
+        return True
+    if name.startswith((_PACKAGE, "<frozen", "<__array_function__")):
+        return False
+    return not name.startswith(_LIBRARIES) and f"{os.sep}site-packages{os.sep}" not in name
+
+
+def is_users(code: CodeType) -> bool:
+    """Whether code is the user's own: see `is_users_file`."""
+    return is_users_file(code.co_filename)
+
+
+def is_hybridflows(code: CodeType) -> bool:
+    """Whether code is part of hybridflow, and none of its layers."""
+    return code.co_filename.startswith(_PACKAGE) and not is_users(code)
+
+
+def is_users_module(module: ModuleType | None) -> bool:
+    """Whether a module is the user's own, by its file; one without a file was made by hand."""
+    file = getattr(module, "__file__", None)
+    return is_users_file(file) if isinstance(file, str) else True
+
+
+def is_users_module_name(name: str) -> bool:
+    """Whether the module of a name is the user's own."""
+    if name.partition(".")[0] in OWN_LIBRARIES or name in sys.builtin_module_names:
+        return False
+    return is_users_module(sys.modules.get(name))
+
+
+def is_users_class(kind: type) -> bool:
+    """Whether a class is the user's own."""
+    return bool(kind.__flags__ & _HEAP_TYPE) and is_users_module_name(str(kind.__module__))

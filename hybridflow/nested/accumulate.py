@@ -1,0 +1,216 @@
+"""`hf.accumulate_gradients`: the gradients of a batch from micro-batches, one after the other."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import jax
+
+from hybridflow.autodiff.functional import fresh_arguments, require_scalar, with_aux
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.autodiff.tape import GradientTape
+from hybridflow.core.dtypes import LOW_PRECISION, float32
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.functions import as_traced
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.nested.scans import scan
+
+_NAME = "accumulate_gradients"
+
+
+def accumulate_gradients(
+    fn: Callable[..., Any],
+    micro_batches: int,
+    argnums: int | tuple[int, ...] | None = 0,
+    *,
+    batch_argnums: int | tuple[int, ...] | None = None,
+    variables: Any = None,
+    reduction: str = "mean",
+    has_aux: bool = False,
+) -> Callable[..., Any]:
+    """Return a function that computes `fn`'s value and gradients on a batch, one micro-batch after the other.
+
+    Only one micro-batch's activations are alive at a time. In a compiled function the micro-batches are the steps of a
+    loop; eagerly, of a Python loop. What `fn` draws at random and what it assigns to Variables happens once per
+    micro-batch. Sums of float16 and bfloat16 gradients are kept in float32.
+
+    Args:
+        fn: a function with a scalar floating-point result (or ``(result, aux)`` with `has_aux`).
+        micro_batches: how many equal parts the batch is cut into, along axis 0.
+        argnums: which positional arguments to differentiate, each a pytree of floats; None for none of them.
+        batch_argnums: which positional arguments are the batch, each a pytree of tensors of one leading size; all that
+            are not in `argnums` if not given. An argument may be in both; its gradient is that of its whole batch.
+        variables: Variables in any nesting, whose gradients are wanted too.
+        reduction: what `fn` does over the examples of a batch: ``"mean"`` if its result is a mean of theirs, then
+            values and gradients of micro-batches are averaged; ``"sum"`` if it is a sum, then they are added.
+        has_aux: whether `fn` returns something besides the result.
+
+    Returns:
+        A function with `fn`'s arguments that returns ``(value, gradient)``, or ``((value, aux), gradient)``. The
+        gradient is that of `hf.value_and_grad`; with `variables`, it has their structure, and is ``(gradient of the
+        arguments, of the variables)`` where there are both. The tensors in `aux` have a new first axis, of the
+        micro-batches.
+
+    Raises:
+        ShapeError: a batch that cannot be cut into so many equal parts, leading sizes that differ, or a result that is
+            not a scalar.
+        DTypeError: an argument or result that has no gradient.
+        ArgumentError: less than one micro-batch, nothing to differentiate or to cut, an argument number the call does
+            not have, or another word for `reduction`.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> def loss(w, x, y):
+        ...     return hf.mean((x @ w - y) ** 2)
+        >>> w, x, y = hf.ones((3,)), hf.ones((8, 3)), hf.zeros((8,))
+        >>> value, gradient = hf.accumulate_gradients(loss, 4)(w, x, y)
+        >>> value, gradient
+        (Tensor(9., dtype=float32), Tensor([6., 6., 6.], dtype=float32))
+    """
+    if reduction not in ("mean", "sum"):
+        raise ArgumentError(message(f"{_NAME}: reduction={reduction!r} is not one of ['mean', 'sum']"))
+    if isinstance(micro_batches, bool) or not isinstance(cast(object, micro_batches), int) or micro_batches < 1:
+        raise ArgumentError(
+            message(f"{_NAME}: micro_batches={micro_batches!r}", hint="Give a number of parts from 1 on.")
+        )
+    if argnums is None and variables is None:
+        raise ArgumentError(
+            message(f"{_NAME}: there is nothing to differentiate", hint="Give argnums, variables, or both.")
+        )
+    numbers = _numbers(argnums) or ()
+    chosen = _Choice(fn, micro_batches, numbers, _numbers(batch_argnums), variables, has_aux)
+
+    @functools.wraps(fn)
+    def accumulated(*args: Any, **kwargs: Any) -> Any:
+        values, aux, of_arguments, of_variables = _run(chosen, args, kwargs, reduction == "mean")
+        value = PUBLIC.mean(values) if reduction == "mean" else PUBLIC.sum(values)
+        gradient = of_arguments[0] if isinstance(argnums, int) else tuple(of_arguments)
+        if variables is not None:
+            gradient = of_variables if argnums is None else (gradient, of_variables)
+        return ((value, aux) if has_aux else value), gradient
+
+    return accumulated
+
+
+class _Choice(NamedTuple):
+    """What a caller chose; see `accumulate_gradients`."""
+
+    fn: Callable[..., Any]
+    parts: int
+    numbers: tuple[int, ...]
+    batch: tuple[int, ...] | None
+    variables: Any
+    has_aux: bool
+
+
+def _numbers(given: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
+    return (given,) if isinstance(given, int) else given if given is None else tuple(given)
+
+
+def _run(
+    chosen: _Choice, args: tuple[Any, ...], kwargs: dict[str, Any], mean: bool
+) -> tuple[Tensor, Any, list[Any], Any]:
+    """Return the values of the micro-batches, the stacked aux, and the gradients of arguments and Variables."""
+    numbers = _within(chosen.numbers, len(args))
+    batch = _batch_of(chosen, numbers, len(args))
+    rows = _cut([args[number] for number in batch], chosen.parts)
+    whole = [number for number in numbers if number not in batch]
+    variables, variables_tree = jax.tree_util.tree_flatten(chosen.variables)
+    _require_variables(variables)
+    leaves, tree = jax.tree_util.tree_flatten([args[number] for number in whole])
+
+    def step(sums: Any, slices: Any) -> tuple[Any, Any]:
+        arguments = list(args)
+        for number, value in zip(batch, slices, strict=True):
+            arguments[number] = value
+        arguments = fresh_arguments(_NAME, tuple(arguments), numbers)
+        tape = GradientTape(watch_accessed_variables=False)
+        with tape:
+            tape.watch([[arguments[number] for number in numbers], variables])
+            result = as_traced(chosen.fn)(*arguments, **kwargs)
+        value, aux = with_aux(result) if chosen.has_aux else (result, None)
+        require_scalar(value)
+        sources = [[arguments[n] for n in whole], variables, [arguments[n] for n in numbers if n in batch]]
+        found = tape.gradient(value, sources, unconnected_gradients="zero")
+        new = jax.tree_util.tree_leaves(found[:2])
+        added = [old + PUBLIC.astype(one, old.dtype) for old, one in zip(sums, new, strict=True)]
+        return added, (value, aux, found[2])
+
+    summed, (values, aux, of_rows) = scan(step, [*map(_sum_of, (*leaves, *variables))], rows)
+    scale = chosen.parts if mean else 1
+    gradients = [_like(g, x, scale) for g, x in zip(summed, (*leaves, *variables), strict=True)]
+    by_number = dict(zip(whole, tree.unflatten(gradients[: len(leaves)]), strict=True))
+    of_batch = jax.tree_util.tree_map(lambda g: _joined(g, scale), of_rows)
+    by_number.update(zip([number for number in numbers if number in batch], of_batch, strict=True))
+    of_variables = variables_tree.unflatten(gradients[len(leaves) :])
+    return values, aux, [by_number[number] for number in numbers], of_variables
+
+
+def _batch_of(chosen: _Choice, numbers: tuple[int, ...], count: int) -> tuple[int, ...]:
+    if chosen.batch is not None:
+        return _within(chosen.batch, count)
+    return tuple([number for number in range(count) if number not in numbers])
+
+
+def _within(numbers: tuple[int, ...], count: int) -> tuple[int, ...]:
+    for number in numbers:
+        if not -count <= number < count:
+            raise ArgumentError(
+                message(f"{_NAME}: there is no argument {number}, the call has {count} positional arguments",
+                        hint="Pass what is differentiated, and the batch, by position.")
+            )  # fmt: skip
+    return tuple([number % count for number in numbers])
+
+
+def _require_variables(leaves: Sequence[Any]) -> None:
+    for leaf in leaves:
+        if not isinstance(leaf, Variable):
+            raise ArgumentTypeError(
+                message(f"{_NAME}: a {type(leaf).__name__} among variables",
+                        hint="Give Variables; tensors to differentiate are arguments.")
+            )  # fmt: skip
+
+
+def _cut(batch: list[Any], parts: int) -> Any:
+    """Return the batch with a first axis of micro-batches."""
+    leaves, tree = jax.tree_util.tree_flatten(batch)
+    tensors = [as_tensor(leaf) for leaf in leaves]
+    if not tensors:
+        raise ArgumentError(
+            message(f"{_NAME}: there is no batch among the arguments", hint="Name it with batch_argnums.")
+        )
+    for tensor in tensors:
+        if not tensor.shape or tensor.shape[0] != tensors[0].shape[0]:
+            raise ShapeError(
+                message(f"{_NAME}: leading sizes differ in the batch",
+                        got=", ".join([str(one.spec) for one in tensors]),
+                        hint="Name the arguments that are cut with batch_argnums.")
+            )  # fmt: skip
+    size = tensors[0].shape[0]
+    if size % parts != 0:
+        raise ShapeError(
+            message(f"{_NAME}: a batch of {size} cannot be cut into {parts} equal micro-batches",
+                    got=str(tensors[0].spec), hint="Choose a divisor of the batch's size, or pad the batch.")
+        )  # fmt: skip
+    return tree.unflatten([PUBLIC.reshape(one, (parts, size // parts, *one.shape[1:])) for one in tensors])
+
+
+def _sum_of(leaf: Any) -> Tensor:
+    """Return zeros to add gradients of a value to."""
+    tensor = leaf if isinstance(leaf, Variable) else as_tensor(leaf)
+    return PUBLIC.full(tensor.shape, 0, dtype=float32 if tensor.dtype.num in LOW_PRECISION else tensor.dtype)
+
+
+def _like(gradient: Any, source: Any, scale: int) -> Tensor:
+    found = gradient / scale if scale != 1 else gradient
+    return PUBLIC.astype(found, source.dtype if isinstance(source, Variable) else as_tensor(source).dtype)
+
+
+def _joined(gradient: Any, scale: int) -> Tensor:
+    """Return the gradient of the whole batch from those of micro-batches."""
+    parts, size, *rest = gradient.shape
+    joined = PUBLIC.reshape(gradient, (parts * size, *rest))
+    return joined / scale if scale != 1 else joined

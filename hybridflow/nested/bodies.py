@@ -1,0 +1,368 @@
+"""What branches and loops share: users' functions as graphs, the Variables they touch, and errors about values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from hybridflow.autodiff.functional import fresh
+from hybridflow.autodiff.graph_ops import inline
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core.context import current
+from hybridflow.core.convert import common_dtype, is_number
+from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message, structure_text
+from hybridflow.core.node import Edge, Node
+from hybridflow.core.op import No, Op
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.ir.builder import REREAD, Check, GraphBuilder, Traced, trace_with_variables
+from hybridflow.ir.graph import Graph, input_node, reading_from
+from hybridflow.ir.invariants import hoist
+from hybridflow.ir.variables import VariableState
+from hybridflow.nested.tensor_array import begun_with, shapes_to_begin_with
+
+TESTED = No("made by control flow; tested in tests/test_control_flow.py")
+INT32 = make_spec((), np.dtype(np.int32))
+
+
+def leaves_of(tree: Any) -> tuple[list[Tensor], Any]:
+    """Return the leaves of a structure as tensors, and the structure."""
+    leaves, treedef = jax.tree_util.tree_flatten(tree)
+    return [as_tensor(leaf) for leaf in leaves], treedef
+
+
+def own_leaves(tree: Any) -> tuple[list[Tensor], Any]:
+    """As `leaves_of`, each a tensor of its own: in a trace, what goes in or out of a body is never what is around."""
+    leaves, treedef = leaves_of(tree)
+    return [fresh(leaf) for leaf in leaves], treedef
+
+
+def predicate(name: str, pred: Any) -> Tensor:
+    """Return a condition as a tensor.
+
+    Raises:
+        DTypeError: it is no bool of shape ().
+    """
+    tensor = as_tensor(pred)
+    if tensor.dtype != np.bool_ or tensor.shape != ():
+        raise DTypeError(
+            message(f"{name}: the condition must be a bool of shape ()", got=str(tensor.spec),
+                    hint="Reduce it with hf.all or hf.any, or compare.")
+        )  # fmt: skip
+    return tensor
+
+
+def several(made: Any) -> list[Tensor]:
+    """Return what `bind` returned as a list."""
+    return list(made) if isinstance(made, tuple) else [made]
+
+
+def bind_all(op: Op, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> list[Tensor]:
+    """Bind an op that has outputs, or none at all."""
+    return several(bind(op, tuple(inputs), attrs))
+
+
+def zeros(like: Any) -> Tensor:
+    """Return zeros of a tensor's or spec's shape and dtype."""
+    return PUBLIC.full(like.shape, 0, dtype=like.dtype)
+
+
+def tracer_now() -> GraphBuilder:
+    """Return the current trace."""
+    return cast(GraphBuilder, current().tracer)
+
+
+# -- Variables ----------------------------------------------------------------------------------------------------
+
+
+def value_around(state: VariableState) -> Tensor:
+    """Return the value that a Variable of a body has in the trace around, read there if the body reads it."""
+    return state.variable.read() if state.was_read else tracer_now().value_of(state.variable)
+
+
+def inputs_around(traced: Traced) -> list[Tensor]:
+    """Return what a graph gets behind its arguments: captured tensors and the values of its Variables."""
+    return [*traced.captures, *map(value_around, traced.variables)]
+
+
+def assign_around(variables: Sequence[Variable], values: Sequence[Tensor]) -> None:
+    """Assign to Variables, in the trace around a body, what the body left in them."""
+    for variable, value in zip(variables, values, strict=True):
+        tracer_now().assign_variable(variable, value)
+
+
+def add_checks(checks: Iterable[Check], oks: Iterable[Tensor]) -> None:
+    """Add the checks of a body to the trace around it."""
+    tracer = tracer_now()
+    for check, ok in zip(checks, oks, strict=True):
+        tracer.checks.append(check._replace(ok=ok))
+
+
+class Written:
+    """The Variables that the graphs of a loop assign: they become values that the loop carries.
+
+    Where a body reads one, the value is the carried one, but its gradient is the Variable's own, which the loop is
+    given beside it: eagerly too, reading a Variable is the Variable to a tape whatever was assigned before.
+    """
+
+    def __init__(self, *graphs: Traced) -> None:
+        states = {state.variable._leaf: state for graph in graphs for state in graph.assigned}
+        self.variables: list[Variable] = [state.variable for state in states.values()]
+        read = {state.variable._leaf for graph in graphs for state in graph.variables if state.was_read}
+        self.anchors: dict[Node, Tensor] = {
+            variable._leaf: variable.read() for variable in self.variables if variable._leaf in read
+        }
+        self.outside: dict[Node, Tensor] = {
+            state.variable._leaf: value_around(state)
+            for graph in graphs
+            for state in graph.variables
+            if state.variable._leaf not in states
+        }
+
+    def values(self) -> list[Tensor]:
+        """Return the values to begin with."""
+        return [tracer_now().value_of(variable) for variable in self.variables]
+
+    def run(self, traced: Traced, args: Sequence[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Add a graph's nodes to the current trace.
+
+        Args:
+            traced: the graph.
+            args: its arguments.
+            now: the values of `variables`; replaced by those that the graph leaves.
+
+        Returns:
+            The graph's own outputs, and its checks.
+        """
+        positions = {variable._leaf: index for index, variable in enumerate(self.variables)}
+        inputs = [*args, *traced.captures]
+        for state in traced.variables:
+            leaf = state.variable._leaf
+            if leaf not in positions:
+                inputs.append(self.outside[leaf])
+                continue
+            value = now[positions[leaf]]
+            inputs.append(bind(REREAD, (value, self.anchors[leaf])) if state.was_read else value)
+        outputs = inline(traced.graph, inputs)
+        assigned = traced.assigned
+        first = len(outputs) - len(assigned) - len(traced.checks)
+        for state, value in zip(assigned, outputs[first:], strict=False):
+            now[positions[state.variable._leaf]] = value
+        return outputs[:first], outputs[first + len(assigned) :]
+
+
+# -- graphs -------------------------------------------------------------------------------------------------------
+
+
+class Shared:
+    """The values from around that the graphs of one node read, each once."""
+
+    def __init__(self) -> None:
+        self.positions: dict[Edge, int] = {}
+
+    def add(self, tensors: Iterable[Tensor]) -> list[int]:
+        """Add tensors and return their positions."""
+        tracer = tracer_now()
+        return [self.positions.setdefault(tracer.edge_of(tensor), len(self.positions)) for tensor in tensors]
+
+    def tensors(self) -> list[Tensor]:
+        """Return them all."""
+        return [make_tensor(None, edge) for edge in self.positions]
+
+
+def laid_out(graph: Graph, arguments: int, positions: Sequence[int], shared: Sequence[Tensor]) -> Graph:
+    """Return a graph that takes its first arguments and then every shared value, though it reads only some.
+
+    Args:
+        graph: takes its arguments and then the shared values at `positions`.
+        arguments: how many arguments.
+        positions: which shared values it reads.
+        shared: the values that all graphs of the node get.
+    """
+    inputs: list[Node | None] = [None] * len(shared)
+    moved: dict[Edge, Edge] = {}
+    for node, position in zip(graph.inputs[arguments:], positions, strict=True):
+        first = inputs[position]
+        if first is None:
+            inputs[position] = node
+        else:
+            moved[node, 0] = (first, 0)
+    full = [
+        input_node(tensor.spec, f"unread_{index}") if node is None else node
+        for index, (node, tensor) in enumerate(zip(inputs, shared, strict=True))
+    ]
+    result = Graph(graph.name, (*graph.inputs[:arguments], *full), graph.nodes, graph.outputs, graph.dims)
+    return reading_from(result, moved) if moved else result
+
+
+def hoisted(graph: Graph, first: int, constants: Sequence[Tensor]) -> tuple[Graph, list[Tensor]]:
+    """Take out of a body, into the current trace, what each step would compute anew.
+
+    Done before the loop is differentiated, so that its backward pass needs no copy of such a value per step.
+
+    Args:
+        graph: the body.
+        first: the inputs from this one on are the same in every step.
+        constants: their values.
+
+    Returns:
+        The new body, and the values it takes behind its inputs.
+    """
+    found = hoist(graph, first)
+    if found is None:
+        return graph, []
+    tracer = tracer_now()
+    values: dict[Edge, Tensor] = {}
+    values.update({(node, 0): tensor for node, tensor in zip(graph.inputs[first:], constants, strict=True)})
+    for node in found.nodes:
+        attrs = {name: value for name, value in node.attrs.items() if name != "residuals"}
+        residuals = bool(node.op.saves.hidden) and (bool(node.attrs.get("residuals")) or bool(current().tapes))
+        outer, tracer.place = tracer.place, node.where
+        try:
+            inputs = [values[edge] for edge in cast("tuple[Edge, ...]", node.inputs)]
+            outputs = tracer.bind_all(node.op, inputs, attrs, residuals=residuals)
+        finally:
+            tracer.place = outer
+        values.update({(node, index): tensor for index, tensor in enumerate(outputs)})
+    return found.graph, [values[edge] for edge in found.values]
+
+
+def trace_function(
+    name: str, fn: Callable[..., Any], specs: Sequence[TensorSpec], build: Callable[[Sequence[Tensor]], tuple[Any, ...]]
+) -> tuple[Traced, Any, list[Any]]:
+    """Trace a user's function of structures; return its graph, result structure and the leaves as they were."""
+    found: dict[str, Any] = {}
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        found["leaves"], found["tree"] = jax.tree_util.tree_flatten(fn(*build(tensors)))
+        return [as_tensor(leaf) for leaf in found["leaves"]]
+
+    traced = trace_with_variables(flat, specs, name)
+    return traced, found["tree"], found["leaves"]
+
+
+# -- errors -------------------------------------------------------------------------------------------------------
+
+
+def value_names(tree: Any, names: Sequence[str] | None, noun: str) -> list[str]:
+    """Return what messages call the leaves of a structure.
+
+    Args:
+        tree: the structure.
+        names: the names of its items, if it is a tuple of named variables.
+        noun: what an item without a name is called.
+    """
+    result: list[str] = []
+    count = tree.num_leaves
+    for path, _ in jax.tree_util.tree_flatten_with_path(jax.tree_util.tree_unflatten(tree, [0] * count))[0]:
+        if names is not None and isinstance(path[0], jax.tree_util.SequenceKey) and path[0].idx < len(names):
+            result.append(f"variable {names[path[0].idx]!r}{jax.tree_util.keystr(path[1:])}")
+        else:
+            result.append(f"{noun}{jax.tree_util.keystr(path)}")
+    return result
+
+
+class BeginsOtherwise(Exception):
+    """A step is the first to write to arrays that a loop began with: no error, it is traced again.
+
+    Attributes:
+        shapes: what `shapes_to_begin_with` returns.
+    """
+
+    def __init__(self, shapes: dict[int, Any]) -> None:
+        super().__init__(shapes)
+        self.shapes = shapes
+
+
+class Carry:
+    """What a loop carries, and what its steps must keep to.
+
+    Args:
+        op: the loop's name, for messages.
+        state: the values to begin with, in a structure.
+        names: those of the loop variables, for messages, if the structure is a tuple of them.
+    """
+
+    def __init__(self, op: str, state: Any, names: Sequence[str] | None = None) -> None:
+        self.op = op
+        self.names = names
+        self._begin(state)
+
+    def _begin(self, state: Any) -> None:
+        values, self.tree = jax.tree_util.tree_flatten(state)
+        self.leaves = [as_tensor(value) for value in values]
+
+    def build(self, tensors: Sequence[Tensor]) -> Any:
+        """Return values in the structure."""
+        return jax.tree_util.tree_unflatten(self.tree, tensors)
+
+    def traced(self, trace: Callable[[], Any]) -> Any:
+        """Trace, again where an array that was never written begins with a shape that the steps tell."""
+        while True:
+            try:
+                return trace()
+            except BeginsOtherwise as found:
+                self._begin(begun_with(self.build(self.leaves), found.shapes))
+
+    def after(self, result: Any) -> list[Tensor]:
+        """Return what a step returns as tensors; Python numbers take the dtype of what was there before.
+
+        Raises:
+            ArgumentError, DTypeError, ShapeError: another structure, dtype or shape than before.
+            BeginsOtherwise: an array that the loop began with has been written to for the first time.
+        """
+        values, tree = jax.tree_util.tree_flatten(result)
+        if tree != self.tree:
+            before = self.build(self.leaves)
+            shapes = shapes_to_begin_with(before, result)
+            if shapes and current().tracer is not None:
+                raise BeginsOtherwise(shapes)
+            self._begin(begun_with(before, shapes))
+        if tree != self.tree:
+            raise ArgumentError(_structure_text(self.op, self.tree, tree, self.names))
+        after = [self._like(value, leaf) for value, leaf in zip(values, self.leaves, strict=True)]
+        self._require_same(after)
+        return after
+
+    @staticmethod
+    def _like(value: Any, leaf: Tensor) -> Tensor:
+        fits = is_number(value) and common_dtype([value, leaf]) == leaf.dtype
+        return asarray(value, dtype=leaf.dtype) if fits else as_tensor(value)
+
+    def _require_same(self, after: Sequence[Tensor]) -> None:
+        for index, (a, b) in enumerate(zip(self.leaves, after, strict=True)):
+            if a.dtype == b.dtype and a.shape == b.shape:
+                continue
+            name = value_names(self.tree, self.names, "carried value")[index]
+            if a.dtype != b.dtype:
+                raise DTypeError(
+                    message(f"{self.op}: {name} is {a.dtype} before and {b.dtype} after a step",
+                            got=f"{a.spec}, {b.spec}", hint="Cast it, or start with the other dtype.")
+                )  # fmt: skip
+            raise ShapeError(
+                message(f"{self.op}: {name} has shape {a.shape} before and {b.shape} after a step",
+                        got=f"{a.spec}, {b.spec}", hint="Keep the shape, or start with the other one.")
+            )  # fmt: skip
+
+
+def _structure_text(op: str, before: Any, after: Any, names: Sequence[str] | None) -> str:
+    """Say what changes its structure, the loop variable alone if that is plain."""
+    a, b = before.children(), after.children()
+    if names is not None and len(a) == len(b) == len(names):
+        for name, one, other in zip(names, a, b, strict=True):
+            if one != other:
+                return message(
+                    f"{op}: variable {name!r} changes its structure in a step",
+                    got=f"{structure_text(one)} before, {structure_text(other)} after",
+                    hint="Start with a value of the structure that the loop gives it.",
+                )
+    return message(
+        f"{op}: the carried values change their structure",
+        got=f"{structure_text(before)} before, {structure_text(after)} after",
+        hint="Return the structure that came in.",
+    )

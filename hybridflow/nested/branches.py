@@ -1,0 +1,339 @@
+"""`hf.cond`: one of two graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import lax
+
+from hybridflow.autodiff.graph_ops import inline
+from hybridflow.autodiff.transform import SplitGradient, split_gradient
+from hybridflow.core.context import current
+from hybridflow.core.convert import common_dtype, is_number
+from hybridflow.core.dtypes import DType
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message, structure_text
+from hybridflow.core.node import Edge, format_where
+from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.core.spec import TensorSpec
+from hybridflow.core.tensor import Tensor, asarray
+from hybridflow.core.variable import Variable
+from hybridflow.ir.builder import Traced, trace_body
+from hybridflow.ir.costs import Bodies, Body
+from hybridflow.ir.effects import has_effects
+from hybridflow.ir.evaluate import lower_graph
+from hybridflow.ir.graph import Graph, constant_node
+from hybridflow.nested.bodies import (
+    TESTED,
+    Shared,
+    add_checks,
+    assign_around,
+    bind_all,
+    inputs_around,
+    laid_out,
+    leaves_of,
+    own_leaves,
+    predicate,
+    trace_function,
+    tracer_now,
+    zeros,
+)
+
+
+def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any) -> Any:
+    """Run one of two functions, chosen by a condition.
+
+    Args:
+        pred: a bool of shape ().
+        true_fn, false_fn: functions of the operands; in a trace both are traced, and their results must have one
+            structure, with equal shapes and dtypes (a Python number takes the dtype of the other's tensor). They may
+            read tensors from around them, and read and assign Variables; only those of the branch that is taken are
+            assigned, and only its checks count.
+        *operands: tensors in any nesting.
+
+    Returns:
+        The result of the function that was chosen.
+
+    Raises:
+        DTypeError: a condition that is not a bool of shape (), or results of different dtypes.
+        ShapeError: results of different shapes.
+        ArgumentError: results of different structures.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.cond(hf.asarray(True), lambda x: x + 1, lambda x: x - 1, hf.asarray(1.0))
+        Tensor(2., dtype=float32)
+    """
+    chosen = predicate("cond", pred)
+    if current().tracer is None:
+        leaves, tree = own_leaves(operands)
+        found, tree = own_leaves((true_fn if bool(chosen) else false_fn)(*jax.tree_util.tree_unflatten(tree, leaves)))
+        return jax.tree_util.tree_unflatten(tree, found)
+    leaves, tree = leaves_of(operands)
+    specs = [leaf.spec for leaf in leaves]
+
+    def build(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+        return jax.tree_util.tree_unflatten(tree, tensors)
+
+    when_true, true_tree, true_leaves = trace_function("cond_true", true_fn, specs, build)
+    when_false, false_tree, false_leaves = trace_function("cond_false", false_fn, specs, build)
+    if true_tree != false_tree:
+        raise ArgumentError(
+            message("cond: the branches return different structures",
+                    got=f"{structure_text(true_tree)} if true, {structure_text(false_tree)} if false",
+                    hint="Return the same structure from both.")
+        )  # fmt: skip
+    named = [f"result {index}" for index in range(len(true_leaves))]
+    made = join(chosen, named, (when_true, true_leaves), (when_false, false_leaves), leaves)
+    return jax.tree_util.tree_unflatten(true_tree, made)
+
+
+def join(
+    chosen: Tensor,
+    named: list[str],
+    true: tuple[Traced, list[Any]],
+    false: tuple[Traced, list[Any]],
+    operands: Sequence[Tensor] = (),
+    dtypes: Mapping[int, DType] = MappingProxyType({}),
+) -> list[Tensor]:
+    """Add the node of two traced branches and return its results.
+
+    Args:
+        chosen: the condition.
+        named: what messages call the results.
+        true, false: the branches' graphs, and their results as Python made them: numbers take the other's dtype.
+        operands: the tensors that both take.
+        dtypes: those that some results must have.
+    """
+    when_true, when_false = _of_one_dtype(named, true, false, dtypes)
+    _require_same_shapes(named, when_true.graph, when_false.graph)
+    return _bind(chosen, list(operands), when_true, when_false, len(named))
+
+
+def _bind(chosen: Tensor, leaves: list[Tensor], true: Traced, false: Traced, count: int) -> list[Tensor]:
+    """Add the node; hand assigned Variables and checks on to the trace around it; return the visible results."""
+    written = {state.variable._leaf: state.variable for state in (*true.assigned, *false.assigned)}
+    variables = list(written.values())
+    shared = Shared()
+    positions = [shared.add(inputs_around(one)) for one in (true, false)]
+    before = shared.add([tracer_now().value_of(variable) for variable in variables])
+    around = shared.tensors()
+    after = (len(true.checks), len(false.checks))
+    graphs = [
+        _branch(one, len(leaves), own, around, variables, before, count, padding)
+        for one, own, padding in ((true, positions[0], (0, after[1])), (false, positions[1], (after[0], 0)))
+    ]
+    if not graphs[0].outputs and not any(map(has_effects, graphs)):
+        return []
+    made = bind_all(COND, (chosen, *leaves, *around), {"true": graphs[0], "false": graphs[1]})
+    end = count + len(variables)
+    assign_around(variables, made[count:end])
+    add_checks((*true.checks, *false.checks), made[end:])
+    return made[:count]
+
+
+def _branch(
+    traced: Traced,
+    arguments: int,
+    positions: Sequence[int],
+    around: Sequence[Tensor],
+    variables: Sequence[Variable],
+    before: Sequence[int],
+    count: int,
+    padding: tuple[int, int],
+) -> Graph:
+    """Return a branch's graph: its results, every written Variable's value, and the checks of both branches.
+
+    A Variable that only the other branch assigns keeps its value; a check of the other branch holds.
+    """
+    graph = laid_out(traced.graph, arguments, positions, around)
+    own = graph.outputs
+    assigned = {state.variable._leaf: own[count + index] for index, state in enumerate(traced.assigned)}
+    kept: list[Edge] = [(graph.inputs[arguments + position], 0) for position in before]
+    values = [assigned.get(variable._leaf, edge) for variable, edge in zip(variables, kept, strict=True)]
+    nodes = graph.nodes
+    true: list[Edge] = []
+    if any(padding):
+        scope = graph.inputs[0].scope if graph.inputs else None
+        holds = constant_node(np.asarray(True), scope)
+        nodes, true = (holds, *nodes), [(holds, 0)]
+    checks = [*true * padding[0], *own[count + len(assigned) :], *true * padding[1]]
+    return Graph(graph.name, graph.inputs, nodes, (*own[:count], *values, *checks), graph.dims)
+
+
+# -- what the branches return -------------------------------------------------------------------------------------
+
+
+def _of_one_dtype(
+    named: list[str], true: tuple[Traced, list[Any]], false: tuple[Traced, list[Any]], dtypes: Mapping[int, DType]
+) -> tuple[Traced, Traced]:
+    """Give Python numbers among the results the dtype of what the other branch has there.
+
+    Raises:
+        DTypeError: tensors of different dtypes.
+    """
+    targets: dict[int, Any] = dict(dtypes)
+    (when_true, true_leaves), (when_false, false_leaves) = true, false
+    for index, (name, a, b) in enumerate(zip(named, true_leaves, false_leaves, strict=True)):
+        one, other = when_true.graph.output_specs[index], when_false.graph.output_specs[index]
+        if index in targets or one.dtype == other.dtype:
+            continue
+        if not is_number(a) and not is_number(b):
+            raise DTypeError(
+                message(f"cond: {name} is {one.dtype} if true and {other.dtype} if false",
+                        got=f"{_made(when_true.graph, index)}, {_made(when_false.graph, index)}",
+                        hint="Cast one of them.")
+            )  # fmt: skip
+        targets[index] = common_dtype([a if is_number(a) else one, b if is_number(b) else other])
+    if not targets:
+        return when_true, when_false
+    return _in_dtypes(when_true, true_leaves, targets), _in_dtypes(when_false, false_leaves, targets)
+
+
+def _in_dtypes(traced: Traced, leaves: Sequence[Any], targets: dict[int, Any]) -> Traced:
+    def run(*tensors: Tensor) -> list[Tensor]:
+        outputs = inline(traced.graph, tensors)
+        for index, dtype in targets.items():
+            value = leaves[index] if is_number(leaves[index]) else outputs[index]
+            outputs[index] = asarray(value, dtype=dtype)
+        return outputs
+
+    made = trace_body(run, traced.graph.input_specs, traced.graph.name)
+    inputs, end = made.graph.inputs, len(traced.graph.inputs)
+    variables = end - len(traced.variables)
+    ordered = (*inputs[:variables], *inputs[end:], *inputs[variables:end])
+    graph = Graph(made.graph.name, ordered, made.graph.nodes, made.graph.outputs, made.graph.dims)
+    return traced._replace(graph=graph, captures=(*traced.captures, *made.captures))
+
+
+def _require_same_shapes(named: list[str], true: Graph, false: Graph) -> None:
+    for index, name in enumerate(named):
+        a, b = true.output_specs[index], false.output_specs[index]
+        if a.shape != b.shape:
+            raise ShapeError(
+                message(f"cond: {name} has shape {a.shape} if true and {b.shape} if false",
+                        got=f"{_made(true, index)}, {_made(false, index)}", hint="Give both the same shape.")
+            )  # fmt: skip
+
+
+def _made(graph: Graph, index: int) -> str:
+    """Say what an output is and which line made it."""
+    node, output = graph.outputs[index]
+    return f"{node.spec(output)}" + (f" at {format_where(node.where)}" if node.where is not None else "")
+
+
+# -- the op -------------------------------------------------------------------------------------------------------
+
+
+class CondSplit(NamedTuple):
+    """Both branches split; either's forward graph returns residuals for both, zeros in the other's places."""
+
+    true: SplitGradient
+    false: SplitGradient
+    forward_true: Graph
+    forward_false: Graph
+
+
+def _split(true: Graph, false: Graph) -> CondSplit:
+    key = ("cond", false)
+    found = true.executables.get(key)
+    if found is None:
+        wanted = tuple([True] * len(true.inputs))
+        a, b = split_gradient(true, wanted), split_gradient(false, wanted)
+        specs_a, specs_b = a.forward.output_specs[len(true.outputs) :], b.forward.output_specs[len(false.outputs) :]
+        visible = len(true.outputs)
+        forward_true, forward_false = _padded(a.forward, visible, (), specs_b), _padded(b.forward, visible, specs_a, ())
+        found = true.executables[key] = CondSplit(a, b, forward_true, forward_false)
+    return found
+
+
+def _padded(graph: Graph, visible: int, before: Sequence[TensorSpec], after: Sequence[TensorSpec]) -> Graph:
+    def run(*xs: Tensor) -> list[Tensor]:
+        outputs = inline(graph, xs)
+        return [*outputs[:visible], *map(zeros, before), *outputs[visible:], *map(zeros, after)]
+
+    return trace_body(run, graph.input_specs, graph.name).graph
+
+
+def _graphs(true: Graph, false: Graph, residuals: bool) -> tuple[Graph, Graph]:
+    if not residuals:
+        return true, false
+    split = _split(true, false)
+    return split.forward_true, split.forward_false
+
+
+def _lower(pred: Any, *xs: Any, true: Graph, false: Graph, residuals: bool = False) -> Any:
+    run_true, run_false = map(lower_graph, _graphs(true, false, residuals))
+    outputs = lax.cond(pred, lambda: tuple(run_true(*xs)), lambda: tuple(run_false(*xs)))
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _infer(pred: TensorSpec, *xs: TensorSpec, true: Graph, false: Graph, residuals: bool = False) -> Any:
+    del pred, xs
+    return _graphs(true, false, residuals)[0].output_specs
+
+
+def _hidden(attrs: dict[str, Any]) -> int:
+    split = _split(attrs["true"], attrs["false"])
+    return split.true.residuals + split.false.residuals
+
+
+def _exposed(attrs: dict[str, Any]) -> dict[str, Any]:
+    true, false = _graphs(attrs["true"], attrs["false"], True)
+    return {"true": true, "false": false}
+
+
+def _bodies(true: Graph, false: Graph, residuals: bool = False) -> tuple[Body, ...]:
+    """Return the branches, of which only one runs."""
+    return tuple([Body(graph, alternative=True) for graph in _graphs(true, false, residuals)])
+
+
+def _vjp(F: Any, g: Any, y: Any, pred: Any, *xs: Any, true: Graph, false: Graph) -> list[Any]:
+    """Choose again, between the branches' backward graphs, on what the forward pass kept."""
+    del F
+    split = _split(true, false)
+    visible = len(true.outputs)
+    gs = list(g) if isinstance(g, tuple) else [g]
+    outputs = y if isinstance(y, tuple) else (y,)
+    present = [a or b for a, b in zip(split.true.present, split.false.present, strict=True)]
+    gradients: list[Any] = [None] * (len(xs) + 1)
+    if not any(present):
+        return gradients
+    read = sorted({*split.true.reads, *split.false.reads})
+    given = [zeros(outputs[i]) if gs[i] is None else gs[i] for i, has in enumerate(split.true.given) if has]
+    inputs = [*[xs[i] for i in read], *outputs[visible:], *given]
+    middle = len(read) + split.true.residuals
+
+    def backward(one: SplitGradient, first: int) -> Graph:
+        def run(*tensors: Tensor) -> list[Tensor]:
+            kept = tensors[first : first + one.residuals]
+            cotangents = tensors[len(tensors) - len(given) :]
+            found = iter(inline(one.backward, [*[tensors[read.index(i)] for i in one.reads], *kept, *cotangents]))
+            mine = [next(found) if has else None for has in one.present]
+            return [
+                zeros(xs[i]) if value is None else value for i, value in enumerate(mine) if present[i]
+            ]  # fmt: skip
+
+        return trace_body(run, [tensor.spec for tensor in inputs], one.backward.name).graph
+
+    attrs = {"true": backward(split.true, len(read)), "false": backward(split.false, middle)}
+    found = iter(bind_all(COND, (pred, *inputs), attrs))
+    return [None, *[next(found) if has else None for has in present]]
+
+
+def _onnx(o: Any, pred: Any, *xs: Any, true: Graph, false: Graph) -> Any:
+    branches = [o.body(graph.name, (), lambda graph=graph: o.inline(graph, xs)) for graph in (true, false)]
+    dtypes = [spec.dtype for spec in true.output_specs]
+    return o.emit("If", pred, outputs=len(dtypes), dtypes=dtypes, then_branch=branches[0], else_branch=branches[1])
+
+
+COND = register(
+    Op(
+        "cond", No("Python chooses in eager mode"), _lower, _infer, _vjp, flops=Bodies(_bodies),
+        saves=Saves(x="all", hidden=_hidden, expose=_exposed), samples=TESTED, traits=frozenset({"nested"}),
+        onnx=_onnx,
+    )
+)  # fmt: skip

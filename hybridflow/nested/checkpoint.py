@@ -1,0 +1,107 @@
+"""`hf.checkpoint`: functions whose gradient computes them again instead of keeping what they computed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, overload
+
+from hybridflow.core.context import current
+from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.functions import as_traced
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.ir.builder import trace_with_variables
+from hybridflow.ir.effects import has_effects
+from hybridflow.nested.bodies import add_checks, assign_around, bind_all, inputs_around
+from hybridflow.nested.checkpoint_calls import Call, Outcome
+from hybridflow.nested.checkpoint_eager import run_recorded
+from hybridflow.nested.checkpoint_graphs import CHECKPOINT
+from hybridflow.nested.checkpoint_policies import Policy, checked_policy
+
+
+@overload
+def checkpoint(fn: Callable[..., Any], /, *, policy: Any = "nothing") -> Callable[..., Any]: ...
+@overload
+def checkpoint(
+    fn: None = None, /, *, policy: Any = "nothing"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+def checkpoint(fn: Callable[..., Any] | None = None, /, *, policy: Any = "nothing") -> Any:
+    """Make a function whose gradient computes it again, so that what it computes on its way need not be kept.
+
+    Results, gradients and random draws are those of the function itself. What is kept is the tensors that it is given
+    and those that it reads around it, with the values that Variables had, and what the policy names.
+
+    In a compiled function the second run waits for the gradients that it is for, so that XLA can neither merge it with
+    the first nor begin it early. Eagerly the gradient calls the function again, with Variables and random states as
+    they were: it must do the same when called again, which is checked as far as its operations tell.
+
+    Args:
+        fn: the function, of tensors and anything else in any nesting; used as a decorator with arguments if left out.
+        policy: what is kept beside that: ``"nothing"``; ``"dots"``: results of matrix products, convolutions and
+            their like, which cost most to compute again; ``"dots_without_batch"``: those of two operands that share no
+            batch axis (products with weights, but not of attention's scores); ``"everything"``: as if there were no
+            checkpoint; or what `save_only_names` and `save_any_except` return.
+
+    Returns:
+        A function with the same arguments and results, or a decorator.
+
+    Raises:
+        ArgumentError: a policy of an unknown name.
+        ArgumentTypeError: `fn` is not callable, or a policy of another type.
+        GradientError: asking for a gradient, if the function does something else when it is called again.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> @hf.checkpoint
+        ... def layer(x, w):
+        ...     return hf.tanh(hf.tanh(x @ w) @ w)
+        >>> hf.grad(lambda x: hf.sum(layer(x, x)))(hf.zeros((2, 2)))
+        Tensor([[0., 0.],
+                [0., 0.]], dtype=float32)
+
+    Reference:
+        T. Chen, B. Xu, C. Zhang, C. Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016.
+    """
+    chosen = checked_policy(policy)
+    if fn is None:
+        return lambda function: _checkpointed(function, chosen)
+    return _checkpointed(fn, chosen)
+
+
+def _checkpointed(fn: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
+    if not callable(fn):
+        raise ArgumentTypeError(
+            message(f"checkpoint: a {type(fn).__name__} is not callable", hint="Pass a function.")
+        )
+
+    @functools.wraps(fn)
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        if policy == "everything":
+            return as_traced(fn)(*args, **kwargs)
+        if current().tracer is not None:
+            return _traced(fn, policy, args, kwargs)
+        return run_recorded(Call(fn, args, kwargs), policy)
+
+    return checkpointed
+
+
+def _traced(fn: Callable[..., Any], policy: Policy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Add one operation to the trace; hand assigned Variables and checks on to the trace around it."""
+    call = Call(fn, args, kwargs)
+    arguments = call.take()
+    found: list[Outcome] = []
+
+    def body(*tensors: Tensor) -> list[Tensor]:
+        found[:] = [call.run(tensors)]
+        return [as_tensor(tensor) for tensor in found[0].tensors]
+
+    traced = trace_with_variables(body, [tensor.spec for tensor in arguments], call.name)
+    inputs = [*arguments, *inputs_around(traced)]
+    made: list[Tensor] = []
+    if traced.graph.outputs or has_effects(traced.graph):
+        made = bind_all(CHECKPOINT, inputs, {"graph": traced.graph, "policy": policy, "after": 0})
+    count, assigned = len(found[0].tensors), traced.assigned
+    end = count + len(assigned)
+    assign_around([state.variable for state in assigned], made[count:end])
+    add_checks(traced.checks, made[end:])
+    return found[0].build(made[:count])

@@ -1,0 +1,258 @@
+"""Eager checkpoints: one recorded operation that keeps what went in, and whose rule calls the function again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from hybridflow.autodiff.backprop import BOUND, RAW, backprop
+from hybridflow.autodiff.functional import fresh
+from hybridflow.core.context import CONTEXT, Context, Recorder, context_of, current
+from hybridflow.core.dispatch import as_arrays, bind_eagerly, execute, raw_input, record
+from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.errors import GradientError, message
+from hybridflow.core.node import Edge, Node, format_where, next_sequence
+from hybridflow.core.notes import requires
+from hybridflow.core.observer import observing
+from hybridflow.core.op import Joint, MultiplyAdds, No, Op, Saves, register
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.variable import VARIABLE
+from hybridflow.nested.checkpoint_calls import Call
+from hybridflow.nested.checkpoint_policies import Policy, keeps
+from hybridflow.nested.custom_gradient import Free, free_edges
+
+Step = tuple[str, tuple[Any, ...]]
+"""What is remembered of an operation: its name, and the shapes and dtypes of its outputs."""
+
+
+class _Recording:
+    """In the place of the tapes that were active when the function ran first: what they followed is recorded again."""
+
+    def __init__(self, start: int) -> None:
+        self.first_sequence = start
+
+    def variable_read(self, variable: Any, edge: Edge) -> None:
+        """Nobody asks."""
+
+    def pause(self) -> None:
+        """Nothing is told to it."""
+
+    def resume(self) -> None:
+        """Nothing is told to it."""
+
+    def value_left(self, edge: Edge) -> None:
+        """Nobody asks."""
+
+    def value_cut(self, edge: Edge) -> None:
+        """Nobody asks."""
+
+    def value_assigned(self, variable: Any, edge: Edge) -> None:
+        """Nobody asks."""
+
+
+class _Keeper:
+    """Runs operations and keeps the results that a policy names; in the second run it hands them out.
+
+    Args:
+        policy: the policy.
+        kept: what the first run kept: per operation, its raw outputs and the backend, or None.
+    """
+
+    def __init__(self, policy: Policy, kept: Sequence[Any] | None = None) -> None:
+        self.policy = policy
+        self.kept: list[Any] = []
+        self._left = None if kept is None else iter(kept)
+
+    def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
+        """Apply an op."""
+        if self.policy[0] == "but" and op.has("named") and attrs["name"] in self.policy:
+            value = inputs[0]._value  # what gets the name is the same value
+            self.kept = [None if one is not None and one[0] is value else one for one in self.kept]
+        chosen = self._keeps(op, inputs, attrs)
+        return bind_eagerly(op, inputs, attrs, CONTEXT.get(), self._run if chosen else None)
+
+    def _keeps(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> bool:
+        if not isinstance(op.flops, MultiplyAdds):
+            return keeps(self.policy, op, (), (), attrs)
+        specs = [tensor.spec for tensor in inputs]
+        outputs = op.infer(*specs, **attrs, residuals=False) if op.saves.hidden else op.infer(*specs, **attrs)
+        return keeps(self.policy, op, outputs if isinstance(outputs, tuple) else (outputs,), specs, attrs)
+
+    def _run(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple[Any, list[Any], str]:
+        kept = None if self._left is None else next(self._left, None)
+        if kept is not None:
+            return kept[0], [raw_input(tensor) for tensor in inputs], kept[1]
+        outputs, values, backend = execute(op, inputs, attrs)
+        if self._left is None:
+            self.kept.append((outputs, backend))
+        return outputs, values, backend
+
+
+class _Run(NamedTuple):
+    """What is kept of one run of a checkpointed function, beside its tensors.
+
+    Attributes:
+        call: the call, without its tensors.
+        context: what surrounded it.
+        policy: what it keeps.
+        kept: what it kept: see `_Keeper`.
+        values: the values that Variables had.
+        steps: what it computed on the way to its outputs.
+        edges: what it read around it that is recorded.
+    """
+
+    call: Call
+    context: Context
+    policy: Policy
+    kept: Sequence[Any]
+    values: dict[Any, Any]
+    steps: tuple[Step, ...]
+    edges: tuple[Edge, ...]
+
+
+def _keeper(policy: Policy, kept: Sequence[Any] | None = None) -> _Keeper | None:
+    return None if policy == "nothing" else _Keeper(policy, kept)
+
+
+def _context(like: Context, tapes: tuple[Recorder, ...]) -> AbstractContextManager[None]:
+    return context_of(None, tapes, like.device, like.grad, like.autocast)
+
+
+def run_recorded(call: Call, policy: Policy) -> Any:
+    """Call a checkpointed function; if anything of it is recorded, record it as one operation."""
+    context = current()
+    tensors = call.take()
+    start = next_sequence()
+    keeper = _keeper(policy)
+    with observing(None, keeper) as observer, _context(context, context.tapes):
+        arguments = [fresh(tensor) for tensor in tensors]
+        outcome = call.run(arguments)
+    outputs = [tensor._edge for tensor in outcome.tensors]
+    free = free_edges(start, outputs, _edges(arguments), None)
+    connected = [_followed(tensor, context.start) for tensor in tensors]
+    around = tuple([edge for edge in free.edges if edge[0].stamp >= context.start])
+    if not outputs or not (around or any(connected)):
+        return outcome.build([make_tensor(tensor._value) for tensor in outcome.tensors])
+    values = [tensor._value for tensor in tensors] + [None] * len(around)
+    raw = [tensor._value for tensor in outcome.tensors]
+    kept = () if keeper is None else keeper.kept
+    run = _Run(call, context, policy, kept, observer.values, _steps(free.nodes), around)
+    made = record(
+        CHECKPOINTED, (*connected, *around), {"run": run}, values, raw[0] if len(raw) == 1 else tuple(raw), "host"
+    )
+    return outcome.build(list(made) if isinstance(made, tuple) else [made])
+
+
+def _followed(tensor: Tensor, start: int) -> Edge | None:
+    edge = tensor._edge
+    return edge if edge is not None and edge[0].stamp >= start and is_differentiable(tensor.dtype) else None
+
+
+def _edges(tensors: Sequence[Tensor]) -> set[Edge]:
+    return {tensor._edge for tensor in tensors if tensor._edge is not None}
+
+
+def _steps(nodes: Sequence[Node]) -> tuple[Step, ...]:
+    return tuple([(node.op.name, tuple([_shape_and_dtype(one) for one in node.outputs])) for node in nodes])
+
+
+def _shape_and_dtype(output: Any) -> tuple[Any, Any]:
+    return (output.shape, output.dtype) if isinstance(output, TensorSpec) else output
+
+
+def _gradients(F: Any, g: Any, y: Any, *xs: Any, wanted: tuple[bool, ...], run: _Run) -> list[Any]:
+    del F, y
+    tensors = list(xs[: len(xs) - len(run.edges)])
+    tapes, context = current().tapes, run.context
+    higher = bool(tapes) or (current().grad and any(requires(tensor._edge) for tensor in tensors))
+    higher = higher or (current().grad and any(map(requires, run.edges)))
+    start = next_sequence()
+    tapes = (*tapes, _Recording(context.start))
+    with observing(run.values, _keeper(run.policy, run.kept)), _context(context, tapes):
+        arguments = [fresh(tensor) for tensor in tensors]
+        outcome = run.call.run(arguments)
+    outputs = [tensor._edge for tensor in outcome.tensors]
+    free = free_edges(start, outputs, _edges(arguments), None)
+    _require_same(run, free)
+    gs = g if isinstance(g, tuple) else (g,)
+    starts = [
+        (edge, one if higher else one._value)
+        for edge, one in zip(outputs, gs, strict=True)
+        if edge is not None and one is not None and is_differentiable(edge[0].spec(edge[1]).dtype)
+    ]
+    sources = _edges([tensor for tensor, want in zip(arguments, wanted, strict=False) if want]) | set(free.edges)
+    found = backprop(starts, sources, free.nodes, BOUND if higher else RAW)
+    if not higher:
+        found = {edge: make_tensor(as_arrays(value)) for edge, value in found.items()}
+    return [
+        *[None if tensor._edge is None else found.get(tensor._edge) for tensor in arguments],
+        *_of_around(run.edges, free.edges, found),
+    ]
+
+
+def _key(edge: Edge) -> Any:
+    """Return what a value is known by in every run: a Variable is read anew, what is else around stays."""
+    return id(edge[0].attrs["variable"]) if edge[0].op is VARIABLE else edge
+
+
+def _of_around(before: Sequence[Edge], now: Sequence[Edge], found: dict[Edge, Any]) -> list[Any]:
+    totals: dict[Any, Any] = {}
+    for edge in now:
+        one = found.get(edge)
+        if one is not None:
+            key = _key(edge)
+            totals[key] = totals[key] + one if key in totals else one
+    return [totals.pop(_key(edge), None) for edge in before]
+
+
+def _require_same(run: _Run, free: Free) -> None:
+    """Raise if a function did something else than in its first run.
+
+    Raises:
+        GradientError: naming the first operation that differs.
+    """
+    steps = _steps(free.nodes)
+    if steps == run.steps:
+        strange = {_key(edge) for edge in free.edges} - {_key(edge) for edge in run.edges}
+        strange -= {_key(edge) for edge in free.edges if edge[0].stamp < run.context.start}
+        if not strange:
+            return
+        what, place = "reads other tensors around it", None
+    else:
+        index = next((i for i, (a, b) in enumerate(zip(steps, run.steps, strict=False)) if a != b), None)
+        if index is None:
+            what, place = f"makes {len(steps)} operations, and made {len(run.steps)}", None
+        else:
+            now, before = steps[index], run.steps[index]
+            what, place = f"has {_text(now)} where it had {_text(before)}", free.nodes[index].where
+    raise GradientError(
+        message(f"checkpoint: {run.call.name} does something else when it is called again: it {what}",
+                got=f"at {format_where(place)}" if place is not None else "",
+                hint="Let it depend on nothing but its arguments and Variables, and on hybridflow's random numbers.")
+    )  # fmt: skip
+
+
+def _text(step: Step) -> str:
+    name, outputs = step
+    return f"{name} giving {', '.join(str(make_spec(*one)) for one in outputs)}"
+
+
+def _not_run(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("an eager checkpoint is recorded, never run")
+
+
+CHECKPOINTED = register(
+    Op(
+        "checkpointed",
+        _not_run,
+        _not_run,
+        _not_run,
+        Joint(_gradients),
+        saves=Saves(x="all"),
+        samples=No("made by @hf.checkpoint; tested with it"),
+        traits=frozenset({"tensor_rule"}),
+        onnx=No("it is on no graph"),
+    )
+)

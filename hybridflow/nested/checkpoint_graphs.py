@@ -1,0 +1,184 @@
+"""Checkpoints in graphs: one operation that runs a graph and whose gradient runs it again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hybridflow.autodiff.transform import GradientGraph, Mask, differentiate_anew, graph_from
+from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.op import Joint, No, Op, Saves, register
+from hybridflow.ir.costs import Bodies, Body
+from hybridflow.ir.effects import silenced
+from hybridflow.ir.evaluate import lower_graph
+from hybridflow.ir.graph import Edge, Graph
+from hybridflow.nested.checkpoint_policies import Policy, kept_nodes
+
+_TESTED = No("made by hf.checkpoint; tested with it")
+Place = tuple[int, int]
+"""A value of a graph: which of its nodes computes it, and which output of that it is (its residuals included)."""
+
+
+class Kept(NamedTuple):
+    """What a checkpoint keeps, and the graph that says so.
+
+    Attributes:
+        places: what its backward pass reads of it.
+        forward: the graph with those values as further outputs.
+    """
+
+    places: tuple[Place, ...]
+    forward: Graph
+
+
+class Backward(NamedTuple):
+    """The backward pass of a checkpoint.
+
+    Attributes:
+        graph: ``(*some inputs, *some kept values, *cotangents)`` to the gradients that exist.
+        reads: the positions of those inputs.
+        kept: the positions of those kept values.
+        present: per input, whether a gradient reaches it.
+    """
+
+    graph: Graph
+    reads: tuple[int, ...]
+    kept: tuple[int, ...]
+    present: Mask
+
+
+def kept_by(graph: Graph, policy: Policy) -> Kept:
+    """Return what a checkpoint keeps of a graph."""
+    key = ("checkpoint", policy)
+    found = graph.executables.get(key)
+    if found is None:
+        found = graph.executables[key] = _kept_by(graph, policy)
+    return found
+
+
+def _kept_by(graph: Graph, policy: Policy) -> Kept:
+    if policy == "nothing":
+        return Kept((), graph)
+    given = tuple([is_differentiable(spec.dtype) for spec in graph.output_specs])
+    joint = differentiate_anew(graph, given, (True,) * len(graph.inputs))
+    places = {
+        (node, output): (position, output)
+        for position, node in enumerate(joint.forward_nodes)
+        for output in range(len(node.outputs))
+    }
+    kept = kept_nodes(policy, joint.forward_nodes)
+    found = _needed(joint, {edge for edge in places if edge[0] in kept and not edge[0].op.has("source")})
+    inputs, outputs = joint.graph.inputs[: len(graph.inputs)], joint.forward + tuple(found)
+    forward = Graph(graph.name, inputs, joint.forward_nodes, outputs, graph.dims)
+    return Kept(tuple([places[edge] for edge in found]), forward)
+
+
+def _needed(joint: GradientGraph, stops: set[Edge]) -> list[Edge]:
+    """Return those of some values that gradients are computed from, if these values are there."""
+    found: dict[Edge, None] = {}
+    seen: set[Any] = set()
+    stack = list(joint.graph.outputs)
+    while stack:
+        edge = stack.pop()
+        if edge in stops:
+            found[edge] = None
+        elif edge[0] not in seen:
+            seen.add(edge[0])
+            stack.extend([one for one in edge[0].inputs if one is not None])
+    order = {node: index for index, node in enumerate(joint.forward_nodes)}
+    return sorted(found, key=lambda edge: (order[edge[0]], edge[1]))
+
+
+def backward_of(graph: Graph, policy: Policy, given: Mask, wanted: Mask) -> Backward:
+    """Return the backward pass of a checkpoint for given cotangents and wanted gradients."""
+    key = ("checkpoint_backward", policy, given, wanted)
+    found = graph.executables.get(key)
+    if found is None:
+        found = graph.executables[key] = _backward_of(graph, policy, given, wanted)
+    return found
+
+
+def _backward_of(graph: Graph, policy: Policy, given: Mask, wanted: Mask) -> Backward:
+    joint = differentiate_anew(graph, given, wanted)
+    count = len(graph.inputs)
+    places = kept_by(graph, policy).places
+    edges: list[Edge] = [(joint.forward_nodes[position], output) for position, output in places]
+    used = set(_needed(joint, set(edges)))
+    kept = tuple([index for index, edge in enumerate(edges) if edge in used])
+    inputs: list[Edge] = [(node, 0) for node in joint.graph.inputs]
+    whole = graph_from(joint.graph, [*inputs[:count], *[edges[i] for i in kept], *inputs[count:]])
+    whole = silenced(whole)
+    read = {edge[0] for edges in (whole.outputs, *[node.inputs for node in whole.nodes]) for edge in edges if edge}
+    reads = tuple([index for index in range(count) if whole.inputs[index] in read])
+    rest = whole.inputs[count:]
+    backward = Graph(whole.name, (*[whole.inputs[i] for i in reads], *rest), whole.nodes, whole.outputs, graph.dims)
+    return Backward(backward, reads, kept, joint.present)
+
+
+# -- the operation that runs again --------------------------------------------------------------------------------
+
+
+def _one_or_all(outputs: Sequence[Any]) -> Any:
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _lower(*xs: Any, graph: Graph, policy: Policy, after: int, residuals: bool = False) -> Any:
+    del after
+    return _one_or_all(lower_graph(kept_by(graph, policy).forward if residuals else graph)(*xs))
+
+
+def _infer(*specs: Any, graph: Graph, policy: Policy, after: int, residuals: bool = False) -> Any:
+    del specs, after
+    return _one_or_all((kept_by(graph, policy).forward if residuals else graph).output_specs)
+
+
+def _hidden(attrs: dict[str, Any]) -> int:
+    return len(kept_by(attrs["graph"], attrs["policy"]).places)
+
+
+def _exposed(attrs: dict[str, Any]) -> dict[str, Any]:
+    return {**attrs, "graph": kept_by(attrs["graph"], attrs["policy"]).forward, "policy": "nothing"}
+
+
+def _vjp(F: Any, g: Any, y: Any, *xs: Any, wanted: Mask, graph: Graph, policy: Policy, after: int) -> list[Any]:
+    del after
+    gs = list(g) if isinstance(g, tuple) else [g]
+    backward = backward_of(graph, policy, tuple([one is not None for one in gs]), wanted)
+    if not any(backward.present):
+        return [None] * len(xs)
+    kept = y[len(graph.outputs) :] if isinstance(y, tuple) else ()
+    inputs = [*[xs[i] for i in backward.reads], *[kept[i] for i in backward.kept]]
+    given = [one for one in gs if one is not None]
+    found = F.checkpoint(*inputs, *given, graph=backward.graph, policy="nothing", after=len(given))
+    several = iter(found if isinstance(found, tuple | list) else (found,))
+    return [next(several) if present else None for present in backward.present]
+
+
+def run_checkpoint(*xs: Any, graph: Graph, policy: Policy, after: int) -> Any:
+    """Run a graph as one operation that keeps of it, for its gradient, what a policy says.
+
+    Args:
+        *xs: one tensor per input of the graph.
+        graph: the graph.
+        policy: the policy.
+        after: of a backward pass: how many inputs, the last ones, are there only when it is to run.
+    """
+    return bind(CHECKPOINT, xs, {"graph": graph, "policy": policy, "after": after})
+
+
+CHECKPOINT = register(
+    Op(
+        "checkpoint",
+        No("eager checkpoints run the function again"),
+        _lower,
+        _infer,
+        Joint(_vjp),
+        flops=Bodies(lambda *, graph, policy, after, residuals=False: (Body(graph),)),  # pyright: ignore
+        saves=Saves(x="all", hidden=_hidden, expose=_exposed),
+        samples=_TESTED,
+        traits=frozenset({"nested"}),
+        public=run_checkpoint,
+        onnx=lambda o, *xs, graph, **_: o.inline(graph, xs),  # pyright: ignore[reportUnknownLambdaType]
+    )
+)

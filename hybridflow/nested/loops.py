@@ -1,0 +1,333 @@
+"""`hf.while_loop`: a graph run on its own results while another holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from hybridflow.autodiff.functional import fresh
+from hybridflow.autodiff.graph_ops import inline
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.backend.host_calls import goes_on
+from hybridflow.core.context import current
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, message
+from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.ir.builder import Traced, trace_body, trace_with_variables
+from hybridflow.ir.costs import Bodies, Body
+from hybridflow.ir.effects import has_effects
+from hybridflow.ir.evaluate import lower_graph
+from hybridflow.ir.graph import Graph, input_node
+from hybridflow.ir.invariants import rearranged, unchanged
+from hybridflow.nested.bodies import (
+    TESTED,
+    Carry,
+    Shared,
+    Written,
+    add_checks,
+    assign_around,
+    bind_all,
+    hoisted,
+    inputs_around,
+    laid_out,
+    own_leaves,
+    predicate,
+    tracer_now,
+)
+from hybridflow.nested.scans import backward_scan, bind_scan, run_rows, split_body
+from hybridflow.nested.trips import known_trips
+
+
+def while_loop(
+    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], loop_vars: Any, max_iterations: int | None = None
+) -> Any:
+    """Run a function on its own results while a condition holds.
+
+    Args:
+        cond_fn: ``cond_fn(*loop_vars)`` returns a bool of shape ().
+        body_fn: ``body_fn(*loop_vars)`` returns the new loop variables (a bare value if there is one). Both may read
+            tensors from around them, and read and assign Variables.
+        loop_vars: a tuple or list of tensors or structures; each keeps its structure, shapes and dtypes. Anything else
+            (a tensor, a dict, a dataclass) is one loop variable: ``cond_fn(loop_vars)``, ``body_fn(loop_vars)``.
+        max_iterations: stop after this many steps. Gradients through a traced loop need it, since XLA must know how
+            much to keep, unless the loop counts: an integer that starts at a constant, grows by a constant and is
+            compared with one. The loop still ends as soon as the condition fails.
+
+    Returns:
+        The last loop variables, in the structure of `loop_vars`.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: a loop variable that changes its structure, shape or dtype.
+        ArgumentTypeError: `max_iterations` that is no integer.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.while_loop(lambda i, s: i < 4, lambda i, s: (i + 1, s + i), (0, 0))
+        (Tensor(4, dtype=int32), Tensor(6, dtype=int32))
+        >>> hf.while_loop(lambda x: x < 10.0, lambda x: 2 * x, 1.0)
+        Tensor(16., dtype=float32)
+    """
+    _require_count(max_iterations)
+    if not isinstance(loop_vars, tuple | list):
+        return iterate(cond_fn, lambda value: (body_fn(value),), (loop_vars,), max_iterations)[0]
+    found = iterate(cond_fn, body_fn, tuple(loop_vars), max_iterations)
+    return jax.tree_util.tree_unflatten(_outer_structure(loop_vars), found)
+
+
+def _outer_structure(items: Any) -> Any:
+    """Return the structure of a tuple or list itself, with leaves for its items."""
+    return jax.tree_util.tree_structure(items, is_leaf=lambda one: one is not items)
+
+
+def _require_count(bound: Any) -> None:
+    if bound is None or (isinstance(bound, int) and not isinstance(bound, bool) and bound >= 0):
+        return
+    raise (ArgumentError if isinstance(bound, int) else ArgumentTypeError)(
+        message("while_loop: max_iterations must be a count of steps", got=f"max_iterations={bound!r}",
+                hint="Pass an integer from 0 on, or None for no bound.")
+    )  # fmt: skip
+
+
+def iterate(
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., Any],
+    loop_vars: tuple[Any, ...],
+    max_iterations: int | None = None,
+    names: Sequence[str] | None = None,
+) -> tuple[Any, ...]:
+    """As `while_loop`; `names` are those of the loop variables, for messages."""
+    carry = Carry("while_loop", loop_vars, names)
+
+    def condition(*tensors: Tensor) -> list[Tensor]:
+        return [predicate("while_loop", cond_fn(*carry.build(tensors)))]
+
+    def body(*tensors: Tensor) -> list[Tensor]:
+        result = body_fn(*carry.build(tensors))
+        return carry.after(tuple(result) if isinstance(result, tuple | list) else (result,))
+
+    if current().tracer is None:
+        state, count = own_leaves(carry.leaves)[0], 0
+        while (max_iterations is None or count < max_iterations) and bool(condition(*state)[0]):
+            state = own_leaves(body(*state))[0]
+            count += 1
+        return carry.build(state)
+
+    def trace() -> tuple[Traced, Traced]:
+        specs = [leaf.spec for leaf in carry.leaves]
+        test = trace_with_variables(condition, specs, "while_condition")
+        return test, trace_with_variables(body, specs, "while_body")
+
+    test, step = carry.traced(trace)
+    return carry.build(_bind(test, step, carry.leaves, max_iterations))
+
+
+def _bind(test: Traced, body: Traced, leaves: list[Tensor], bound: int | None) -> list[Tensor]:
+    """Add the node; hand assigned Variables and checks on to the trace around it; return the loop variables."""
+    count = len(leaves)
+    state = leaves
+    checks = (*body.checks, *test.checks)
+    written = Written(test, body)
+    if checks or written.variables:
+        ok = as_tensor(np.asarray(True))
+        first = _first_test(test, leaves) if test.checks or test.assigned else []
+        state = [*leaves, *written.values(), *[ok] * len(body.checks), *first[1:], *first[:1]]
+        test, body = _carrying(test, body, written, count, state, bool(first))
+    made = _loop(test, body, state, bound)
+    end = count + len(written.variables)
+    assign_around(written.variables, made[count:end])
+    add_checks(checks, made[end : end + len(checks)])
+    return made[:count]
+
+
+def _first_test(test: Traced, leaves: list[Tensor]) -> list[Tensor]:
+    """Run a condition that checks or assigns before the loop; return its result and checks."""
+    outputs = inline(test.graph, [*leaves, *inputs_around(test)])
+    assigned = test.assigned
+    assign_around([state.variable for state in assigned], outputs[1 : 1 + len(assigned)])
+    return [outputs[0], *outputs[1 + len(assigned) :]]
+
+
+def _carrying(
+    test: Traced, body: Traced, written: Written, count: int, state: list[Tensor], rotated: bool
+) -> tuple[Traced, Traced]:
+    """Return a condition and a body that carry the Variables they write and whether their checks hold so far.
+
+    A condition that checks or assigns runs at the end of the step before (`rotated`), and its result is carried.
+    """
+    end = count + len(written.variables)
+
+    def condition(*tensors: Tensor) -> list[Tensor]:
+        return [tensors[-1]] if rotated else written.run(test, tensors[:count], list(tensors[count:end]))[0]
+
+    def step(*tensors: Tensor) -> list[Tensor]:
+        now = list(tensors[count:end])
+        outputs, oks = written.run(body, tensors[:count], now)
+        last: list[Tensor] = []
+        if rotated:
+            last, more = written.run(test, outputs, now)
+            oks = [*oks, *more]
+        before = tensors[end : end + len(oks)]
+        return [*outputs, *now, *[PUBLIC.logical_and(a, b) for a, b in zip(before, oks, strict=True)], *last]
+
+    specs = [leaf.spec for leaf in state]
+    return trace_body(condition, specs, test.graph.name), trace_body(step, specs, body.graph.name)
+
+
+def _loop(test: Traced, body: Traced, state: list[Tensor], bound: int | None) -> list[Tensor]:
+    """Add the loop: a scan, if the number of steps is known now."""
+    count = len(state)
+    trips = known_trips(test, body, state, tracer_now())
+    if trips is not None:
+        length = trips if bound is None else min(trips, bound)
+        return bind_scan(body.graph, state, [], inputs_around(body), {"length": length, "reverse": False})
+    shared = Shared()
+    positions = [shared.add(inputs_around(one)) for one in (test, body)]
+    around = shared.tensors()
+    graphs = [laid_out(one.graph, count, own, around) for one, own in zip((test, body), positions, strict=True)]
+    return _bind_while(graphs[0], graphs[1], state, around, bound)
+
+
+def _bind_while(
+    test: Graph, body: Graph, state: list[Tensor], constants: list[Tensor], bound: int | None
+) -> list[Tensor]:
+    """Add a loop to the trace, with what all of its steps have in common outside of it."""
+    carry = len(state)
+    fixed = unchanged(body, carry)
+    moving = [index for index in range(carry) if index not in fixed]
+    order = [*moving, *range(carry, len(body.inputs)), *fixed]
+    test, body = rearranged(test, order, [0]), rearranged(body, order, moving)
+    constants = [*constants, *[state[index] for index in fixed]]
+    graphs: list[Graph] = []
+    for graph in (test, body):
+        graph, more = hoisted(_with_inputs(graph, len(moving), constants), len(moving), constants)
+        graphs.append(graph)
+        constants = [*constants, *more]
+    test, body = [_with_inputs(graph, len(moving), constants) for graph in graphs]
+    attrs = {"cond": test, "body": body, "carry": len(moving), "bound": bound}
+    made = bind_all(WHILE, [*[state[index] for index in moving], *constants], attrs)
+    last = dict(zip(moving, made if bound is None else made[1:], strict=True))
+    return [last[i] if i in last else fresh(state[i]) for i in range(carry)]
+
+
+def _with_inputs(graph: Graph, carry: int, constants: Sequence[Tensor]) -> Graph:
+    """Return a graph that takes all constants, though it does not read the last ones."""
+    missing = constants[len(graph.inputs) - carry :]
+    if not missing:
+        return graph
+    more = [input_node(tensor.spec, f"unread_{index}") for index, tensor in enumerate(missing)]
+    return Graph(graph.name, (*graph.inputs, *more), graph.nodes, graph.outputs, graph.dims)
+
+
+# -- the op -------------------------------------------------------------------------------------------------------
+
+
+def _lower(
+    *xs: Any, cond: Graph, body: Graph, carry: int, bound: int | None, residuals: bool = False
+) -> Any:
+    constants = xs[carry:]
+    test = lower_graph(cond)
+    state = tuple(xs[:carry])
+    calls_host = has_effects(cond) or has_effects(body)
+
+    def condition(state: Any) -> Any:
+        holds = test(*state, *constants)[0]
+        return lax.bitwise_and(holds, goes_on()) if calls_host else holds
+
+    if bound is None:
+        run = lower_graph(body)
+        outputs = lax.while_loop(condition, lambda s: tuple(run(*s, *constants)), state)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    run = lower_graph(split_body(body, carry).forward if residuals else body)
+
+    def step(number: Any, state: Any) -> Any:
+        outputs = tuple(run(*state, *constants))
+        return outputs[:carry], number, outputs[carry:]
+
+    rows = jax.eval_shape(lambda s: step(np.int32(0), s)[2], state)
+    limit = np.int32(bound)
+    outputs = run_rows(step, lambda number, s: lax.bitwise_and(number < limit, condition(s)), state, rows, bound)
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _infer(
+    *specs: TensorSpec, cond: Graph, body: Graph, carry: int, bound: int | None, residuals: bool = False
+) -> Any:
+    del cond
+    state = tuple([make_spec(spec.shape, spec.dtype) for spec in specs[:carry]])
+    if bound is None:
+        return state
+    rows = (split_body(body, carry).forward if residuals else body).output_specs[carry:]
+    count = make_spec((), np.dtype(np.int32))
+    return (count, *state, *[make_spec((bound, *spec.shape), spec.dtype) for spec in rows])
+
+
+def _hidden(attrs: dict[str, Any]) -> int:
+    return 0 if attrs["bound"] is None else split_body(attrs["body"], attrs["carry"]).residuals
+
+
+def _exposed(attrs: dict[str, Any]) -> dict[str, Any]:
+    return {**attrs, "body": split_body(attrs["body"], attrs["carry"]).forward}
+
+
+def _bodies(
+    cond: Graph, body: Graph, carry: int, bound: int | None, residuals: bool = False
+) -> tuple[Body, ...]:
+    """Return condition and body, once per step that there may be."""
+    run = split_body(body, carry).forward if residuals else body
+    return Body(cond, bound, exact=False), Body(run, bound, exact=False)
+
+
+def _vjp(
+    F: Any, g: Any, y: Any, *xs: Any, cond: Graph, body: Graph, carry: int, bound: int | None
+) -> list[Any]:
+    """Scan backwards over the steps that there were."""
+    del F, cond
+    if bound is None:
+        raise GradientError(
+            message("while: has no gradient: XLA does not know how many steps to keep",
+                    hint="Write the loop in `with hf.max_iterations(n):`, pass max_iterations to hf.while_loop, or use "
+                         "hf.stop_gradient if no gradient is wanted.")
+        )  # fmt: skip
+    gs = list(g) if isinstance(g, tuple) else [g]
+    return backward_scan(body, carry, 0, xs, y[1:], gs[1:], (bound, True), y[0])
+
+
+def _onnx(o: Any, *xs: Any, cond: Graph, body: Graph, carry: int, bound: int | None) -> Any:
+    if len(body.outputs) > carry:
+        o.no("ONNX's Loop does not fill up the rows of the steps that there are not")
+    state, constants = xs[:carry], xs[carry:]
+    specs = [("step", _COUNT), ("go", _FLAG), *[(f"state_{i}", s) for i, s in enumerate(body.input_specs[:carry])]]
+    if bound is not None:
+        specs.append(("count", _COUNT))
+
+    def step(number: Any, go: Any, *values: Any) -> list[Any]:
+        del number, go
+        new = o.inline(body, [*values[:carry], *constants])
+        again = o.inline(cond, [*new, *constants])
+        return [*again, *new, *[count + 1 for count in values[carry:]]]
+
+    graph = o.body(body.name, specs, step)
+    first = o.inline(cond, xs)
+    counted = () if bound is None else (o.value(np.int64(0)),)
+    dtypes = [spec.dtype for _, spec in specs[2:]]
+    limit = None if bound is None else o.value(np.int64(bound))
+    found = o.emit("Loop", limit, *first, *state, *counted, outputs=len(dtypes), dtypes=dtypes, body=graph)
+    found = found if isinstance(found, tuple) else (found,)
+    return found if bound is None else (found[-1], *found[:-1])
+
+
+_COUNT, _FLAG = make_spec((), np.dtype(np.int64)), make_spec((), np.dtype(np.bool_))
+
+WHILE = register(
+    Op(
+        "while", No("Python loops in eager mode"), _lower, _infer, _vjp, flops=Bodies(_bodies),
+        saves=Saves(x="all", y=True, hidden=_hidden, expose=_exposed), samples=TESTED, traits=frozenset({"nested"}),
+        onnx=_onnx,
+    )
+)  # fmt: skip

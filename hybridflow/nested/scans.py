@@ -1,0 +1,426 @@
+"""`hf.scan`: a graph run over the leading axis of tensors, and the backward pass of every loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hybridflow.autodiff.functional import fresh
+from hybridflow.autodiff.graph_ops import inline
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.autodiff.transform import SplitGradient, split_gradient
+from hybridflow.core.context import current
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.tensor import Tensor
+from hybridflow.ir.builder import Traced, trace_body, trace_with_variables
+from hybridflow.ir.costs import Bodies, Body
+from hybridflow.ir.effects import has_effects
+from hybridflow.ir.evaluate import lower_graph
+from hybridflow.ir.graph import Graph
+from hybridflow.ir.invariants import rearranged, unchanged
+from hybridflow.nested.bodies import (
+    TESTED,
+    Carry,
+    Written,
+    add_checks,
+    assign_around,
+    bind_all,
+    hoisted,
+    inputs_around,
+    leaves_of,
+    own_leaves,
+    zeros,
+)
+from hybridflow.ops.onnx import backwards
+
+
+def scan(fn: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:
+    """Run a function over the leading axis of tensors, carrying a value along.
+
+    Args:
+        fn: ``fn(carry, x)`` returns ``(carry, y)``; the carry keeps its structure, shapes and dtypes. It may read
+            tensors from around it, and read and assign Variables.
+        init: the first carry.
+        xs: tensors of one leading size ``n``, in any nesting.
+
+    Returns:
+        The last carry, and the `y` of every step stacked along a new first axis of size ``n``.
+
+    Raises:
+        ArgumentError: a carry that changes its structure, or no tensors to run over.
+        ShapeError, DTypeError: a carry that changes its shape or dtype, or leading sizes that differ.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> total, sums = hf.scan(lambda c, x: (c + x, c + x), 0.0, hf.asarray([1.0, 2.0, 3.0]))
+        >>> sums
+        Tensor([1., 3., 6.], dtype=float32)
+    """
+    carry = Carry("scan", init)
+    sequences, xs_tree = leaves_of(xs)
+    length = _common_length(sequences)
+    if current().tracer is None and length != 0:
+        return _eager(fn, carry, sequences, xs_tree, length)
+    found: dict[str, Any] = {}
+
+    def body(*tensors: Tensor) -> list[Tensor]:
+        count = len(carry.leaves)
+        new, y = _pair(fn(carry.build(tensors[:count]), jax.tree_util.tree_unflatten(xs_tree, tensors[count:])))
+        after = carry.after(new)
+        ys, found["tree"] = leaves_of(y)
+        found["specs"] = [one.spec for one in ys]
+        return [*after, *ys]
+
+    def trace() -> Traced:
+        rows = [make_spec(leaf.shape[1:], leaf.dtype) for leaf in sequences]
+        return trace_with_variables(body, [*[leaf.spec for leaf in carry.leaves], *rows], "scan_body")
+
+    traced = carry.traced(trace)
+    if current().tracer is None:
+        last, ys = own_leaves(carry.leaves)[0], [zeros(make_spec((0, *s.shape), s.dtype)) for s in found["specs"]]
+    else:
+        last, ys = _bind(traced, carry.leaves, sequences, length, len(found["specs"]))
+    return carry.build(last), jax.tree_util.tree_unflatten(found["tree"], ys)
+
+
+def _bind(
+    traced: Traced, carry: list[Tensor], sequences: list[Tensor], length: Any, rows: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Add the node; hand assigned Variables and checks on to the trace around it."""
+    checks, written = traced.checks, Written(traced)
+    state = [*carry, *written.values()]
+    if written.variables:
+        traced = _carrying(traced, written, len(carry), state, sequences)
+    made = bind_scan(traced.graph, state, sequences, inputs_around(traced), {"length": length, "reverse": False})
+    assign_around(written.variables, made[len(carry) : len(state)])
+    end = len(state) + rows
+    add_checks(checks, [PUBLIC.all(flags) for flags in made[end:]])
+    return made[: len(carry)], made[len(state) : end]
+
+
+def bind_scan(
+    body: Graph,
+    state: Sequence[Tensor],
+    sequences: Sequence[Tensor],
+    constants: Sequence[Tensor],
+    attrs: dict[str, Any],
+    count: Tensor | None = None,
+) -> list[Tensor]:
+    """Add a scan to the trace, with what all of its steps have in common outside of it; return carry and rows.
+
+    Args:
+        body: the graph of one step.
+        state, sequences, constants: its inputs.
+        attrs: ``length`` and ``reverse``.
+        count: how many steps there are, if that depends on values.
+    """
+    carry = len(state)
+    fixed = unchanged(body, carry)
+    moving = [index for index in range(carry) if index not in fixed]
+    rest = range(carry, len(body.inputs))
+    body = rearranged(body, [*moving, *rest, *fixed], [*moving, *range(carry, len(body.outputs))])
+    constants = [*constants, *[state[index] for index in fixed]]
+    body, more = hoisted(body, len(moving) + len(sequences), constants)
+    attrs = {"body": body, "carry": len(moving), "sequences": len(sequences), **attrs}
+    attrs |= {} if count is None else {"counted": True}
+    inputs = [*[state[index] for index in moving], *sequences, *constants, *more]
+    if count is not None:
+        inputs = [count, *inputs]
+    made = bind_all(SCAN, inputs, attrs) if body.outputs or has_effects(body) else []
+    last = dict(zip(moving, made, strict=False))
+    return [*[last[i] if i in last else fresh(state[i]) for i in range(carry)], *made[len(moving) :]]
+
+
+def _carrying(traced: Traced, written: Written, carry: int, state: list[Tensor], sequences: list[Tensor]) -> Traced:
+    """Return a body that carries the Variables it writes behind its own carry."""
+    count = len(state)
+
+    def run(*tensors: Tensor) -> list[Tensor]:
+        now = list(tensors[carry:count])
+        outputs, checks = written.run(traced, [*tensors[:carry], *tensors[count:]], now)
+        return [*outputs[:carry], *now, *outputs[carry:], *checks]
+
+    specs = [*[leaf.spec for leaf in state], *[make_spec(leaf.shape[1:], leaf.dtype) for leaf in sequences]]
+    return trace_body(run, specs, traced.graph.name)
+
+
+def _pair(result: Any) -> tuple[Any, Any]:
+    if not isinstance(result, tuple) or len(cast("tuple[Any, ...]", result)) != 2:
+        raise ArgumentTypeError(
+            message("scan: the function must return (carry, y)", got=f"a {type(result).__name__}")
+        )
+    return cast("tuple[Any, Any]", result)
+
+
+def _common_length(sequences: list[Tensor]) -> Any:
+    if not sequences:
+        raise ArgumentError(message("scan: there is nothing to run over", hint="Pass at least one tensor as xs."))
+    for tensor in sequences:
+        if not tensor.shape:
+            raise ShapeError(message("scan: a tensor of shape () has no leading axis", got=str(tensor.spec)))
+        if tensor.shape[0] != sequences[0].shape[0]:
+            raise ShapeError(
+                message(f"scan: leading sizes differ: {sequences[0].shape[0]} and {tensor.shape[0]}",
+                        got=", ".join(str(t.spec) for t in sequences))
+            )  # fmt: skip
+    return sequences[0].shape[0]
+
+
+def _eager(
+    fn: Callable[..., Any], carry: Carry, sequences: list[Tensor], xs_tree: Any, length: int
+) -> tuple[Any, Any]:
+    from hybridflow.ops.shape import stack
+
+    state = carry.build(own_leaves(carry.leaves)[0])
+    rows: list[list[Tensor]] = []
+    y_tree: Any = None
+    for index in range(length):
+        new, y = _pair(fn(state, jax.tree_util.tree_unflatten(xs_tree, [cast(Any, t)[index] for t in sequences])))
+        state = carry.build(own_leaves(carry.after(new))[0])
+        row, y_tree = leaves_of(y)
+        rows.append(row)
+    ys = [stack([row[i] for row in rows]) for i in range(len(rows[0]))]
+    return state, jax.tree_util.tree_unflatten(y_tree, ys)
+
+
+# -- the op -------------------------------------------------------------------------------------------------------
+
+
+def split_body(body: Graph, carry: int) -> SplitGradient:
+    """Split a body; the carry a step began with is gone in the backward pass, so it is handed over."""
+    count = len(body.inputs)
+    return split_gradient(body, tuple([True] * count), tuple([index >= carry for index in range(count)]))
+
+
+def run_rows(
+    step: Callable[..., Any], go_on: Callable[..., Any], init: tuple[Any, ...], row_specs: Any, length: int
+) -> tuple[Any, ...]:
+    """Run a step whose number of runs is not known before, keeping its rows; those not run stay zeros.
+
+    Args:
+        step: ``(number, state)`` to the new state, the position of its rows and the rows.
+        go_on: ``(number, state)`` to whether there is another step.
+        init: the first state.
+        row_specs: the shapes and dtypes of the rows.
+        length: how many rows there may be.
+
+    Returns:
+        The number of steps, the last state, and the rows.
+    """
+    buffers = tuple([jnp.zeros((length, *spec.shape), spec.dtype) for spec in row_specs])
+
+    def body(values: Any) -> Any:
+        number, state, kept = values
+        state, position, rows = step(number, state)
+        kept = tuple([
+            lax.dynamic_update_index_in_dim(buffer, row, position, 0) for buffer, row in zip(kept, rows, strict=True)
+        ])  # fmt: skip
+        return number + np.int32(1), state, kept
+
+    number, state, kept = lax.while_loop(lambda v: go_on(v[0], v[1]), body, (jnp.int32(0), init, buffers))
+    return (number, *state, *kept)
+
+
+def _lower(
+    *xs: Any,
+    body: Graph,
+    carry: int,
+    sequences: int,
+    length: Any,
+    reverse: bool,
+    counted: bool = False,
+    residuals: bool = False,
+) -> Any:
+    run = lower_graph(split_body(body, carry).forward if residuals else body)
+    count, xs = (xs[0], xs[1:]) if counted else (None, xs)
+    state, rows, constants = xs[:carry], xs[carry : carry + sequences], xs[carry + sequences :]
+
+    def step(state: tuple[Any, ...], x: tuple[Any, ...]) -> Any:
+        outputs = tuple(run(*state, *x, *constants))
+        return outputs[:carry], outputs[carry:]
+
+    if counted and length:
+        outputs = _run_counted(step, count, state, rows, length, reverse)
+    else:
+        last, ys = lax.scan(step, tuple(state), tuple(rows), length=length, reverse=reverse)
+        outputs = (*last, *ys)
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _run_counted(step: Any, count: Any, state: Any, rows: Any, length: int, reverse: bool) -> tuple[Any, ...]:
+    """Run over the first `count` rows only."""
+
+    def one(number: Any, state: Any) -> Any:
+        position = count - number - np.int32(1) if reverse else number
+        x = tuple([lax.dynamic_index_in_dim(row, position, 0, keepdims=False) for row in rows])
+        state, ys = step(state, x)
+        return state, position, ys
+
+    slices = tuple([jax.ShapeDtypeStruct(row.shape[1:], row.dtype) for row in rows])
+    _, row_specs = jax.eval_shape(step, tuple(state), slices)
+    return run_rows(one, lambda number, _: number < count, tuple(state), row_specs, length)[1:]
+
+
+def _infer(
+    *specs: TensorSpec,
+    body: Graph,
+    carry: int,
+    sequences: int,
+    length: Any,
+    reverse: bool,
+    counted: bool = False,
+    residuals: bool = False,
+) -> Any:
+    del specs, sequences, reverse, counted
+    outputs = (split_body(body, carry).forward if residuals else body).output_specs
+    return (*outputs[:carry], *[make_spec((length, *spec.shape), spec.dtype) for spec in outputs[carry:]])
+
+
+def _hidden(attrs: dict[str, Any]) -> int:
+    return split_body(attrs["body"], attrs["carry"]).residuals
+
+
+def _exposed(attrs: dict[str, Any]) -> dict[str, Any]:
+    return {**attrs, "body": split_body(attrs["body"], attrs["carry"]).forward}
+
+
+def _bodies(
+    body: Graph, carry: int, length: Any, counted: bool = False, residuals: bool = False, **_: Any
+) -> tuple[Body, ...]:
+    """Return the body, once per step (of a counted scan, as many as there may be)."""
+    return (Body(split_body(body, carry).forward if residuals else body, length, exact=not counted),)
+
+
+def _vjp(
+    F: Any,
+    g: Any,
+    y: Any,
+    *xs: Any,
+    body: Graph,
+    carry: int,
+    sequences: int,
+    length: Any,
+    reverse: bool,
+    counted: bool = False,
+) -> list[Any]:
+    del F
+    outputs = y if isinstance(y, tuple) else (y,)
+    gs = list(g) if isinstance(g, tuple) else [g]
+    count = xs[0] if counted else None
+    found = backward_scan(body, carry, sequences, xs[1:] if counted else xs, outputs, gs, (length, not reverse), count)
+    return [None, *found] if counted else found
+
+
+def backward_scan(
+    body: Graph,
+    carry: int,
+    sequences: int,
+    xs: Sequence[Any],
+    outputs: Sequence[Any],
+    gs: Sequence[Any],
+    order: tuple[Any, bool],
+    count: Any,
+) -> list[Any]:
+    """Scan a loop's backward body the other way, carrying the carry's cotangents and the sums of the constants'.
+
+    Args:
+        body: the loop's body, of a carry, slices of sequences, and constants.
+        carry, sequences: how many there are.
+        xs: the loop's inputs.
+        outputs: its carry and rows, and the residuals behind them.
+        gs: the cotangents of carry and rows, None where there is none.
+        order: how many rows there may be, and whether this scan begins with the last.
+        count: how many there are, if that depends on values.
+
+    Returns:
+        A gradient per input of the loop, None where there is none.
+    """
+    split = split_body(body, carry)
+    visible = len(body.outputs)
+    constants_from = carry + sequences
+    given = [index for index, has in enumerate(split.given) if has]
+    of_carry = [index for index in given if index < carry]
+    of_ys = [index for index in given if index >= carry]
+    summed = [index for index in range(constants_from, len(xs)) if split.present[index]]
+    rows = [index for index in range(carry, constants_from) if split.present[index]]
+    state = [zeros(outputs[i]) if gs[i] is None else gs[i] for i in of_carry] + [zeros(xs[i]) for i in summed]
+    sliced = [zeros(outputs[i]) if gs[i] is None else gs[i] for i in of_ys]
+    sliced += [*outputs[visible:], *[xs[i] for i in split.reads if i < constants_from]]
+    constants = [xs[i] for i in split.reads if i >= constants_from]
+
+    def backward(*tensors: Tensor) -> list[Tensor]:
+        given = iter(tensors)
+
+        def take(number: int) -> list[Tensor]:
+            return [next(given) for _ in range(number)]
+
+        d_carry, sums, d_ys = take(len(of_carry)), take(len(summed)), take(len(of_ys))
+        residuals, reads = take(split.residuals), take(len(split.reads))
+        found = iter(inline(split.backward, [*reads, *residuals, *d_carry, *d_ys]))
+        gradients = {i: next(found) for i, has in enumerate(split.present) if has}
+        new_carry = [gradients[i] if i in gradients else zeros(xs[i]) for i in of_carry]
+        new_sums = [cast(Any, old) + gradients[i] for old, i in zip(sums, summed, strict=True)]
+        return [*new_carry, *new_sums, *[gradients[i] for i in rows]]
+
+    specs = [t.spec for t in state]
+    specs += [make_spec(t.shape[1:], t.dtype) for t in sliced] + [t.spec for t in constants]
+    traced = trace_body(backward, specs, f"{body.name}_backward")
+    result: list[Any] = [None] * len(xs)
+    if traced.graph.outputs:
+        attrs = {"length": order[0], "reverse": order[1]}
+        made = bind_scan(traced.graph, state, sliced, [*constants, *traced.captures], attrs, count)
+        for i, value in zip((*of_carry, *summed, *rows), made, strict=True):
+            result[i] = value
+    return result
+
+
+def _onnx(
+    o: Any, *xs: Any, body: Graph, carry: int, sequences: int, length: Any, reverse: bool, counted: bool = False
+) -> Any:
+    if counted:
+        o.no("ONNX's Scan does not fill up the rows of the steps that there are not")
+    state, rows, constants = xs[:carry], list(xs[carry : carry + sequences]), xs[carry + sequences :]
+    specs = [(f"{'state' if i < carry else 'row'}_{i}", s) for i, s in enumerate(body.input_specs[: carry + sequences])]
+    dtypes = [spec.dtype for spec in body.output_specs]
+    if sequences:
+        graph = o.body(body.name, specs, lambda *values: o.inline(body, [*values, *constants]))
+        rows = [backwards(o, row) for row in rows] if reverse else rows
+        found = o.emit(
+            "Scan", *state, *rows, outputs=len(dtypes), dtypes=dtypes, num_scan_inputs=sequences, body=graph
+        )
+    else:
+        found = _onnx_steps(o, state, constants, body, specs, length)
+    found = found if isinstance(found, tuple) else (found,)
+    return (*found[:carry], *[backwards(o, row) if reverse else row for row in found[carry:]])
+
+
+def _onnx_steps(
+    o: Any, state: Sequence[Any], constants: Sequence[Any], body: Graph, specs: list[Any], length: Any
+) -> Any:
+    """Write a scan of no sequences, which Scan does not take."""
+    count, flag = make_spec((), np.dtype(np.int64)), make_spec((), np.dtype(np.bool_))
+
+    def step(number: Any, go: Any, *values: Any) -> list[Any]:
+        del number
+        return [go, *o.inline(body, [*values, *constants])]
+
+    graph = o.body(body.name, [("step", count), ("go", flag), *specs], step)
+    limit = o.reshape(o.size(length), ())
+    dtypes = [spec.dtype for spec in body.output_specs]
+    return o.emit("Loop", limit, np.asarray(True), *state, outputs=len(dtypes), dtypes=dtypes, body=graph)
+
+
+SCAN = register(
+    Op(
+        "scan", No("Python loops in eager mode"), _lower, _infer, _vjp, flops=Bodies(_bodies),
+        saves=Saves(x="all", hidden=_hidden, expose=_exposed), samples=TESTED, traits=frozenset({"nested"}),
+        onnx=_onnx,
+    )
+)  # fmt: skip
