@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import jax
 import numpy as np
 
-from hybridflow.autodiff.dependence import dependence
+from hybridflow.autodiff.dependence import of_node
 from hybridflow.autodiff.namespaces import PUBLIC, XLA
 from hybridflow.autodiff.pullbacks import arguments, input_spec, pullback_of, rule_attrs
 from hybridflow.autodiff.walk import Engine, Visit, Wanted, paths, walk
@@ -35,7 +35,6 @@ from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import silenced_in
-from hybridflow.ir.graph import Graph
 
 R = TypeVar("R")
 T = TypeVar("T", bound="Tensor | None")
@@ -98,10 +97,9 @@ def _zeros_behind_flat(
 def _before(node: Node, index: int, *, flat: bool) -> Iterator[tuple[Edge, bool]]:
     """Yield what an output of a node depends on, and whether through what is constant almost everywhere."""
     through, behind = -1, 0
-    graph = node.attrs.get("graph")
-    if type(graph) is Graph and len(graph.inputs) == len(node.inputs) and index < len(graph.outputs):
-        # A compiled call, whose outputs need not depend on all of its inputs.
-        through, behind = dependence(graph.inputs, graph.nodes, graph.outputs[index : index + 1])[0]
+    depends = of_node(node)
+    if depends is not None:
+        through, behind = depends[index]
     for number, edge in enumerate(node.inputs):
         if edge is not None and (through >> number) & 1:
             yield edge, flat

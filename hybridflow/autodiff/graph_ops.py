@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hybridflow.autodiff.dependence import of_graph
 from hybridflow.autodiff.transform import Mask, differentiate
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind
@@ -86,7 +87,7 @@ CALL = register(
         _call_infer,
         Joint(_call_vjp),
         flops=Bodies(_call_bodies),
-        saves=Saves(x="all"),
+        saves=Saves(x="all", depends=of_graph),
         samples=No("made by compiled functions; tested with them"),
         traits=frozenset({"nested"}),
         public=call,

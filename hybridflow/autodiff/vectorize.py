@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from jax import lax
 
+from hybridflow.autodiff.dependence import of_graph
 from hybridflow.autodiff.slice_sums import summed_lowering, total
 from hybridflow.autodiff.transform import Mask, differentiate
 from hybridflow.core.attrs import attr_key
@@ -105,7 +106,7 @@ VMAP = register(
         _lower,
         _infer,
         Joint(_vjp),
-        saves=Saves(x="all"),
+        saves=Saves(x="all", depends=lambda *, graph, **_: of_graph(graph)),  # pyright: ignore
         flops=Bodies(_bodies),
         samples=No("made by hf.vmap and jacobians; tested with them"),
         traits=frozenset({"nested"}),

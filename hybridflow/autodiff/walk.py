@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from hybridflow.autodiff.dependence import of_node
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import Flat, Op, Stops
 
@@ -134,6 +135,8 @@ def paths(nodes: Iterable[Node], sources: set[Node], *, flat: bool = False) -> P
         if wanted is not _NONE and not node.op.plain:
             if not _passes(node.op, flat):
                 wanted = _NONE
+            elif node.op.saves.depends is not None:
+                wanted = _that_reach(node, wanted)
             elif "tensor_rule" in node.op.traits:
                 users_rules = True
         if wanted is not _NONE:
@@ -142,6 +145,25 @@ def paths(nodes: Iterable[Node], sources: set[Node], *, flat: bool = False) -> P
         elif node in sources:
             order[node] = _NONE
     return Paths(order, users_rules)
+
+
+def _that_reach(node: Node, wanted: Wanted, gs: Sequence[Any] | None = None) -> Wanted:
+    """Return which of the wanted inputs of an operation that carries graphs its outputs depend on.
+
+    Args:
+        node: the node.
+        wanted: the wanted inputs.
+        gs: the outputs' gradients: only those that are not None count.
+    """
+    depends = of_node(node)
+    if depends is None:
+        return wanted
+    reach = 0
+    for index, (through, behind) in enumerate(depends):
+        if gs is None or gs[index] is not None:
+            reach |= through | behind  # zeros are for the rule to give
+    found = tuple([one and bool(reach >> number & 1) for number, one in enumerate(wanted)])
+    return found if True in found else _NONE
 
 
 def _passes(op: Op, flat: bool) -> bool:
@@ -230,6 +252,7 @@ def walk(  # noqa: C901 (every call would cost)
             g = cotangents(node)
             if g is None:
                 continue
+            wanted = wanted and _that_reach(node, wanted, g)
         if wanted is _NONE:
             continue
         pullback = node.op.pullback if pull and type(g) is _ndarray and node.backend == "host" else None

@@ -106,6 +106,10 @@ class MultiplyAdds:
         return pairs if self.others is None else pairs + self.others(outputs, *inputs, **attrs)
 
 
+Reach = tuple[int, int]
+"""Bits of the inputs that a gradient comes to, and of those before what is constant almost everywhere."""
+
+
 @dataclass(frozen=True)
 class Saves:
     """What a gradient rule reads, and so what the recording keeps alive.
@@ -121,6 +125,8 @@ class Saves:
             the visible ones.
         expose: for an op that carries graphs, from its attributes to those with which all of its outputs, the hidden
             ones included, are visible ones.
+        depends: for an op that carries graphs, from its attributes to what each visible output depends on; None where
+            every output depends on every input.
     """
 
     x: tuple[int, ...] | Literal["all", "rest"] = ()
@@ -128,6 +134,7 @@ class Saves:
     each: tuple[tuple[int, ...], ...] | Literal["others"] | None = None
     hidden: int | Callable[[dict[str, Any]], int] = 0
     expose: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    depends: Callable[..., Sequence[Reach]] | None = None
 
     def keeps(self, index: int) -> bool:
         """Whether the rule reads the value of an input."""

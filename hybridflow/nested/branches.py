@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from hybridflow.autodiff.dependence import joined, of_graph
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.transform import SplitGradient, split_gradient
 from hybridflow.core.context import current
@@ -17,7 +18,7 @@ from hybridflow.core.convert import common_dtype, is_number
 from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message, structure_text
 from hybridflow.core.node import Edge, format_where
-from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, asarray
 from hybridflow.core.variable import Variable
@@ -330,10 +331,15 @@ def _onnx(o: Any, pred: Any, *xs: Any, true: Graph, false: Graph) -> Any:
     return o.emit("If", pred, outputs=len(dtypes), dtypes=dtypes, then_branch=branches[0], else_branch=branches[1])
 
 
+def _depends(true: Graph, false: Graph, **_: Any) -> list[Reach]:
+    pairs = zip(of_graph(true), of_graph(false), strict=True)
+    return [(reach << 1, flat << 1) for reach, flat in map(joined, pairs)]  # after the condition
+
+
 COND = register(
     Op(
         "cond", No("Python chooses in eager mode"), _lower, _infer, _vjp, flops=Bodies(_bodies),
-        saves=Saves(x="all", hidden=_hidden, expose=_exposed), samples=TESTED, traits=frozenset({"nested"}),
-        onnx=_onnx,
+        saves=Saves(x="all", hidden=_hidden, expose=_exposed, depends=_depends), samples=TESTED,
+        traits=frozenset({"nested"}), onnx=_onnx,
     )
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from hybridflow.autodiff.dependence import of_graph
 from hybridflow.autodiff.transform import GradientGraph, Mask, differentiate_anew, graph_from
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import is_differentiable
@@ -175,7 +176,7 @@ CHECKPOINT = register(
         _infer,
         Joint(_vjp),
         flops=Bodies(lambda *, graph, policy, after, residuals=False: (Body(graph),)),  # pyright: ignore
-        saves=Saves(x="all", hidden=_hidden, expose=_exposed),
+        saves=Saves(x="all", hidden=_hidden, expose=_exposed, depends=lambda *, graph, **_: of_graph(graph)),  # pyright: ignore
         samples=_TESTED,
         traits=frozenset({"nested"}),
         public=run_checkpoint,

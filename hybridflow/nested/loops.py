@@ -9,13 +9,14 @@ import jax
 import numpy as np
 from jax import lax
 
+from hybridflow.autodiff.dependence import of_loop
 from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.backend.host_calls import goes_on
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, message
-from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ir.builder import Traced, trace_body, trace_with_variables
@@ -324,10 +325,15 @@ def _onnx(o: Any, *xs: Any, cond: Graph, body: Graph, carry: int, bound: int | N
 
 _COUNT, _FLAG = make_spec((), np.dtype(np.int64)), make_spec((), np.dtype(np.bool_))
 
+def _depends(body: Graph, carry: int, bound: int | None, **_: Any) -> list[Reach]:
+    found = of_loop(body, carry)
+    return found if bound is None else [(0, 0), *found]  # the number of steps comes first
+
+
 WHILE = register(
     Op(
         "while", No("Python loops in eager mode"), _lower, _infer, _vjp, flops=Bodies(_bodies),
-        saves=Saves(x="all", y=True, hidden=_hidden, expose=_exposed), samples=TESTED, traits=frozenset({"nested"}),
-        onnx=_onnx,
+        saves=Saves(x="all", y=True, hidden=_hidden, expose=_exposed, depends=_depends), samples=TESTED,
+        traits=frozenset({"nested"}), onnx=_onnx,
     )
 )  # fmt: skip

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hybridflow.autodiff.dependence import of_loop
 from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.transform import SplitGradient, split_gradient
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
-from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import Traced, trace_body, trace_with_variables
@@ -417,10 +418,14 @@ def _onnx_steps(
     return o.emit("Loop", limit, np.asarray(True), *state, outputs=len(dtypes), dtypes=dtypes, body=graph)
 
 
+def _depends(body: Graph, carry: int, counted: bool = False, **_: Any) -> list[Reach]:
+    return [(reach << counted, flat << counted) for reach, flat in of_loop(body, carry)]  # after the number of steps
+
+
 SCAN = register(
     Op(
         "scan", No("Python loops in eager mode"), _lower, _infer, _vjp, flops=Bodies(_bodies),
-        saves=Saves(x="all", hidden=_hidden, expose=_exposed), samples=TESTED, traits=frozenset({"nested"}),
-        onnx=_onnx,
+        saves=Saves(x="all", hidden=_hidden, expose=_exposed, depends=_depends), samples=TESTED,
+        traits=frozenset({"nested"}), onnx=_onnx,
     )
 )  # fmt: skip

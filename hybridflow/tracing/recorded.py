@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from hybridflow.autodiff.dependence import of_graph
 from hybridflow.autodiff.graph_ops import graph_pullback
 from hybridflow.autodiff.transform import Mask, SplitGradient, reached_inputs, split_gradient, zero_cotangents
 from hybridflow.core.dtypes import is_differentiable
@@ -76,7 +77,7 @@ def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) 
         lower=lower_graph(forward, sizes),
         infer=_recorded_infer(graph),
         vjp=rule.rule,
-        saves=Saves(x="all", hidden=split.residuals),
+        saves=Saves(x="all", hidden=split.residuals, depends=lambda *, graph, **_: of_graph(graph)),  # pyright: ignore
         traits=frozenset({"nested"}),
     )
     op.jitted["forward"] = _timed_if_profiled(rule, "forward", forward, executable.call)
