@@ -6,6 +6,7 @@ Every program runs eagerly and compiled on state of its own, with the same chang
 import collections
 import contextlib
 import functools
+import io
 import operator
 import types
 
@@ -394,3 +395,140 @@ def test_tensors_are_keys_of_what_the_function_makes():
 
     x, y = hf.asarray(1.0), hf.asarray(2.0)
     assert hf.compile(f)(x, y).item() == f(x, y).item() == 9.0
+
+
+class Pooled:
+    """Objects that `__new__` makes, or finds."""
+
+    made: list = []
+
+    def __new__(cls, k):
+        self = super().__new__(cls)
+        cls.made.append(k)
+        return self
+
+    def __init__(self, k):
+        self.k = k + len(self.made)
+
+
+class Single:
+    found = None
+
+    def __new__(cls):
+        if cls.found is None:
+            cls.found = super().__new__(cls)
+            cls.found.k = 0
+        cls.found.k += 1
+        return cls.found
+
+
+class Named(str):
+    count = 0
+    __slots__ = ("k",)
+
+    def __new__(cls, text, k):
+        self = super().__new__(cls, text * 2)
+        self.k = k
+        return self
+
+    def __init__(self, text, k):
+        Named.count += len(self)
+
+
+class Failure(Exception):
+    count = 0
+
+    def __init__(self, k):
+        Failure.count += 1
+        super().__init__(k)
+
+
+def raised(x):
+    try:
+        raise Failure(3.0)
+    except Failure as error:
+        return x * error.args[0] + Failure.count
+
+
+MADE = {
+    "__new__": (lambda x: x * Pooled(2.0).k, lambda: (Pooled.made.clear(),)),
+    "one object": (lambda x: x * Single().k, lambda: setattr(Single, "found", None)),
+    "a subclass of str": (lambda x: x * len(Named("ab", 3.0)) * Named("c", 2.0).k + Named.count,
+                          lambda: setattr(Named, "count", 0)),
+    "an exception": (raised, lambda: setattr(Failure, "count", 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", MADE)
+def test_objects_that_a_users_new_makes(way):
+    f, again = MADE[way]
+
+    def results(function):
+        again()
+        return [function(hf.asarray(value)).item() for value in (1.0, 2.0, 1.0, 1.0)]
+
+    assert results(hf.compile(f)) == results(f)
+
+
+class Chosen:
+    k = 2.0
+
+    @functools.singledispatchmethod
+    def of(self, value):
+        return self.k
+
+    @of.register
+    def _(self, value: int):
+        return self.k * 10.0
+
+
+class Arraylike:
+    k = 2.0
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray([self.k], dtype=dtype or np.float32)
+
+
+def of_outside(state):
+    return {
+        "jacobian": hf.jacobian(lambda x: x * state.k),
+        "hessian": hf.hessian(lambda x: x * x * state.k),
+        "vmap": hf.vmap(lambda x: x * state.k),
+        "forward": lambda x: hf.jvp(lambda x: x * state.k, (x,), (x,))[1],
+        "singledispatchmethod": lambda x: x * (state.chosen.of(1) + state.chosen.of("")),
+        "array": lambda x: x * hf.asarray(state.array) + hf.stack([hf.asarray([state.array])]),
+    }
+
+
+@pytest.mark.parametrize("way", of_outside(None))
+def test_what_is_made_outside_of_the_function_is_watched(way):
+    state = Namespace(k=2.0, chosen=Chosen(), array=Arraylike())
+    f = of_outside(state)[way]
+    compiled = hf.compile(lambda x: f(x))
+    x = hf.asarray([1.0, 3.0])
+    for k in (2.0, 5.0, 5.0, 7.0):
+        state.k = state.chosen.k = state.array.k = k
+        assert compiled(x).tolist() == f(x).tolist()
+
+
+STREAMS = {
+    "write": lambda stream: stream.write("ab"),
+    "print": lambda stream: print("ab", file=stream),
+    "read": lambda stream: stream.seek(0) + len(stream.read(1)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.core.errors.EffectWarning")
+@pytest.mark.parametrize("way", STREAMS)
+def test_a_stream_moves_at_every_call(way):
+    def results(f_of):
+        stream = io.StringIO("start")
+
+        def f(x):
+            STREAMS[way](stream)
+            return x * (stream.tell() + len(stream.getvalue()))
+
+        f = f_of(f)
+        return [f(hf.asarray(1.0)).item() for _ in range(4)], stream.getvalue()
+
+    assert results(hf.compile) == results(lambda f: f)

@@ -233,6 +233,9 @@ def _getter_of(obj: Any, name: str, found: Any) -> Any:
     """Return what computes an attribute if a property or a descriptor that the user wrote does."""
     if type(found) is functools.cached_property:
         return wrappers.cached_property_of(obj, name, found)
+    if type(found) is functools.singledispatchmethod:
+        observe.class_attribute(obj, name)
+        return lambda obj: functools.partial(wrappers.call_dispatched_method, found, obj)
     getter = _users_getter(found)
     if getter is None:
         return None
@@ -318,12 +321,16 @@ def _caller_of_class(cls: type, kind: type) -> Any:
 
 
 def _constructor(cls: type) -> Any:
-    """Return what makes an object of a user's class, with its ``__init__`` converted."""
+    """Return what makes an object of a user's class, with its ``__new__`` and ``__init__`` converted."""
     method: Any = cls.__init__
+    make: Any = cls.__new__
     if is_users_class(cls):
         observe.constructed(cls)
-    if type(method) is not FunctionType or not is_users(method.__code__) or cls.__new__ is not object.__new__:
+    users_make = type(make) is FunctionType and is_users(make.__code__)
+    if not users_make and (type(method) is not FunctionType or not is_users(method.__code__)):
         return None
+    if make is not object.__new__:
+        return functools.partial(_construct, converted(make) if users_make else make, cls)
     after = getattr(cls, "__post_init__", None)
     generated = hasattr(cls, "__dataclass_fields__") and method.__code__.co_filename == "<string>"
     if generated and type(after) is FunctionType and "__slots__" not in vars(cls):
@@ -340,6 +347,24 @@ def _constructor(cls: type) -> Any:
     return construct
 
 
+def _construct(make: Any, cls: type, /, *args: Any, **kwargs: Any) -> Any:
+    """Make an object as `type` does it, with a ``__new__`` of the class's own."""
+    made = make(cls, *args, **kwargs)
+    if isinstance(made, cls):
+        if not isinstance(make, functools.partial | FunctionType):
+            observe.made(made)
+        initial: Any = type(made).__init__
+        users = type(initial) is FunctionType and is_users(initial.__code__)
+        (converted(initial) if users else initial)(made, *args, **kwargs)
+    return made
+
+
+def _make_object(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call the ``__new__`` of a builtin class."""
+    made = function(*args, **kwargs)
+    return observe.made(made) if is_users_class(type(made)) else made
+
+
 def _construct_dataclass(cls: type, after: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Make an object of a dataclass, whose generated ``__init__`` calls a converted ``__post_init__``."""
     made: Any = observe.made(object.__new__(cls))
@@ -354,6 +379,8 @@ def callee(function: Any) -> Any:
     found = target(function)
     if found is not None:
         return found
+    if type(function) is _BUILTIN and function.__name__ == "__new__":
+        return functools.partial(_make_object, function)
     if type(function) in (_BUILTIN, type) and builtin.replacement(function) is not None:
         return functools.partial(_call_builtin, function)
     if _is_hybridflows(function):

@@ -17,6 +17,7 @@ from typing import Any
 from hybridflow.convert.cells import Cells
 from hybridflow.convert.syntax import RUNTIME
 from hybridflow.core.context import current
+from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import MutationError, TraceError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
@@ -150,7 +151,7 @@ def require_certain(error: BaseException | None) -> None:
         TraceError: it did: in calls that do not come there it does not happen. So is one that says why the function
             cannot be traced: eagerly there would be none to handle.
     """
-    if isinstance(error, TraceError | NeedsNumber | NeedsIdentity):
+    if isinstance(error, TraceError | NeedsNumber | NeedsIdentity | NeedsSizes):
         raise error
     place = None if error is None else error.__dict__.get(LEFT_BODY)
     if place is not None:

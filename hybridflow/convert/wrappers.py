@@ -159,6 +159,15 @@ def _call_dispatched(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     return attached("callee")(chosen)(*args, **kwargs)
 
 
+def call_dispatched_method(found: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call the method of an object that `functools.singledispatchmethod` chooses."""
+    if not args:
+        return found.__get__(obj)(**kwargs)  # raises Python's error
+    kind = (type(args[0]),)
+    chosen = observe.answer(found.dispatcher.dispatch, kind, {}, found.dispatcher.dispatch(*kind))
+    return attached("callee")(chosen.__get__(obj, type(obj)))(*args, **kwargs)
+
+
 def cached_property_of(obj: Any, name: str, found: functools.cached_property[Any]) -> Callable[[Any], Any] | None:
     """Return what computes an attribute, a `cached_property`, if a user wrote it and it has no value yet."""
     if name in vars(obj):

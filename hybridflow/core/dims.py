@@ -3,12 +3,15 @@
 A size is an `int` or a `Dim`. A `Dim` belongs to a `DimScope`, which knows the size each symbol had when the
 trace was made (its hint). Arithmetic builds new polynomials; a comparison answers with the hint and is recorded
 in the scope as a guard, so a later call with other sizes uses the trace only if every answer is still the same.
-Converting a `Dim` to an `int` guards on equality. Arithmetic with floats, and true division, give a `SizeFloat`.
+Converting a `Dim` to an `int` guards on equality, and so does what a user's code makes of one that is no size any more:
+a key of a dict, or text. Arithmetic with floats, and true division, give a `SizeFloat`.
 """
 
 from __future__ import annotations
 
 import operator
+import os
+import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -45,7 +48,7 @@ class Guard(NamedTuple):
         return _COMPARE[self.compare](evaluate(self.left, sizes), evaluate(self.right, sizes)) == self.answer
 
     def __str__(self) -> str:
-        return f"{self.left} {self.compare} {self.right} is {self.answer}"
+        return f"{text_of(self.left)} {self.compare} {text_of(self.right)} is {self.answer}"
 
 
 @dataclass(eq=False)
@@ -56,11 +59,13 @@ class DimScope:
         hints: the symbols and their sizes.
         guards: the comparisons whose answers the sizes decide, each once.
         least: what every symbol is at least; comparisons that this decides need no guard. None says nothing.
+        open: whether the trace goes on, so that a size is to a user's code the number that it is in this call.
     """
 
     hints: dict[str, int] = field(default_factory=dict[str, int])
     guards: list[Guard] = field(default_factory=list[Guard])
     least: int | None = None
+    open: bool = False
     _asked: set[Any] = field(default_factory=set[Any], repr=False)
 
     def symbol(self, name: str, hint: int) -> Dim:
@@ -78,7 +83,7 @@ class DimScope:
 
     def take(self, guard: Guard) -> None:
         """Add a guard that is not there yet."""
-        key = (str(guard.left), guard.compare, str(guard.right))
+        key = (text_of(guard.left), guard.compare, text_of(guard.right))
         if key not in self._asked:
             self._asked.add(key)
             self.guards.append(guard)
@@ -86,6 +91,10 @@ class DimScope:
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether every guard holds for other sizes of the symbols."""
         return all(guard.holds(sizes) for guard in self.guards)
+
+
+class NeedsSizes(BaseException):
+    """The traced code keeps a size outside of itself, where it is a number. Not an `Exception`: see `NeedsNumber`."""
 
 
 SIZES: ContextVar[tuple[DimScope, Mapping[str, int]] | None] = ContextVar("hybridflow sizes", default=None)
@@ -96,7 +105,8 @@ _UNROLLED_POWER = 8
 
 
 def _order(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
-    return len(monomial), tuple(map(str, monomial))
+    return len(monomial), tuple([one if isinstance(one, str) else f"{one.left.text()}{one.kind}{one.right.text()}"
+                                 for one in monomial])  # fmt: skip
 
 
 class Dim:
@@ -286,21 +296,47 @@ class Dim:
 
     __int__ = __index__
 
+    def _is_number(self) -> bool:
+        """Whether it is a user's code that looks: to it a size is the number of this call while the trace goes on."""
+        if not self.scope.open:
+            return False
+        name = sys._getframe(2).f_code.co_filename
+        return not name.startswith(_PACKAGE) or name.startswith(_FOR_USERS)
+
     def __hash__(self) -> int:
-        return hash(frozenset(self.terms.items()))
+        return hash(int(self) if self._is_number() else frozenset(self.terms.items()))
 
     def __str__(self) -> str:
+        return str(int(self)) if self._is_number() else self.text()
+
+    def __repr__(self) -> str:
+        return str(int(self)) if self._is_number() else self.text()
+
+    def __format__(self, spec: str) -> str:
+        return format(int(self) if self._is_number() else self.text(), spec)
+
+    def text(self) -> str:
+        """Return the polynomial."""
         parts: list[str] = []
         for monomial, factor in sorted(self.terms.items(), key=lambda term: _order(term[0]), reverse=True):
             atoms = "*".join(
-                atom if isinstance(atom, str) else f"(({atom.left}){atom.kind}({atom.right}))" for atom in monomial
+                atom if isinstance(atom, str) else f"(({atom.left.text()}){atom.kind}({atom.right.text()}))"
+                for atom in monomial
             )
             sign = ("-" if factor < 0 else "+") if parts else ("-" if factor < 0 else "")
             size = abs(factor)
             parts.append(sign + (str(size) if not atoms else atoms if size == 1 else f"{size}*{atoms}"))
         return "".join(parts)
 
-    __repr__ = __str__
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_FOR_USERS = tuple([_PACKAGE + os.path.join(*room, "") for room in (("convert",), ("guards",), ("nn", "layers"))])
+"""Where hybridflow does in the place of a user's code what that says, or is what a user could have written."""
+
+
+def text_of(size: Any) -> str:
+    """Return a size as the IR prints it."""
+    return size.text() if type(size) is Dim else str(size)
 
 
 class SizeFloat:
@@ -331,7 +367,7 @@ class SizeFloat:
 
     def text(self) -> str:
         """Return the expression, which is the same for the same computation."""
-        parts = [operand.text() if type(operand) is SizeFloat else str(operand) for operand in self.operands]
+        parts = [operand.text() if type(operand) is SizeFloat else text_of(operand) for operand in self.operands]
         return f"{self.function.__name__}({', '.join(parts)})"
 
     def _number(self) -> Any:

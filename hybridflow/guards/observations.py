@@ -6,19 +6,22 @@ import builtins
 import dataclasses
 import datetime
 import functools
+import io
 import random
+import sys
 import time
 import types
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any, cast
 
 import jax
 import numpy as np
 
+from hybridflow.core.dims import Dim, NeedsSizes, SizeFloat
 from hybridflow.core.errors import EffectWarning, MutationError, message
 from hybridflow.core.functions import is_own
 from hybridflow.core.node import format_where, user_place, where_file_line
@@ -33,6 +36,7 @@ from hybridflow.guards.guards import (
     CHANGING,
     CONTAINERS,
     ITEM,
+    MAPPINGS,
     PLAIN,
     Access,
     Guards,
@@ -578,9 +582,9 @@ class Observations:
 
     # -- what is another one at every call ------------------------------------------------------------------------
 
-    def moves(self, function: Any, args: Sequence[Any]) -> bool:
+    def moves(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a function is about to give what it gives but once; the trace is then for its own call alone."""
-        what = _changing(function, args, self)
+        what = _changing(function, args, kwargs, self)
         if what is not None:
             self.journal.random(getattr(function, "__self__", None))
             self.not_again(what, moves=function is builtins.next)
@@ -650,13 +654,21 @@ def _holds_traced(value: Any) -> bool:
 
 
 def _require_numbers(value: Any) -> None:
-    """Have float arguments that are stored outside be numbers.
+    """Have float arguments and open sizes that are stored outside be numbers.
 
     Raises:
-        NeedsNumber: the value is one that is an input, or a container that holds some.
+        NeedsNumber: the value is a float that is an input, or a container that holds some.
+        NeedsSizes: the value is an open size, or a container that holds some.
     """
     if type(value) is TracedFloat:
         value.needed()
+    if type(value) in (Dim, SizeFloat):
+        raise NeedsSizes
+    if isinstance(value, set | frozenset):
+        for one in cast("set[Any]", value):
+            _require_numbers(one)
+    if isinstance(value, MAPPINGS):
+        _require_numbers([*value])
     if isinstance(value, CONTAINERS):
         for _, one in items_of(value):
             _require_numbers(one)
@@ -672,8 +684,8 @@ def makes_random_source(function: Any) -> bool:
     return function is np.random.default_rng or function is np.random.RandomState or function is random.Random
 
 
-def _changing(function: Any, args: Sequence[Any], found: Observations) -> str | None:
-    """Return the name of a function whose result is another one at every call."""
+def _changing(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Observations) -> str | None:
+    """Return the name of a function whose result is another one at every call, or that changes what a stream has."""
     owner = getattr(function, "__self__", None)
     name = getattr(function, "__name__", "?")
     if function is builtins.next:
@@ -681,6 +693,9 @@ def _changing(function: Any, args: Sequence[Any], found: Observations) -> str | 
     if isinstance(owner, random.Random | np.random.Generator | np.random.RandomState):
         module = "random." if isinstance(owner, random.Random) else "numpy.random's "
         return None if name == "seed" or found.is_made_here(owner) else f"{module}{name}()"
+    stream = kwargs.get("file") if function is builtins.print else owner
+    if isinstance(stream, io.IOBase) and stream not in (sys.stdout, sys.stderr) and found.is_outside(stream):
+        return f"{type(stream).__name__}.{name}()" if stream is owner else f"print(file={type(stream).__name__})"
     if makes_random_source(function) and (not args or args[0] is None):
         return f"{name}() without a seed"
     if owner is datetime.datetime and name in ("now", "utcnow", "today"):

@@ -42,6 +42,7 @@ from hybridflow.guards.guards import CONTAINERS, PLAIN
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import is_watched_module
 from hybridflow.guards.questions import is_asked_of_abstract_classes, question_of
+from hybridflow.guards.users import is_users_class
 from hybridflow.ir.builder import GraphBuilder
 
 
@@ -552,6 +553,15 @@ _SPECIAL: dict[Any, tuple[str, ...]] = {
 """The special methods that builtins call of their arguments."""
 
 
+def _is_made_tensor(found: Observations, arguments: Iterable[Any]) -> None:
+    """Take note of users' objects that a function of hybridflow makes arrays of."""
+    for one in arguments:
+        if isinstance(one, list | tuple):
+            _is_made_tensor(found, cast("list[Any]", one))
+        elif hasattr(type(one), "__array__") and is_users_class(type(one)):
+            reading.special(found, one, ("__array__",))
+
+
 def _hand_out(found: Observations, function: Any, arguments: Iterable[Any]) -> None:
     """Take note of containers that a function gets which is not converted: it may change them, or look at types."""
     module = getattr(function, "__module__", None) or "builtins"
@@ -623,11 +633,13 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
         found.use_order(owner)
     if args:
         _require_untraced_key(found, owner, args[0])
-    if found.moves(function, args):
+    if found.moves(function, args, kwargs):
         return
     if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS, *_ARRAYS)):
         reading.whole(found, owner)
-    if not own:
+    if own:
+        _is_made_tensor(found, values)
+    else:
         _goes_out(found, function, values)
     if function is _GETATTRIBUTE and len(args) >= 2 and type(args[1]) is str:
         reading.attribute(found, args[0], args[1], getattr(args[0], args[1], MISSING), seen=False)

@@ -25,6 +25,7 @@ from hybridflow.core.errors import (
     ShapeError,
     message,
 )
+from hybridflow.core.functions import as_traced
 from hybridflow.core.observer import OBSERVED
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.variable import WRITES, Variable
@@ -56,7 +57,7 @@ class _Group:
         """Return the rate of the update of a number; it must be checked."""
         if self.schedule is None:
             return self.rate.read()
-        found = as_tensor(self.schedule(step))
+        found = as_tensor(as_traced(self.schedule)(step))
         if found.shape or kind_of(found.dtype) not in ("float", "int"):
             raise ArgumentError(
                 message("rate: the schedule must return a number", got=str(found.spec),
@@ -212,7 +213,7 @@ class Optimizer:
         """The present learning rate: that of the next update."""
         if self._schedule is None:
             return self._rate.read()
-        return cast_to(as_tensor(self._schedule(self._steps.read())), self._rate.dtype)
+        return cast_to(as_tensor(as_traced(self._schedule)(self._steps.read())), self._rate.dtype)
 
     @rate.setter
     def rate(self, value: Any) -> None:

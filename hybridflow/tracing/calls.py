@@ -43,6 +43,16 @@ def depth_explained(name: str) -> Generator[None]:
         ) from error  # fmt: skip
 
 
+def keeps_open_size(name: str) -> MutationError:
+    """Return the error of a function that keeps a size outside of itself which its signature leaves open."""
+    return MutationError(
+        message(
+            f"compile: {name} stores a size outside of itself that its signature leaves open",
+            hint="Return it, or leave the size out of input_signature: it is then the number of each call.",
+        )
+    )
+
+
 def output_tensor(label: str, leaf: Any) -> Tensor:
     """Return a leaf of a function's result as a tensor.
 

@@ -20,6 +20,7 @@ import jax
 from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now, current
 from hybridflow.core.device import device_label
+from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, TraceError, message
 from hybridflow.core.forked import require_xla
 from hybridflow.core.functions import as_traced
@@ -53,7 +54,7 @@ from hybridflow.guards.signature import (
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.variables import NeedsIdentity
 from hybridflow.tracing.cache import CacheInfo, TraceCache
-from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
+from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays, keeps_open_size
 from hybridflow.tracing.costing import Costing, Specs
 from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.method import CompiledMethod
@@ -256,7 +257,7 @@ class CompiledFunction(Entry, Generic[P, R]):
             with self._lock:
                 found = self._known(signature)
                 if found is None:
-                    return self._add(self._shapes.to_trace(signature), args, to_run)
+                    return self._add(signature, args, to_run)
         self._hits += 1
         if to_run and found[0].effects is not None:
             found[0].repeat_effects(found[0].effects)
@@ -293,10 +294,11 @@ class CompiledFunction(Entry, Generic[P, R]):
                 return trace, signature._replace(outside=held) if held else signature
         return None
 
-    def _add(self, generic: Signature, args: tuple[Any, ...], to_run: bool) -> tuple[Trace, Signature]:
+    def _add(self, closed: Signature, args: tuple[Any, ...], to_run: bool) -> tuple[Trace, Signature]:
         from hybridflow.tracing.make_trace import require_kept
 
         self._misses += 1
+        generic = self._shapes.to_trace(closed)
         needed = self._needed.get(generic.key, Needs())
         while True:
             signature = needed.met_by(generic) if any(needed) else generic
@@ -305,6 +307,10 @@ class CompiledFunction(Entry, Generic[P, R]):
                 break
             except (NeedsNumber, NeedsIdentity) as need:
                 needed = needed.and_of(generic, need)
+            except NeedsSizes:
+                if generic is closed:
+                    raise keeps_open_size(self._name) from None
+                generic, needed = closed, self._needed.get(closed.key, Needs())
         signature = signature._replace(outside=trace.first_floats)
         if any(needed):
             self._needed[generic.key] = needed

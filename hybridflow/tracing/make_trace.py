@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from hybridflow.core.context import Context, context_of
+from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import TraceError, message
 from hybridflow.core.node import user_place, where_file_line
 from hybridflow.core.spec import TensorSpec
@@ -74,6 +75,7 @@ def make_trace(
     Raises:
         NeedsNumber: it needs the value of a float argument.
         NeedsIdentity: it needs to know which Variable an argument is.
+        NeedsSizes: it keeps a size that is open.
         MutationError: the function changed a structure it was given.
         ArgumentTypeError: it returned something that is no tensor.
     """
@@ -97,7 +99,11 @@ def make_trace(
     try:
         with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
             with floats.nothing_swallowed():
-                result = call(arguments)
+                builder.dims.open = True
+                try:
+                    result = call(arguments)
+                finally:
+                    builder.dims.open = False
             check_unchanged(label, arguments, values, signature, static)
             observations.returned(result)
             orders = observations.orders_of(arguments)
@@ -105,7 +111,7 @@ def make_trace(
             outputs = [output_tensor(label, leaf) for leaf in returned]
             leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)
-    except (NeedsNumber, NeedsIdentity) as need:
+    except (NeedsNumber, NeedsIdentity, NeedsSizes) as need:
         observations.journal.undo()  # it starts again
         if isinstance(need, NeedsNumber):
             floats.keep_by_value(need.arguments)

@@ -19,6 +19,7 @@ from hybridflow.autodiff.jacobian import flatten
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message, structure_text
+from hybridflow.core.functions import as_traced
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.variable import Variable
 from hybridflow.ops.creation import full
@@ -55,7 +56,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
     tape = GradientTape(watch_accessed_variables=False)
     with tape:
         tape.watch(sources)
-        value = fn(*arguments)
+        value = as_traced(fn)(*arguments)
     leaves, tree = flatten(value)
     positions = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
     targets = [leaves[i] for i in positions]
@@ -151,7 +152,7 @@ def jacobian(
         tape = GradientTape(persistent=True, watch_accessed_variables=False)
         with tape:
             tape.watch(sources)
-            value = fn(*arguments, **kwargs)
+            value = as_traced(fn)(*arguments, **kwargs)
         targets, tree = flatten(value)
         for target in targets:
             _require_float_result("jacobian", target)

@@ -20,6 +20,7 @@ from hybridflow.core.errors import (
     message,
     structure_text,
 )
+from hybridflow.core.functions import as_traced
 from hybridflow.core.node import Edge, format_where, user_place
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -74,12 +75,13 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
     @functools.wraps(fn)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         batch = _Batch(args, kwargs, in_axes)
+        function = as_traced(fn)
         builder = _SliceBuilder(getattr(fn, "__name__", "function"), batch.size)
         found: dict[str, Any] = {}
 
         def run(*slices: Tensor) -> list[Tensor]:
             own_args, own_kwargs = batch.arguments(slices)
-            leaves, found["tree"] = jax.tree_util.tree_flatten(fn(*own_args, **own_kwargs))
+            leaves, found["tree"] = jax.tree_util.tree_flatten(function(*own_args, **own_kwargs))
             found["count"] = len(leaves)
             return [_output(leaf) for leaf in leaves]
 
