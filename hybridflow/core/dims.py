@@ -25,6 +25,9 @@ class Opaque(NamedTuple):
     left: Dim
     right: Dim
 
+    def __str__(self) -> str:
+        return f"(({self.left.text()}){self.kind}({self.right.text()}))"
+
 
 Atom = str | Opaque
 Monomial = tuple[Atom, ...]
@@ -105,8 +108,7 @@ _UNROLLED_POWER = 8
 
 
 def _order(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
-    return len(monomial), tuple([one if isinstance(one, str) else f"{one.left.text()}{one.kind}{one.right.text()}"
-                                 for one in monomial])  # fmt: skip
+    return len(monomial), tuple(map(str, monomial))
 
 
 class Dim:
@@ -319,10 +321,7 @@ class Dim:
         """Return the polynomial."""
         parts: list[str] = []
         for monomial, factor in sorted(self.terms.items(), key=lambda term: _order(term[0]), reverse=True):
-            atoms = "*".join(
-                atom if isinstance(atom, str) else f"(({atom.left.text()}){atom.kind}({atom.right.text()}))"
-                for atom in monomial
-            )
+            atoms = "*".join(map(str, monomial))
             sign = ("-" if factor < 0 else "+") if parts else ("-" if factor < 0 else "")
             size = abs(factor)
             parts.append(sign + (str(size) if not atoms else atoms if size == 1 else f"{size}*{atoms}"))
