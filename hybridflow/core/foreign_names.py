@@ -183,7 +183,6 @@ NAMES = (
     Name("torch", "hf.nn.hardswish", "hf.nn.hard_swish"),
     Name("torch", "hf.nn.hardsigmoid", "hf.nn.hard_sigmoid"),
     Name("torch", "hf.nn.logsigmoid", "hf.nn.log_sigmoid"),
-    Name("torch", "hf.nn.linear(x, weight, bias=None)", "x @ weight.T if bias is None else x @ weight.T + bias"),
     # -- linear algebra
     Name("torch", "hf.inverse", "hf.linalg.inv"),
     Name("torch", "hf.det", "hf.linalg.det"),

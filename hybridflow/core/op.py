@@ -148,7 +148,8 @@ class Saves:
             alone = self.each is not None and sum(wanted) == 1
             kept = {i for i, own in enumerate(wanted) if self.keeps(i) and not (alone and own)}
             return frozenset(kept | {-1} if self.y else kept)
-        return frozenset({position for own, want in zip(self.each, wanted, strict=True) if want for position in own})
+        each = self.each[: len(wanted)]  # it goes on for inputs that may be left out
+        return frozenset({position for own, want in zip(each, wanted, strict=True) if want for position in own})
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,7 @@ TRAITS = {
     "select": "takes its second input where its first is True and its third elsewhere",
     "product": "multiplies its two inputs element by element, broadcast against each other",
     "matrix_product": "is the matrix product of its two inputs",
+    "dot": "its lowering holds a product of matrices, for which XLA:CPU has a library",
     "convolution": "its lowering holds a convolution, which XLA:CPU runs fast only outside of called functions",
     "involution": "applied twice it gives its input back",
     "idempotent": "applied twice it gives what it gives applied once",
