@@ -118,7 +118,8 @@ class Saves:
         x: positions of the inputs whose values the rule reads, or ``"all"``, or ``"rest"``: all but the first; the
             others arrive as specs.
         each: per input, the positions of what its own gradient reads of all that (-1 is `y`), or ``"others"``: all
-            inputs but itself. What the gradients of unconnected inputs read is not saved then.
+            inputs but itself. What the gradients of unconnected inputs read is not saved then. Entries of inputs that
+            may be left out come last.
         y: whether the rule reads the outputs' values.
         hidden: how many trailing outputs exist only for the rule (or a function of the attributes that says). The
             kernel, lowering and infer of such an op take ``residuals=``: True asks for the hidden outputs behind

@@ -151,7 +151,7 @@ def _onnx(o: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     ulp=16,
     onnx=_onnx,
 )
-def linear(x: TensorLike, weight: TensorLike, bias: TensorLike | None = None, /) -> Tensor:
+def linear(x: TensorLike, weight: TensorLike, bias: TensorLike | None = None) -> Tensor:
     """Multiply by the transpose of a matrix of weights and add a bias: ``x @ weight.T + bias``.
 
     float16 and bfloat16 are summed in float32 and rounded once, after the bias was added.
