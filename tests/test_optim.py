@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -595,3 +597,52 @@ def test_state_of_optax_goes_on():
     }
     with pytest.raises(ArgumentTypeError, match="is no transformation"):
         hf.optim.Optax([w], 0.1)
+
+
+# -- what others know of optimizers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "options", "copies"), [
+    ("SGD", {}, 0), ("SGD", {"momentum": 0.9}, 1), ("RMSprop", {}, 1), ("Adagrad", {}, 1), ("Lion", {}, 1),
+    ("AdamW", {}, 2), ("RMSprop", {"momentum": 0.9, "centered": True}, 3), ("Muon", {}, 1),
+])  # fmt: skip
+def test_cost_tells_slots_from_parameters(name: str, options: dict[str, Any], copies: int):
+    w = hf.Variable(np.ones((6, 5), np.float32), name="w")
+    opt = getattr(hf.optim, name)([w], 0.1, **options)
+
+    def step(x: Any) -> None:
+        with hf.GradientTape() as tape:
+            loss = hf.sum((x @ w) ** 2)
+        opt.update(tape.gradient(loss, [w]))
+
+    memory = hf.cost(step, hf.ones((4, 6))).memory
+    found = memory.bytes
+    assert found["parameters"] == w.size * 4
+    assert found.get("slots", 0) == copies * w.size * 4
+    assert {one.name for one in memory.slots} <= {one.name for one in memory.state}
+    assert found["optimizer state"] == found.get("slots", 0) + 8  # the rate, and the number of steps
+
+
+def test_text_with_a_rule_is_read_by_a_process_that_made_no_optimizer(tmp_path: Any):
+    w, b = pair()
+    opts = [hf.optim.AdamW([w, b]), hf.optim.Adafactor([hf.Variable(np.ones((2, 2), np.float32), name="m")])]
+    graph = hf.compile(lambda: [opts[0].update(ones()), opts[1].update([hf.ones((2, 2))])]).graph()
+    path = tmp_path / "graph.txt"
+    path.write_text(str(graph), encoding="utf-8")
+    code = (
+        "import sys, hybridflow as hf; text = open(sys.argv[1], encoding='utf-8').read(); "
+        "assert 'hybridflow.optim' not in sys.modules; assert str(hf.ir.parse(text)) == text"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=120)
+
+
+def test_every_operation_is_known_to_the_parser():
+    code = (
+        "import importlib, pkgutil, hybridflow as hf; from hybridflow import later\n"
+        "from hybridflow.core.op import REGISTRY\n"
+        "later.register_rest(); known = set(REGISTRY)\n"
+        "for one in pkgutil.walk_packages(hf.__path__, 'hybridflow.'):\n"
+        "    one.name.endswith('__main__') or importlib.import_module(one.name)\n"
+        "assert set(REGISTRY) == known, set(REGISTRY) - known"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -50,7 +50,7 @@ class EMA:
             if isinstance(one, Variable) and name not in self._means:
                 with init_scope():
                     start = np.array(one.numpy())
-                    self._means[name] = Variable(start, name=f"{name}.mean", trainable=False)
+                    self._means[name] = Variable(start, name=f"{name}.mean", trainable=False, like=one)
         return [(named[name], mean) for name, mean in self._means.items()]
 
     def update(self) -> None:

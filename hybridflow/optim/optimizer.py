@@ -165,7 +165,7 @@ class Optimizer:
             )  # fmt: skip
         rule, attrs = self._rule_of(group.settings, variable.ndim)
         slots = tuple([
-            Variable(np.zeros(shape, variable.dtype), name=f"{name}.{slot}", trainable=False)
+            Variable(np.zeros(shape, variable.dtype), name=f"{name}.{slot}", trainable=False, like=variable)
             for slot, shape in zip(rule.slots, rule.shapes(cast(Any, variable.shape)), strict=True)
         ])  # fmt: skip
         return Parameter(name, variable, slots, rule, attrs, group)
