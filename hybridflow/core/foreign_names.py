@@ -409,7 +409,7 @@ KEYWORDS = (
     Keyword("torch", "p", ("rate",), "Norms take ord=."),
     Keyword("torch", "eps", ("epsilon",), "This function adds no epsilon."),
     Keyword("torch", "attn_mask", ("mask",), "This function takes no mask."),
-    Keyword("torch", "dropout_p", (), "Apply hf.nn.dropout to the weights or the result."),
+    Keyword("torch", "dropout_p", ("dropout",), "Apply hf.nn.dropout to the result."),
     Keyword("torch", "reduction", (), f"Leave it out and use hf.mean or hf.sum: {_PER_EXAMPLE}."),
 )  # fmt: skip
 """The keywords of functions that have options. An argument of None is taken for one that is not given."""
