@@ -102,7 +102,7 @@ class MultiHeadAttention(Module):
             )  # fmt: skip
         if not 0 <= dropout < 1:
             raise ArgumentError(
-                message("MultiHeadAttention: dropout must be from 0 up to, not including, 1", got=f"dropout={dropout!r}")
+                message("MultiHeadAttention: dropout must be from 0 to below 1", got=f"dropout={dropout!r}")
             )
         self.width, self.heads, self.is_causal, self.rotary, self.base = width, heads, is_causal, rotary, base
         self.dropout = dropout

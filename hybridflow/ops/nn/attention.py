@@ -16,6 +16,7 @@ from hybridflow.core.dtypes import bool_, kind_of
 from hybridflow.core.errors import DTypeError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
+from hybridflow.ops.choice import where
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -32,7 +33,6 @@ from hybridflow.ops.common import (
     truth,
     unbroadcast,
 )
-from hybridflow.ops.choice import where
 from hybridflow.ops.comparison import equal, greater_equal, logical_and
 from hybridflow.ops.creation import arange
 from hybridflow.ops.elementwise import stop_gradient
