@@ -16,6 +16,7 @@ from hybridflow.ops.common import (
     Tensor,
     TensorLike,
     TensorSpec,
+    as_tensor,
     call_text,
     integers,
     make_spec,
@@ -173,7 +174,13 @@ def linear(x: TensorLike, weight: TensorLike, bias: TensorLike | None = None) ->
         >>> hf.nn.linear([1.0, 2.0], [[1.0, 1.0], [0.0, 1.0]], [10.0, 20.0])
         Tensor([13., 22.], dtype=float32)
     """
-    return bind(linear.op, promote(x, weight) if bias is None else promote(x, weight, bias))
+    first, second = as_tensor(x), as_tensor(weight)
+    if bias is None:
+        return bind(linear.op, (first, second) if first.dtype is second.dtype else promote(first, second))
+    third = as_tensor(bias)
+    if first.dtype is second.dtype is third.dtype:  # what nearly every call is
+        return bind(linear.op, (first, second, third))
+    return bind(linear.op, promote(first, second, third))
 
 
 __all__ = ["linear"]
