@@ -2,6 +2,7 @@
 
 from hybridflow.ops.nn.activations import *  # noqa: F403
 from hybridflow.ops.nn.attention import scaled_dot_product_attention as scaled_dot_product_attention
+from hybridflow.ops.nn.batch_statistics import *  # noqa: F403
 from hybridflow.ops.nn.channels import batch_norm as batch_norm
 from hybridflow.ops.nn.channels import group_norm as group_norm
 from hybridflow.ops.nn.channels import instance_norm as instance_norm
