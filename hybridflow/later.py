@@ -26,9 +26,13 @@ ATTACHED = {
     "to_dot": "pictures", "to_svg": "pictures", "to_html": "pictures", "to_model_explorer": "pictures",
     "show": "pictures", "in_notebook_html": "pictures", "to_onnx": "export.onnx",
     "text_of": "explain.items", "advice_on": "explain.advice",
+    "register_rest": "later",
     "table_of": "explain.views", "tree_of": "explain.views", "html_of": "explain.views", "report_of": "analysis.cost",
 }  # fmt: skip
 """What things ask for that are further down in the import order, and the module that has it: see `attached`."""
+
+RECORDS = ("optim.rules", "optim.matrix_rules")
+"""Modules with records of operations that only they use: a text with such an operation asks for them."""
 
 
 def imported(name: str) -> Any:
@@ -50,6 +54,12 @@ def imported(name: str) -> Any:
 def attached_function(name: str) -> Callable[..., Any]:
     """Return a function of `ATTACHED`."""
     return getattr(import_module(f"hybridflow.{ATTACHED[name]}"), name)
+
+
+def register_rest() -> None:
+    """Register the operations of `RECORDS`."""
+    for module in RECORDS:
+        import_module(f"hybridflow.{module}")
 
 
 attach(attached_function)

@@ -155,6 +155,52 @@ def test_attention_is_torchs(causal: bool, masked: str | None):
     hf.testing.assert_same(lambda x: ours(x, mask=mask), x)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_attention_drops_weights_in_training_mode_only(compiled: bool):
+    attend = nn.scaled_dot_product_attention
+    q, k = hf.zeros((2, 3, 50, 4)), hf.asarray(normal(2, 3, 60, 4))
+
+    def dropped(q: Any, k: Any) -> Any:
+        return attend(q, k, hf.ones((2, 3, 60, 1)), dropout=0.25)
+
+    hf.random.seed(1)
+    y = (hf.compile(dropped) if compiled else dropped)(q, k).numpy()
+    counts = y * 60 * 0.75  # all weights are alike, so each result tells how many were kept
+    np.testing.assert_allclose(counts, np.round(counts), atol=1e-3)
+    assert abs(counts.mean() / 60 - 0.75) < 0.02
+    assert len(np.unique(np.round(counts))) > 5
+    layer = nn.MultiHeadAttention(8, 2, dropout=0.5)
+    x = hf.asarray(normal(2, 5, 8))
+    assert not np.array_equal(layer(x).numpy(), layer(x).numpy())
+    layer.eval()
+    np.testing.assert_array_equal(layer(x).numpy(), layer(x).numpy())
+    layer.train()
+    hf.testing.assert_same(lambda x: layer(x), x)
+    with pytest.raises(ValueError, match="dropout must be from 0"):
+        nn.MultiHeadAttention(8, 2, dropout=1.0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [None, "bool", "float"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_attention_that_drops_next_to_nothing_is_the_operation(dtype: str, masked: str | None, causal: bool):
+    q, k, v = [hf.asarray(normal(2, 5, 4)).astype(dtype) for _ in range(3)]
+    seen = RNG.random((5, 5)) < 0.5
+    seen[2] = False  # a query that may look at nothing
+    mask = {None: None, "bool": seen, "float": normal(5, 5)}[masked]
+
+    def loss(q: Any, k: Any, v: Any, dropout: float) -> Any:
+        y = nn.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, dropout=dropout)
+        assert y.dtype == q.dtype
+        return hf.sum(hf.sin(y.astype("float32")))
+
+    expected = hf.grad(lambda *x: loss(*x, 0.0), (0, 1, 2))(q, k, v)
+    found = hf.grad(lambda *x: loss(*x, 1e-9), (0, 1, 2))(q, k, v)
+    for a, b in zip(found, expected, strict=True):
+        a, b = a.astype("float32").numpy(), b.astype("float32").numpy()
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 if dtype == "float32" else 1e-2)
+
+
 @pytest.mark.parametrize("rotary", [False, True])
 def test_generation_with_a_cache_is_one_trace_and_gives_what_the_whole_gives(rotary: bool):
     attend = nn.MultiHeadAttention(8, 2, is_causal=True, rotary=rotary)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -9,13 +11,15 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError, TraceError
 from hybridflow.core.op import REGISTRY, Sample
-from hybridflow.optim import rules
+from hybridflow.optim import matrix_rules, rules
+from hybridflow.optim.rule import Rule
 from hybridflow.testing.calls import capture
 from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of
 
-RULES = sorted(one.op.name for one in vars(rules).values() if isinstance(one, rules.Rule))
+KNOWN = [*vars(rules).values(), *rules.RMSPROP.values(), *vars(matrix_rules).values()]
+RULES = sorted({one.op.name for one in KNOWN if isinstance(one, Rule)})
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -101,7 +105,20 @@ CASES = {
     "rmsprop": (lambda p: hf.optim.RMSprop(p, 0.002), lambda t, p: t.optim.RMSprop(p, 0.002)),
     "adagrad": (lambda p: hf.optim.Adagrad(p, 0.05), lambda t, p: t.optim.Adagrad(p, 0.05)),
     "adadelta": (lambda p: hf.optim.Adadelta(p), lambda t, p: t.optim.Adadelta(p)),
-}
+    "rmsprop, momentum": (
+        lambda p: hf.optim.RMSprop(p, 0.002, momentum=0.9), lambda t, p: t.optim.RMSprop(p, 0.002, momentum=0.9)
+    ),
+    "rmsprop, centered": (
+        lambda p: hf.optim.RMSprop(p, 0.002, centered=True), lambda t, p: t.optim.RMSprop(p, 0.002, centered=True)
+    ),
+    "rmsprop, both": (
+        lambda p: hf.optim.RMSprop(p, 0.001, centered=True, momentum=0.5),
+        lambda t, p: t.optim.RMSprop(p, 0.001, centered=True, momentum=0.5),
+    ),
+    "adafactor": (
+        lambda p: hf.optim.Adafactor(p, 0.005, decay=0.1), lambda t, p: t.optim.Adafactor(p, 0.005, weight_decay=0.1)
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -127,6 +144,132 @@ def test_200_steps_of_lion_are_optaxs(compiled: bool):
             parameters = optax.apply_updates(parameters, changes)
     for a, b in zip(ours(lambda p: hf.optim.Lion(p, 0.01), "mlp", compiled), parameters, strict=True):
         np.testing.assert_allclose(a, np.asarray(b), rtol=1e-9, atol=1e-11)
+
+
+def near_orthogonal(x: Any) -> Any:
+    """Return what five rounds of Newton and Schulz make of a matrix: the odd polynomial of its singular values."""
+    u, s, v = np.linalg.svd(x, full_matrices=False)
+    s = s / np.sqrt((s * s).sum())
+    for _ in range(5):
+        s = 3.4445 * s - 4.775 * s**3 + 2.0315 * s**5
+    return u * s @ v
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_200_steps_of_muon_are_those_of_its_definition(model: str, compiled: bool):
+    torch = pytest.importorskip("torch")
+    start, x, y = arrays(model)
+    parameters = [torch.nn.Parameter(torch.tensor(value)) for value in start.values()]
+    vectors = torch.optim.AdamW([one for one in parameters if one.ndim < 2], 0.002, weight_decay=0.1)
+    velocities = [np.zeros(one.shape) for one in parameters]
+    x, y = torch.tensor(x), torch.tensor(y)
+    for _ in range(200):
+        for one in parameters:
+            one.grad = None
+        loss_of(parameters, x, y, torch.tanh).backward()
+        vectors.step()
+        for one, velocity in zip(parameters, velocities, strict=True):
+            if one.ndim == 2:
+                g = one.grad.numpy()
+                velocity += 0.05 * (g - velocity)
+                change = near_orthogonal(g + 0.95 * (velocity - g)) * max(1, one.shape[0] / one.shape[1]) ** 0.5
+                one.data = one.data * (1 - 0.002 * 0.1) - 0.002 * torch.tensor(change)
+    for a, b in zip(ours(lambda p: hf.optim.Muon(p, 0.002), model, compiled), parameters, strict=True):
+        np.testing.assert_allclose(a, b.detach().numpy(), rtol=1e-8, atol=1e-10)
+
+
+def damped(parameters: list[Any], *data: Any) -> Any:
+    """Return a loss with one minimum nearby: along a flat valley, curvatures amplify how sums are rounded."""
+    return loss_of(parameters, *data) + 0.05 * sum((one * one).sum() for one in parameters)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_200_iterations_of_lbfgs_are_torchs(search: str | None, model: str, compiled: bool):
+    torch = pytest.importorskip("torch")
+    start, x, y = arrays(model)
+    theirs = [torch.nn.Parameter(torch.tensor(value)) for value in start.values()]
+    rate = 0.1 if search is None else 1.0
+    peer = torch.optim.LBFGS(theirs, rate, max_iter=5, history_size=4, line_search_fn=search)
+    tx, ty = torch.tensor(x), torch.tensor(y)
+
+    def their_loss() -> Any:
+        peer.zero_grad()
+        loss = damped(theirs, tx, ty, torch.tanh)
+        loss.backward()
+        return loss
+
+    variables = [hf.Variable(value, name=name, requires_grad=True) for name, value in start.items()]
+    opt = hf.optim.LBFGS(variables, rate, iterations=5, history=4, line_search=search)
+    hx, hy = hf.asarray(x), hf.asarray(y)
+
+    def loss() -> Any:
+        found = damped(variables, hx, hy, hf.tanh)
+        found.backward()
+        return found
+
+    closure = hf.compile(loss) if compiled else loss
+    for number in range(40):
+        a, b = opt.step(closure).item(), peer.step(their_loss).item()
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+        if number < 4:
+            for mine, their in zip(variables, theirs, strict=True):
+                np.testing.assert_allclose(mine.numpy(), their.detach().numpy(), rtol=1e-6, atol=1e-8)
+
+
+def test_lbfgs_goes_on_from_its_state():
+    def made() -> tuple[Any, Any, Any]:
+        w = hf.Variable(np.linspace(-1.0, 1.0, 5), name="w")
+        opt = hf.optim.LBFGS([w], iterations=2, history=3, line_search="strong_wolfe")
+
+        def closure() -> Any:  # the gradients may be returned, too
+            with hf.GradientTape() as tape:
+                loss = hf.sum(100 * (w[1:] - w[:-1] ** 2) ** 2 + (1 - w[:-1]) ** 2)
+            return loss, [tape.gradient(loss, w)]
+
+        return w, opt, closure
+
+    w, opt, closure = made()
+    for _ in range(6):
+        opt.step(closure)
+        if int(opt.steps) == 3:
+            state, value = opt.state_dict(), w.numpy().copy()
+    again, other, closure = made()
+    again.assign(value)
+    other.load_state_dict(state)
+    for _ in range(3):
+        other.step(closure)
+    assert again.numpy().tobytes() == w.numpy().tobytes()
+
+
+def test_lbfgs_says_what_it_needs_and_leaves_all_as_it_was():
+    w = hf.Variable([1.0, 2.0], name="w", requires_grad=True)
+    opt = hf.optim.LBFGS([w], line_search="strong_wolfe")
+    calls: list[int] = []
+
+    def fails() -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyError("no")
+        loss = hf.sum((w * w) ** 2)
+        loss.backward()
+        return loss
+
+    before = {name: value.tobytes() for name, value in opt.state_dict().items()}
+    with pytest.raises(KeyError):
+        opt.step(fails)
+    assert w.numpy().tolist() == [1.0, 2.0]
+    assert {name: value.tobytes() for name, value in opt.state_dict().items()} == before
+    with pytest.raises(ArgumentTypeError, match="a function that computes the loss"):
+        opt.step()
+    with pytest.raises(ArgumentTypeError, match=r"Call opt\.step\(closure\)"):
+        opt.update([hf.ones(2)])
+    with pytest.raises(TraceError, match=r"opt\.step\(hf\.compile\(closure\)\)"):
+        hf.compile(lambda: opt.step(fails))()
+    with pytest.raises(ArgumentError, match="line_search='armijo'"):
+        hf.optim.LBFGS([w], line_search="armijo")
 
 
 # -- the state ------------------------------------------------------------------------------------------------------
@@ -159,6 +302,30 @@ def test_arrays_that_nobody_else_holds_are_written_in_place():
     places = [id(one._value) for one in (w, b, *opt.variables()[2:])]
     opt.update(ones())
     assert [id(one._value) for one in (w, b, *opt.variables()[2:])] == places
+
+
+def test_an_update_among_casts_is_seen_by_them():
+    w = hf.Variable(np.ones((2, 2), np.float32), name="w")
+    opt = hf.optim.SGD([w], 0.5)
+    with hf.autocast(hf.bfloat16):
+        x = hf.ones((1, 2))
+        assert (x @ w)[0, 0].item() == 2.0
+        opt.update([hf.ones((2, 2))])
+        assert (x @ w)[0, 0].item() == 1.0
+
+
+def test_a_closure_is_called_before_the_step():
+    w = hf.Variable([1.0, 2.0], name="w", requires_grad=True)
+    opt = hf.optim.SGD([w], 0.5)
+
+    def closure() -> Any:
+        opt.zero_grad()
+        loss = hf.sum(w * w)
+        loss.backward()
+        return loss
+
+    assert opt.step(closure).item() == 5.0
+    assert w.numpy().tolist() == [0.0, 0.0]
 
 
 def test_torchs_habit():
@@ -210,6 +377,61 @@ def test_the_rate_is_assigned_without_a_new_trace():
     np.testing.assert_allclose(w.numpy(), [-0.5, 0.5])
     assert step.trace_count == 1
     assert opt.rate.item() == 0.5
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_assigned_rate_stays_until_the_schedule_is_asked_for_again(compiled: bool):
+    w, b = pair()
+    opt = hf.optim.SGD([w, b], lambda step: 1.0 / (step + 1))
+    step = hf.compile(lambda: opt.update(ones())) if compiled else lambda: opt.update(ones())
+    step()
+    opt.rate = 0.25
+    assert opt.rate.item() == 0.25
+    step()
+    step()
+    np.testing.assert_allclose(b.numpy(), [0.5 - 1 - 0.25 - 0.25])
+    kept = opt.state_dict()
+    opt.rate = None
+    np.testing.assert_allclose(opt.rate.item(), 0.25)  # that of step 3
+    step()
+    step()
+    np.testing.assert_allclose(b.numpy(), [0.5 - 1 - 0.5 - 1 / 4 - 1 / 5], rtol=1e-6)
+    opt.load_state_dict(kept)
+    assert opt.rate.item() == 0.25
+    step()
+    np.testing.assert_allclose(b.numpy(), [0.5 - 1 - 0.5 - 1 / 4 - 1 / 5 - 0.25], rtol=1e-6)
+    if compiled:
+        assert step.trace_count == 1
+    with pytest.raises(ArgumentError, match="a function of the step cannot be assigned"):
+        opt.rate = hf.optim.constant(1.0)
+    with pytest.raises(ArgumentError, match="no schedule to go back to"):
+        hf.optim.SGD([w]).rate = None
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Muon"])
+def test_what_is_not_finite_is_skipped_or_raises(name: str, compiled: bool):
+    make = getattr(hf.optim, name)
+    for nonfinite in ("skip", "raise"):
+        w, b = pair()
+        opt = make([w, b], 0.1, clip=1.0, nonfinite=nonfinite)
+
+        def update(g: Any, opt: Any = opt) -> None:
+            opt.update([g, hf.ones(1)])
+
+        step = hf.compile(update) if compiled else update
+        step(hf.ones(2))
+        before = [one.numpy().tobytes() for one in (w, b, *opt.variables())]
+        if nonfinite == "skip":
+            step(hf.asarray([1.0, hf.nan]))
+        else:
+            with pytest.raises(GradientError, match=r"gradients are not finite" + ("" if compiled else "(.|\n)*: w")):
+                step(hf.asarray([1.0, hf.inf]))
+        assert [one.numpy().tobytes() for one in (w, b, *opt.variables())] == before
+        step(hf.ones(2))
+        assert int(opt.steps) == 2
+    with pytest.raises(ArgumentError, match=r"nonfinite='drop' is none of 'apply', 'skip', 'raise'"):
+        make([w, b], 0.1, nonfinite="drop")
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -375,3 +597,52 @@ def test_state_of_optax_goes_on():
     }
     with pytest.raises(ArgumentTypeError, match="is no transformation"):
         hf.optim.Optax([w], 0.1)
+
+
+# -- what others know of optimizers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "options", "copies"), [
+    ("SGD", {}, 0), ("SGD", {"momentum": 0.9}, 1), ("RMSprop", {}, 1), ("Adagrad", {}, 1), ("Lion", {}, 1),
+    ("AdamW", {}, 2), ("RMSprop", {"momentum": 0.9, "centered": True}, 3), ("Muon", {}, 1),
+])  # fmt: skip
+def test_cost_tells_slots_from_parameters(name: str, options: dict[str, Any], copies: int):
+    w = hf.Variable(np.ones((6, 5), np.float32), name="w")
+    opt = getattr(hf.optim, name)([w], 0.1, **options)
+
+    def step(x: Any) -> None:
+        with hf.GradientTape() as tape:
+            loss = hf.sum((x @ w) ** 2)
+        opt.update(tape.gradient(loss, [w]))
+
+    memory = hf.cost(step, hf.ones((4, 6))).memory
+    found = memory.bytes
+    assert found["parameters"] == w.size * 4
+    assert found.get("slots", 0) == copies * w.size * 4
+    assert {one.name for one in memory.slots} <= {one.name for one in memory.state}
+    assert found["optimizer state"] == found.get("slots", 0) + 8  # the rate, and the number of steps
+
+
+def test_text_with_a_rule_is_read_by_a_process_that_made_no_optimizer(tmp_path: Any):
+    w, b = pair()
+    opts = [hf.optim.AdamW([w, b]), hf.optim.Adafactor([hf.Variable(np.ones((2, 2), np.float32), name="m")])]
+    graph = hf.compile(lambda: [opts[0].update(ones()), opts[1].update([hf.ones((2, 2))])]).graph()
+    path = tmp_path / "graph.txt"
+    path.write_text(str(graph), encoding="utf-8")
+    code = (
+        "import sys, hybridflow as hf; text = open(sys.argv[1], encoding='utf-8').read(); "
+        "assert 'hybridflow.optim' not in sys.modules; assert str(hf.ir.parse(text)) == text"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=120)
+
+
+def test_every_operation_is_known_to_the_parser():
+    code = (
+        "import importlib, pkgutil, hybridflow as hf; from hybridflow import later\n"
+        "from hybridflow.core.op import REGISTRY\n"
+        "later.register_rest(); known = set(REGISTRY)\n"
+        "for one in pkgutil.walk_packages(hf.__path__, 'hybridflow.'):\n"
+        "    one.name.endswith('__main__') or importlib.import_module(one.name)\n"
+        "assert set(REGISTRY) == known, set(REGISTRY) - known"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -166,6 +166,9 @@ FAULTS = {
         broken("multiply", traits=frozenset({"matrix_product"})),
         "trait matrix_product does not hold",
     ),
+    "false dot": (
+        "traits_hold", broken("multiply", traits=frozenset({"dot"})), "its lowering holds no dot_general"
+    ),
     "false unit_zero": ("traits_hold", broken("add", traits=frozenset({"unit_zero"})), "unit_zero does not hold"),
     "ONNX of another axis": (
         "onnx_is_kernel",

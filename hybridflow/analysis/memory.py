@@ -58,6 +58,7 @@ class Memory:
         arguments: tensors given to the call or captured by it.
         parameters: Variables that the call reads and takes gradients of (all it reads, if it takes none).
         state: the other Variables: optimizer state, counters, running statistics.
+        slots: those of them that are kept for a parameter each, such as Adam's moments: see `hf.Variable`.
         activations: values of the forward pass that the backward pass reads.
         gradients: values of the backward pass that the rest of the call reads, and what holds `Variable.grad`.
         results: what the call returns, beside the Variables' new values, which take the place of the old ones.
@@ -70,6 +71,7 @@ class Memory:
     arguments: tuple[Held, ...]
     parameters: tuple[Held, ...]
     state: tuple[Held, ...]
+    slots: tuple[Held, ...]
     activations: tuple[Held, ...]
     gradients: tuple[Held, ...]
     results: tuple[Held, ...]
@@ -101,6 +103,7 @@ class Memory:
             ("arguments", self.arguments, ""),
             ("parameters", self.parameters, ""),
             ("optimizer state", self.state, "and other Variables that no gradient is taken of"),
+            *([("slots", self.slots, "of these, what an optimizer keeps for its parameters")] if self.slots else []),
             ("activations", self.activations, "of the forward pass, read by the backward pass"),
             ("gradients", self.gradients, ""),
             ("results", self.results, ""),
@@ -148,6 +151,7 @@ def memory_of(costing: Costing) -> Memory:
         found = buffers(graph, sizes, costing.donated)
     cells = {i for i, one in enumerate(costing.variables) if isinstance(one, GradientCell)}
     kept = {roles.stored(graph.outputs[output]) for output, position in costing.donated if position - count in cells}
+    state = [i for i in variables if i - count not in parameters | cells]
     gradients = [edge for edge in roles.gradients() if edge not in kept]
     donated = {output for output, _ in costing.donated}
     returned = [edge for index, edge in enumerate(graph.outputs) if index not in donated]
@@ -155,7 +159,8 @@ def memory_of(costing: Costing) -> Memory:
     return Memory(
         arguments=tuple([_input(node, sizes) for node in graph.inputs[:count]]),
         parameters=tuple([_input(graph.inputs[i], sizes) for i in variables if i - count in parameters]),
-        state=tuple([_input(graph.inputs[i], sizes) for i in variables if i - count not in parameters | cells]),
+        state=tuple([_input(graph.inputs[i], sizes) for i in state]),
+        slots=tuple([_input(graph.inputs[i], sizes) for i in state if costing.variables[i - count].like is not None]),
         activations=_held(roles.activations(), sizes),
         gradients=(*_held(gradients, sizes), *[_input(graph.inputs[count + i], sizes) for i in sorted(cells)]),
         results=_held(results, sizes),

@@ -183,7 +183,6 @@ NAMES = (
     Name("torch", "hf.nn.hardswish", "hf.nn.hard_swish"),
     Name("torch", "hf.nn.hardsigmoid", "hf.nn.hard_sigmoid"),
     Name("torch", "hf.nn.logsigmoid", "hf.nn.log_sigmoid"),
-    Name("torch", "hf.nn.linear(x, weight, bias=None)", "x @ weight.T if bias is None else x @ weight.T + bias"),
     # -- linear algebra
     Name("torch", "hf.inverse", "hf.linalg.inv"),
     Name("torch", "hf.det", "hf.linalg.det"),
@@ -410,7 +409,7 @@ KEYWORDS = (
     Keyword("torch", "p", ("rate",), "Norms take ord=."),
     Keyword("torch", "eps", ("epsilon",), "This function adds no epsilon."),
     Keyword("torch", "attn_mask", ("mask",), "This function takes no mask."),
-    Keyword("torch", "dropout_p", (), "Apply hf.nn.dropout to the weights or the result."),
+    Keyword("torch", "dropout_p", ("dropout",), "Apply hf.nn.dropout to the result."),
     Keyword("torch", "reduction", (), f"Leave it out and use hf.mean or hf.sum: {_PER_EXAMPLE}."),
 )  # fmt: skip
 """The keywords of functions that have options. An argument of None is taken for one that is not given."""

@@ -118,7 +118,8 @@ class Saves:
         x: positions of the inputs whose values the rule reads, or ``"all"``, or ``"rest"``: all but the first; the
             others arrive as specs.
         each: per input, the positions of what its own gradient reads of all that (-1 is `y`), or ``"others"``: all
-            inputs but itself. What the gradients of unconnected inputs read is not saved then.
+            inputs but itself. What the gradients of unconnected inputs read is not saved then. Entries of inputs that
+            may be left out come last.
         y: whether the rule reads the outputs' values.
         hidden: how many trailing outputs exist only for the rule (or a function of the attributes that says). The
             kernel, lowering and infer of such an op take ``residuals=``: True asks for the hidden outputs behind
@@ -148,7 +149,8 @@ class Saves:
             alone = self.each is not None and sum(wanted) == 1
             kept = {i for i, own in enumerate(wanted) if self.keeps(i) and not (alone and own)}
             return frozenset(kept | {-1} if self.y else kept)
-        return frozenset({position for own, want in zip(self.each, wanted, strict=True) if want for position in own})
+        each = self.each[: len(wanted)]  # it goes on for inputs that may be left out
+        return frozenset({position for own, want in zip(each, wanted, strict=True) if want for position in own})
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,7 @@ TRAITS = {
     "select": "takes its second input where its first is True and its third elsewhere",
     "product": "multiplies its two inputs element by element, broadcast against each other",
     "matrix_product": "is the matrix product of its two inputs",
+    "dot": "its lowering holds a product of matrices, for which XLA:CPU has a library",
     "convolution": "its lowering holds a convolution, which XLA:CPU runs fast only outside of called functions",
     "involution": "applied twice it gives its input back",
     "idempotent": "applied twice it gives what it gives applied once",

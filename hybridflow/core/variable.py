@@ -57,6 +57,7 @@ class Variable(TensorMethods):
         trainable: whether a `hf.GradientTape` watches it when it is read.
         requires_grad: whether it is a leaf of `.backward()`: what is computed from it is recorded without a tape, and
             gradients accumulate in ``.grad``.
+        like: the parameter that it is kept for, as the slots of optimizers are.
 
     Raises:
         DTypeError: `requires_grad` with a dtype that has no gradient.
@@ -68,7 +69,7 @@ class Variable(TensorMethods):
         Variable([2., 3.], dtype=float32, name='v')
     """
 
-    __slots__ = ("__weakref__", "_edge", "_leaf", "_name", "_notes", "_reading", "_trainable", "_value")
+    __slots__ = ("__weakref__", "_edge", "_leaf", "_like", "_name", "_notes", "_reading", "_trainable", "_value")
 
     __array_priority__ = 1000
 
@@ -83,6 +84,7 @@ class Variable(TensorMethods):
         name: str | None = None,
         trainable: bool = True,
         requires_grad: bool = False,
+        like: Variable | None = None,
     ) -> None:
         context = context_now()
         tracer = None if context is None else context.tracer
@@ -99,6 +101,7 @@ class Variable(TensorMethods):
                     tensor = asarray(initial_value, dtype=dtype)
         require_value(tensor, "Variable")
         self._fill(tensor._value, label, bool(trainable))
+        self._like = like
         if requires_grad:
             self._become_leaf()
 
@@ -110,6 +113,7 @@ class Variable(TensorMethods):
         self._leaf = make_node(VARIABLE, (), attrs, (make_spec(value.shape, value.dtype),), backend="host")
         self._reading = (0, self._leaf)
         self._edge: Edge | None = None
+        self._like: Variable | None = None
         self._notes: Notes | None = None
 
     def _become_leaf(self) -> None:
@@ -152,6 +156,11 @@ class Variable(TensorMethods):
             self._edge = (make_leaf(self._leaf, self._notes), 0) if value else None
         for flags in _FLAGS.get(self._leaf, ()):
             flags.renew()
+
+    @property
+    def like(self) -> Variable | None:
+        """The parameter that the Variable is kept for, such as a momentum; None if it is for itself."""
+        return self._like
 
     def require_gradient(self) -> None:
         """Let gradients accumulate in ``.grad``, as ``requires_grad=True`` does, if the dtype has gradients."""

@@ -203,7 +203,7 @@ def has_large_products(graph: Graph, sizes: Sizes) -> bool:
     jaxlib 0.10.2 on a CPU: a pre-norm transformer of 24 layers, 432 products, would take 2.1 s for a first call that
     loads, instead of 1.3, for a step of 0.95; dense layers with residuals, 143 products, take a step of 0.87.
     """
-    products = [node for node in graph.walk() if node.op.has("matrix_product")]
+    products = [node for node in graph.walk() if node.op.has("dot")]
     if len(products) > MOST_PRODUCTS:
         return False
     specs = {edge[0].spec(edge[1]).dtype for node in products for edge in node.inputs if edge is not None}

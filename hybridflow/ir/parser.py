@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 
+from hybridflow.core.attached import attached
 from hybridflow.core.dims import Dim, DimScope, Guard, same_size
 from hybridflow.core.dtypes import SHORT_NAMES, DType, kind_of
 from hybridflow.core.errors import ParseError, message
@@ -280,6 +281,9 @@ class _Parser:
     def op(self, token: _Token) -> Op:
         """Look an operation up."""
         found = REGISTRY.get(token.text)
+        if found is None:
+            attached("register_rest")()
+            found = REGISTRY.get(token.text)
         if found is None:
             hint = _suggest(token.text, REGISTRY, "No registered operation is called so.")
             self.fail("an operation", token, hint=hint)

@@ -99,13 +99,13 @@ def _infer(a: TensorSpec, b: TensorSpec) -> TensorSpec:
     return make_spec((*batch, *rows, *columns), a.dtype)
 
 
-def _swap(F: Any, x: Any) -> Any:
+def swap(F: Any, x: Any) -> Any:
     """Transpose the last two axes."""
     ndim = len(x.shape)
     return F.permute_dims(x, axes=(*range(ndim - 2), ndim - 1, ndim - 2))
 
 
-def _rows(F: Any, x: Any) -> Any:
+def rows(F: Any, x: Any) -> Any:
     """Fold all but the last axis into one."""
     count: Any = 1
     for size in x.shape[:-1]:
@@ -125,22 +125,22 @@ def _vjp(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
     if ndim_b == 1:
         return (
             lambda: _column(F, g) * b,
-            lambda: F.reshape(F.matmul(_swap(F, _rows(F, a)), _rows(F, _column(F, g))), shape=b.shape),
+            lambda: F.reshape(F.matmul(swap(F, rows(F, a)), rows(F, _column(F, g))), shape=b.shape),
         )
     if ndim_a == 1:
         row = F.reshape(g, shape=(*g.shape[:-1], 1, g.shape[-1]))
         return (
-            lambda: unbroadcast(F, F.reshape(F.matmul(row, _swap(F, b)), shape=b.shape[:-1]), a),
+            lambda: unbroadcast(F, F.reshape(F.matmul(row, swap(F, b)), shape=b.shape[:-1]), a),
             lambda: F.reshape(a, shape=(*a.shape, 1)) * row,
         )
-    return lambda: unbroadcast(F, F.matmul(g, _swap(F, b)), a), lambda: _right_gradient(F, g, a, b)
+    return lambda: unbroadcast(F, F.matmul(g, swap(F, b)), a), lambda: _right_gradient(F, g, a, b)
 
 
 def _right_gradient(F: Any, g: Any, a: Any, b: Any) -> Any:
     if len(b.shape) == 2 and len(a.shape) > 2:
         # One product that sums over the batch too.
-        return F.matmul(_swap(F, _rows(F, a)), _rows(F, g))
-    return unbroadcast(F, F.matmul(_swap(F, a), g), b)
+        return F.matmul(swap(F, rows(F, a)), rows(F, g))
+    return unbroadcast(F, F.matmul(swap(F, a), g), b)
 
 
 def _samples(rng: np.random.Generator) -> Any:
@@ -172,7 +172,7 @@ def _samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0, 1), each="others"),
     flops=MultiplyAdds(lambda y, a, b: y.size * a.shape[-1]),
     samples=_samples,
-    traits=("matrix_product", "low_precision"),
+    traits=("matrix_product", "dot", "low_precision"),
     method="__matmul__ __rmatmul__ matmul",
     ulp=16,
     onnx=lambda o, a, b: o.MatMul(a, b),

@@ -11,7 +11,8 @@ import numpy as np
 from hybridflow.core.context import init_scope
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.variable import Variable
-from hybridflow.optim.optimizer import collected
+from hybridflow.optim.groups import collected
+from hybridflow.optim.writes import assign_all
 
 
 class EMA:
@@ -49,14 +50,13 @@ class EMA:
             if isinstance(one, Variable) and name not in self._means:
                 with init_scope():
                     start = np.array(one.numpy())
-                    self._means[name] = Variable(start, name=f"{name}.mean", trainable=False)
+                    self._means[name] = Variable(start, name=f"{name}.mean", trainable=False, like=one)
         return [(named[name], mean) for name, mean in self._means.items()]
 
     def update(self) -> None:
         """Take the present parameters into the means."""
-        for variable, mean in self._found():
-            now = cast(Any, mean.read())
-            mean.assign(now + (variable.read() - now) * (1 - self._decay))
+        pairs = [(mean, cast(Any, mean.read()), variable) for variable, mean in self._found()]
+        assign_all([(mean, now + (variable.read() - now) * (1 - self._decay)) for mean, now, variable in pairs])
 
     def variables(self) -> list[Variable]:
         """Return the means."""
@@ -73,9 +73,7 @@ class EMA:
         pairs = self._found()
         before = [variable.read() for variable, _ in pairs]
         try:
-            for variable, mean in pairs:
-                variable.assign(mean.read())
+            assign_all([(variable, mean.read()) for variable, mean in pairs])
             yield
         finally:
-            for (variable, _), value in zip(pairs, before, strict=True):
-                variable.assign(value)
+            assign_all([(variable, value) for (variable, _), value in zip(pairs, before, strict=True)])

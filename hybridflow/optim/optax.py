@@ -13,8 +13,11 @@ from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ops.jax_functions import from_jax
-from hybridflow.optim.optimizer import Optimizer, Parameter
-from hybridflow.optim.rules import SGD, Rule
+from hybridflow.optim.groups import Parameter
+from hybridflow.optim.optimizer import Optimizer
+from hybridflow.optim.rule import Rule
+from hybridflow.optim.rules import SGD
+from hybridflow.optim.writes import assign_all
 
 
 class Optax(Optimizer):
@@ -26,9 +29,10 @@ class Optax(Optimizer):
     Args:
         target: a model, or an iterable or mapping of Variables.
         tx: the transformation: what has ``init`` and ``update``.
+        nonfinite: see `Optimizer`.
     """
 
-    def __init__(self, target: Any, tx: Any) -> None:
+    def __init__(self, target: Any, tx: Any, *, nonfinite: str = "apply") -> None:
         if not (hasattr(tx, "init") and hasattr(tx, "update")):
             raise ArgumentTypeError(
                 message(f"Optax: a {type(tx).__name__} is no transformation", got=repr(tx)[:80],
@@ -39,9 +43,10 @@ class Optax(Optimizer):
         self._kept: list[Variable] = []
         self._paths: list[str] = []
         self._function = from_jax(self._changed)
-        super().__init__(target, 1.0)
+        super().__init__(target, 1.0, nonfinite=nonfinite)
 
-    def _rule_of(self, settings: dict[str, Any]) -> tuple[Rule, dict[str, Any]]:
+    def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
+        del ndim
         return SGD, {**settings, "decay": 0.0}  # which keeps nothing by itself
 
     def _changed(self, state: Any, gradients: Any, parameters: Any) -> Any:
@@ -70,15 +75,17 @@ class Optax(Optimizer):
         del state["rate"]
         return state | dict(zip(self._paths, self._kept, strict=True))
 
-    def _make(self, found: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor]) -> None:
-        del rates
+    def _make(
+        self, found: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor], plain: bool
+    ) -> None:
+        del rates, plain
         moved, after = self._function(
             [variable.read() for variable in self._kept],
             {one.name: gradient for one, gradient in zip(found, gradients, strict=True)},
             {one.name: one.variable.read() for one in found},
         )
-        for one in found:
-            one.variable.assign(moved[one.name])
-        for variable, value in zip(self._kept, after, strict=True):
-            variable.assign(value)
-        self._steps.assign(step + 1)
+        assign_all([
+            *[(one.variable, moved[one.name]) for one in found],
+            *zip(self._kept, after, strict=True),
+            (self._steps, step + 1),
+        ])  # fmt: skip

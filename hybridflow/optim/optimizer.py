@@ -3,79 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from sys import getrefcount
 from typing import Any, cast
 
 import jax
 import numpy as np
 
-from hybridflow.backend.host import run_quietly
 from hybridflow.core.autocast import without_autocast
-from hybridflow.core.context import context_now, init_scope, is_tracing
+from hybridflow.core.context import context_now, current, init_scope, is_tracing
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, float64, int32, kind_of
-from hybridflow.core.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    DTypeError,
-    GradientError,
-    ShapeError,
-    message,
-)
-from hybridflow.core.functions import as_traced
+from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, message
 from hybridflow.core.observer import OBSERVED
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
-from hybridflow.core.variable import WRITES, Variable
-from hybridflow.ir.builder import add_check
+from hybridflow.core.variable import Variable
+from hybridflow.ir.builder import GraphBuilder, add_check
 from hybridflow.ops.common import cast_to
 from hybridflow.ops.comparison import isfinite
-from hybridflow.optim.rules import Rule
+from hybridflow.optim.groups import Group, Parameter, Rate, collected, number, pattern_of
+from hybridflow.optim.rule import Rule
+from hybridflow.optim.writes import assign_all, on_host, write
 from hybridflow.transforms.clipping import clip_by_global_norm
-
-Rate = float | Variable | Callable[[Any], Any]
-"""A learning rate: a number, a Variable, or a function of the number of updates so far."""
+from hybridflow.transforms.loss_scale import all_finite, write_if
 
 _SHOWN = 8
 """How many names a message lists of each kind."""
-
-
-class _Group:
-    """Parameters with the same settings: their rule's attributes and the rate."""
-
-    __slots__ = ("attrs", "rate", "rule", "schedule")
-
-    def __init__(self, rule: Rule, attrs: dict[str, Any], rate: Variable, schedule: Callable[[Any], Any] | None):
-        self.rule = rule
-        self.attrs = attrs
-        self.rate = rate
-        self.schedule = schedule
-
-    def rate_at(self, step: Tensor) -> Tensor:
-        """Return the rate of the update of a number; it must be checked."""
-        if self.schedule is None:
-            return self.rate.read()
-        found = as_tensor(as_traced(self.schedule)(step))
-        if found.shape or kind_of(found.dtype) not in ("float", "int"):
-            raise ArgumentError(
-                message("rate: the schedule must return a number", got=str(found.spec),
-                        hint="Return a float or a tensor of shape ().")
-            )  # fmt: skip
-        return cast_to(found, self.rate.dtype)
-
-
-class Parameter:
-    """A parameter, its slots and its group."""
-
-    __slots__ = ("group", "name", "slots", "variable")
-
-    def __init__(self, name: str, variable: Variable, slots: tuple[Variable, ...], group: _Group) -> None:
-        self.name = name
-        self.variable = variable
-        self.slots = slots
-        self.group = group
+_NONFINITE = ("apply", "skip", "raise")
 
 
 class Optimizer:
@@ -88,6 +43,8 @@ class Optimizer:
         clip: the largest norm of all gradients together; larger ones are scaled down.
         groups: settings for some of the parameters, each a mapping with a pattern ``"match"`` of their names and what
             is different for them; the first that matches counts.
+        nonfinite: what an update does whose gradients are not all finite: ``"apply"`` does not look, ``"skip"`` leaves
+            everything as it is, the number of updates included, ``"raise"`` raises and leaves everything likewise.
         settings: the rule's attributes.
     """
 
@@ -100,22 +57,28 @@ class Optimizer:
         *,
         clip: float | None = None,
         groups: Sequence[Mapping[str, Any]] = (),
+        nonfinite: str = "apply",
         **settings: Any,
     ) -> None:
+        if nonfinite not in _NONFINITE:
+            raise ArgumentError(
+                message(f"{self._label()}: nonfinite={nonfinite!r} is none of {', '.join(map(repr, _NONFINITE))}")
+            )
         if clip is not None and not clip > 0:
             raise ArgumentError(message(f"{self._label()}: clip must be positive", got=f"clip={clip!r}"))
         self._target = target if hasattr(target, "named_parameters") else collected(self._label(), target)
         self._settings = settings
         self._clip = clip
-        self._schedule = rate if callable(rate) and not isinstance(rate, Variable) else None
+        self._nonfinite = nonfinite
+        self._schedule: Any = rate if _is_schedule(rate) else None
         self._given = rate
-        self._patterns = [_pattern(self._label(), group, settings) for group in groups]
+        self._patterns = [pattern_of(self._label(), group, settings) for group in groups]
         self._found: list[Parameter] | None = None
-        self._at: dict[int, int] = {}
-        self._groups: list[_Group] = []
+        self._groups: list[Group] = []
         with init_scope():
             self._steps = Variable(0, dtype=int32, name="optimizer.steps", trainable=False)
             self._rate = self._rate_variable(rate, "optimizer.rate")
+        self._plain = Group(settings, self._rate, self._schedule)
         for settings_of in (settings, *[{**settings, **group} for group in self._patterns]):
             self._rule_of({k: v for k, v in settings_of.items() if k not in ("match", "rate")})
         if not is_tracing() and self._named():
@@ -126,8 +89,8 @@ class Optimizer:
     def _label(self) -> str:
         return type(self).__name__
 
-    def _rule_of(self, settings: dict[str, Any]) -> tuple[Rule, dict[str, Any]]:
-        """Return the rule for some settings, and its attributes."""
+    def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
+        """Return the rule for a parameter of so many axes under some settings, and its attributes."""
         raise NotImplementedError
 
     def _rate_variable(self, rate: Any, name: str) -> Variable:
@@ -137,7 +100,7 @@ class Optimizer:
                     message(f"{self._label()}: the rate must be a float of shape ()", got=f"{rate.name}: {rate.spec}")
                 )
             return rate
-        first = 0.0 if callable(rate) else _number(self._label(), rate)
+        first = math.nan if callable(rate) else number(self._label(), rate)
         wide = any([variable.dtype == float64 for variable in self._named().values()])
         return Variable(first, dtype=float64 if wide else float32, name=name, trainable=False)
 
@@ -160,10 +123,9 @@ class Optimizer:
             groups = self._made_groups(named)
             found = [self._with_slots(name, variable, groups[name]) for name, variable in named.items()]
         self._found = found
-        self._at = {id(one.variable): index for index, one in enumerate(found)}
         return found
 
-    def _made_groups(self, named: dict[str, Variable]) -> dict[str, _Group]:
+    def _made_groups(self, named: dict[str, Variable]) -> dict[str, Group]:
         """Return the group of each parameter.
 
         Raises:
@@ -177,8 +139,7 @@ class Optimizer:
                     message(f"{self._label()}: the group pattern {match!r} matches no parameter",
                             got=f"{len(named)} parameters", hint=f"Names that are like it: {', '.join(near)}.")
                 )  # fmt: skip
-        plain = _Group(*self._rule_of(self._settings), self._rate, self._schedule)
-        made = [self._group(pattern) for pattern in self._patterns]
+        plain, made = self._plain, [self._group(pattern) for pattern in self._patterns]
         self._groups = [plain, *made]
         return {
             name: next(
@@ -187,43 +148,64 @@ class Optimizer:
             for name in named
         }
 
-    def _group(self, pattern: Mapping[str, Any]) -> _Group:
+    def _group(self, pattern: Mapping[str, Any]) -> Group:
         changed = {key: value for key, value in pattern.items() if key not in ("match", "rate")}
-        rule, attrs = self._rule_of({**self._settings, **changed})
+        settings = {**self._settings, **changed}
         if "rate" not in pattern:
-            return _Group(rule, attrs, self._rate, self._schedule)
+            return Group(settings, self._rate, self._schedule)
         rate = pattern["rate"]
-        schedule = rate if callable(rate) and not isinstance(rate, Variable) else None
-        return _Group(rule, attrs, self._rate_variable(rate, f"optimizer.rate[{pattern['match']}]"), schedule)
+        schedule = rate if _is_schedule(rate) else None
+        return Group(settings, self._rate_variable(rate, f"optimizer.rate[{pattern['match']}]"), schedule)
 
-    def _with_slots(self, name: str, variable: Variable, group: _Group) -> Parameter:
+    def _with_slots(self, name: str, variable: Variable, group: Group) -> Parameter:
         if kind_of(variable.dtype) != "float":
             raise DTypeError(
                 message(f"{self._label()}: parameter {name!r} is {variable.dtype}", got=str(variable.spec),
                         hint="Optimizers take floats; train the parts of a complex number apart.")
             )  # fmt: skip
+        rule, attrs = self._rule_of(group.settings, variable.ndim)
         slots = tuple([
-            Variable(np.zeros(variable.shape, variable.dtype), name=f"{name}.{slot}", trainable=False)
-            for slot in group.rule.slots
+            Variable(np.zeros(shape, variable.dtype), name=f"{name}.{slot}", trainable=False, like=variable)
+            for slot, shape in zip(rule.slots, rule.shapes(cast(Any, variable.shape)), strict=True)
         ])  # fmt: skip
-        return Parameter(name, variable, slots, group)
+        return Parameter(name, variable, slots, rule, attrs, group)
 
     @property
     def rate(self) -> Tensor:
-        """The present learning rate: that of the next update."""
-        if self._schedule is None:
-            return self._rate.read()
-        return cast_to(as_tensor(as_traced(self._schedule)(self._steps.read())), self._rate.dtype)
+        """The present learning rate: that of the next update.
+
+        It may be assigned, which makes no new trace. A number stays until the next assignment, under a schedule too;
+        None goes back to the schedule that the optimizer was made with.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> opt = hf.optim.SGD([hf.Variable([1.0], name="w")], hf.optim.linear(1.0, 0.0, 4))
+            >>> opt.rate = 0.25
+            >>> opt.rate.item()
+            0.25
+            >>> opt.rate = None
+            >>> opt.rate.item()
+            1.0
+        """
+        return self._plain.rate_at(self._steps.read())
 
     @rate.setter
     def rate(self, value: Any) -> None:
-        if self._schedule is not None:
+        if value is None:
+            if self._schedule is None:
+                raise ArgumentError(
+                    message(f"{self._label()}: there is no schedule to go back to", got="rate=None",
+                            hint="Assign a number.")
+                )  # fmt: skip
+            self._rate.assign(math.nan)
+            return
+        if _is_schedule(value):
             raise ArgumentError(
-                message(f"{self._label()}: the rate is a function of the step and cannot be assigned",
-                        got=f"rate={value!r}", hint="Make the optimizer with a number or a Variable to assign it.")
+                message(f"{self._label()}: a function of the step cannot be assigned as the rate", got=repr(value)[:80],
+                        hint="Assign a number, or make the optimizer with a function that chooses between schedules.")
             )  # fmt: skip
         if isinstance(value, int | float):
-            _number(self._label(), value)
+            number(self._label(), value)
         self._rate.assign(cast_to(as_tensor(value), self._rate.dtype) if hasattr(value, "dtype") else value)
 
     @property
@@ -236,14 +218,12 @@ class Optimizer:
         return [*self._state().values()]
 
     def _state(self) -> dict[str, Variable]:
-        state = {"steps": self._steps}
-        if self._schedule is None:
-            state["rate"] = self._rate
+        state = {"steps": self._steps, "rate": self._rate}
         for one in self._parameters():
-            for slot, variable in zip(one.group.rule.slots, one.slots, strict=True):
+            for slot, variable in zip(one.rule.slots, one.slots, strict=True):
                 state[f"{one.name}.{slot}"] = variable
         for pattern, group in zip(self._patterns, self._groups[1:], strict=True):
-            if group.rate is not self._rate and group.schedule is None:
+            if group.rate is not self._rate:
                 state[f"rate[{pattern['match']}]"] = group.rate
         return state
 
@@ -270,8 +250,7 @@ class Optimizer:
                 message(f"{self._label()}.load_state_dict: the state is of another optimizer or model",
                         got="; ".join(wrong), hint="Nothing was loaded.")
             )  # fmt: skip
-        for name, variable in mine.items():
-            variable.assign(asarray(arrays[name]))
+        assign_all([(variable, asarray(arrays[name])) for name, variable in mine.items()])
 
     # -- updates --------------------------------------------------------------------------------------------------
 
@@ -290,10 +269,19 @@ class Optimizer:
         found = self._parameters()
         self._apply(found, self._checked(found, self._matched(gradients)))
 
-    def step(self) -> None:
-        """Change the parameters by what `.backward()` accumulated in their ``.grad``."""
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Change the parameters by what `.backward()` accumulated in their ``.grad``.
+
+        Args:
+            closure: computes the loss and its gradients before, if it is given.
+
+        Returns:
+            What the closure returned.
+        """
+        loss = None if closure is None else closure()
         found = self._parameters()
         self._apply(found, self._checked(found, [cast(Any, one.variable).grad for one in found]))
+        return loss
 
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters."""
@@ -340,6 +328,16 @@ class Optimizer:
             )  # fmt: skip
         return [gradients.get(one.name) for one in found]
 
+    def checked(self, gradients: Sequence[Any]) -> list[Tensor]:
+        """Return gradients in the order of the parameters as tensors, none of which is missing or misshaped."""
+        found = self._parameters()
+        if len(gradients) != len(found):
+            raise ArgumentError(
+                message(f"{self._label()}: {len(gradients)} gradients for {len(found)} parameters",
+                        hint="Give the gradients of the parameters the optimizer was made with, in their order.")
+            )  # fmt: skip
+        return self._checked(found, list(gradients))
+
     def _checked(self, found: list[Parameter], gradients: list[Any]) -> list[Tensor]:
         missing = [one.name for one, gradient in zip(found, gradients, strict=True) if gradient is None]
         if missing:
@@ -359,18 +357,42 @@ class Optimizer:
         return tensors
 
     def _apply(self, found: list[Parameter], gradients: list[Tensor]) -> None:
+        plain = context_now() is None  # which being without autocast in an autocast is not: it knows what arrays hold
         with without_autocast():
-            if self._clip is not None:
-                gradients, _ = clip_by_global_norm(gradients, self._clip)
-            step = self._steps.read()
-            rates = {id(group): group.rate_at(step) for group in self._groups}
-            for group in self._groups:
-                self._check_rate(rates[id(group)])
-            gradients = [
-                g if g.dtype == one.variable.dtype else cast_to(g, one.variable.dtype)
-                for one, g in zip(found, gradients, strict=True)
-            ]
-            self._make(found, gradients, step, rates)
+            if self._nonfinite == "apply":
+                self._update(found, gradients, plain)
+                return
+            finite, tracer = all_finite(gradients), current().tracer
+            if self._nonfinite == "raise":
+                self._require_finite(found, gradients, finite)
+                self._update(found, gradients, plain)
+            elif isinstance(tracer, GraphBuilder):
+                write_if(tracer, finite, lambda: self._update(found, gradients, plain), what=f"{self._label()}.update")
+            elif finite.item():
+                self._update(found, gradients, plain)
+
+    def _require_finite(self, found: list[Parameter], gradients: list[Tensor], finite: Tensor) -> None:
+        text = message(f"{self._label()}: gradients are not finite", hint="Nothing was changed.")
+        if is_tracing():
+            add_check(finite, GradientError, text)
+        elif not finite.item():
+            bad = [one.name for one, g in zip(found, gradients, strict=True) if not all_finite(g).item()]
+            shown = ", ".join(bad[:_SHOWN]) + (", ..." if len(bad) > _SHOWN else "")
+            raise GradientError(f"{text}\n  got: {len(bad)} of {len(found)}: {shown}")
+
+    def _update(self, found: list[Parameter], gradients: list[Tensor], plain: bool) -> None:
+        """Change the parameters, in place where that is possible."""
+        if self._clip is not None:
+            gradients, _ = clip_by_global_norm(gradients, self._clip)
+        step = self._steps.read()
+        rates = {id(group): group.rate_at(step) for group in self._groups}
+        for group in self._groups:
+            self._check_rate(rates[id(group)])
+        gradients = [
+            g if g.dtype == one.variable.dtype else cast_to(g, one.variable.dtype)
+            for one, g in zip(found, gradients, strict=True)
+        ]
+        self._make(found, gradients, step, rates, plain)
 
     def _check_rate(self, rate: Tensor) -> None:
         text = message(f"{self._label()}: the rate is not finite", hint="Look at the schedule or Variable it is from.")
@@ -380,100 +402,23 @@ class Optimizer:
             raise ArgumentError(f"{text}\n  got: rate={rate.item()}")
 
     def _make(
-        self, found: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor]
+        self, found: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor], plain: bool
     ) -> None:
-        """Make the update, in place where that is possible."""
-        if context_now() is None and not OBSERVED.count and _on_host(found, gradients):
-            self._write(found, gradients, int(step), {key: float(rate) for key, rate in rates.items()})
-        else:
-            self._bind(found, gradients, step, rates)
-
-    def _bind(
-        self, found: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor]
-    ) -> None:
-        """Apply the rules as operations, and assign when all of them are done."""
-        made: list[Any] = []
+        """Make the update: in place, or by the rules as operations, after all of which everything is assigned."""
+        if plain and not OBSERVED.count and on_host(found, gradients):
+            write(found, gradients, int(step), {key: float(rate) for key, rate in rates.items()}, self._steps)
+            return
+        made: list[tuple[Variable, Any]] = []
         for one, gradient in zip(found, gradients, strict=True):
-            group = one.group
             slots = [slot.read() for slot in one.slots]
-            outputs = bind(
-                group.rule.op, (one.variable.read(), gradient, *slots, step, rates[id(group)]), group.attrs
-            )
-            made.append(outputs if slots else (outputs,))
-        for one, outputs in zip(found, made, strict=True):
-            for variable, value in zip((one.variable, *one.slots), outputs, strict=True):
-                variable.assign(value)
-        self._steps.assign(step + 1)
-
-    def _write(
-        self, found: list[Parameter], gradients: list[Tensor], step: int, rates: dict[int, float]
-    ) -> None:
-        """Apply the rules to the Variables' arrays in place."""
-        constants = {
-            (id(group), dtype): group.rule.constants(dtype, step, rates[id(group)], group.attrs)
-            for group in self._groups
-            for dtype in {one.variable.dtype for one in found}
-        }
-        after = np.asarray(step + 1, np.int32)
-        with WRITES:
-            run_quietly(_write_all, found, gradients, constants)
-            self._steps.store(after)
+            values = (one.variable.read(), gradient, *slots, step, rates[id(one.group)])
+            outputs = bind(one.rule.op, values, one.attrs)
+            made += zip((one.variable, *one.slots), outputs if slots else (outputs,), strict=True)
+        assign_all([*made, (self._steps, step + 1)])
 
     def __repr__(self) -> str:
         settings = "".join([f", {name}={value!r}" for name, value in self._settings.items()])
         return f"{self._label()}(rate={self._given!r}{settings})"
-
-
-def _write_all(found: list[Parameter], gradients: list[Tensor], constants: dict[Any, tuple[Any, ...]]) -> None:
-    for one, gradient in zip(found, gradients, strict=True):
-        g = gradient._value
-        arrays = [_own(one.variable), g if g.flags.c_contiguous else np.ascontiguousarray(g)]
-        arrays += [_own(slot) for slot in one.slots]
-        group = one.group
-        group.rule.write(arrays, constants[id(group), g.dtype])
-        one.variable._value = arrays[0]
-        for slot, array in zip(one.slots, arrays[2:], strict=True):
-            slot._value = array
-
-
-def _own(variable: Any) -> Any:
-    """Return the array of a Variable if nobody else can see it, else a copy."""
-    value = variable._value
-    if getrefcount(value) == _SOLE and value.base is None and value.flags.carray:
-        return value
-    return np.array(value, order="C")
-
-
-def _references() -> int:
-    """Return what `sys.getrefcount` says in `_own` of an array that only a Variable holds."""
-
-    class Holder:
-        _value = None
-
-    holder = Holder()
-    holder._value = cast(Any, np.zeros(1))
-
-    def count(variable: Any) -> int:
-        value = variable._value
-        return getrefcount(value)
-
-    return count(holder)
-
-
-_SOLE = _references()
-
-
-def _on_host(found: list[Parameter], gradients: list[Tensor]) -> bool:
-    """Whether all values are NumPy arrays of a dtype that NumPy computes in."""
-    for one, gradient in zip(found, gradients, strict=True):
-        if type(one.variable._value) is not np.ndarray or type(gradient._value) is not np.ndarray:
-            return False
-        if one.variable.dtype.itemsize < 4:
-            return False
-        for slot in one.slots:
-            if type(slot._value) is not np.ndarray:
-                return False
-    return True
 
 
 def _is_none(value: Any) -> bool:
@@ -484,49 +429,5 @@ def _list_of(what: str, names: list[str]) -> list[str]:
     return [f"{what}: {', '.join(names)}"] if names else []
 
 
-def _number(label: str, value: Any) -> float:
-    found = float(value)
-    if not (math.isfinite(found) and found >= 0):
-        raise ArgumentError(message(f"{label}: the rate must be finite, and 0 at least", got=f"rate={value!r}"))
-    return found
-
-
-def _pattern(label: str, group: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(group, Mapping) or not isinstance(cast(Any, group).get("match"), str):
-        raise ArgumentTypeError(
-            message(f"{label}: a group is a mapping with the pattern 'match'", got=repr(group)[:80],
-                    hint='Write groups=[{"match": "*.bias", "decay": 0.0}].')
-        )  # fmt: skip
-    given = dict(cast("Mapping[str, Any]", group))
-    unknown = [name for name in given if name not in (*settings, "match", "rate")]
-    if unknown:
-        raise ArgumentError(
-            message(f"{label}: a group cannot set {', '.join(unknown)}", got=repr(given)[:80],
-                    hint=f"It may set {', '.join(['rate', *settings])}.")
-        )  # fmt: skip
-    return given
-
-
-def collected(label: str, target: Any) -> dict[str, Variable]:
-    """Return Variables by name, of a mapping, an iterable or a single one; each once."""
-    if isinstance(target, Variable):
-        target = [target]
-    if not isinstance(target, Iterable):
-        raise ArgumentTypeError(
-            message(f"{label}: a {type(target).__name__} is no model and no Variables", got=repr(target)[:80],
-                    hint="Give a model, or an iterable or mapping of Variables.")
-        )  # fmt: skip
-    mapping = isinstance(target, Mapping)
-    pairs: Any = [*cast(Any, target).items()] if mapping else [(None, one) for one in cast(Any, target)]
-    found: dict[str, Variable] = {}
-    for name, one in pairs:
-        if not isinstance(one, Variable):
-            raise ArgumentTypeError(
-                message(f"{label}: a {type(one).__name__} is no Variable", got=repr(one)[:80],
-                        hint="Give the Variables themselves, not their values.")
-            )  # fmt: skip
-        label_of = one.name if name is None else str(name)
-        if any([known is one for known in found.values()]):
-            continue
-        found[label_of if label_of not in found else f"{label_of}_{len(found)}"] = one
-    return found
+def _is_schedule(rate: Any) -> bool:
+    return callable(rate) and not isinstance(rate, Variable)

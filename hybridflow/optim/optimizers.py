@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybridflow.core.errors import ArgumentError, message
-from hybridflow.optim import rules
-from hybridflow.optim.optimizer import Optimizer, Rate
-from hybridflow.optim.rules import Rule
+from hybridflow.optim import matrix_rules, rules
+from hybridflow.optim.groups import Rate
+from hybridflow.optim.optimizer import Optimizer
+from hybridflow.optim.rule import Rule
 
 Groups = Sequence[Mapping[str, Any]]
 
@@ -39,12 +40,15 @@ class SGD(Optimizer):
     def __init__(
         self, target: Any, rate: Rate = 1e-3, *, momentum: float = 0.0, nesterov: bool = False, decay: float = 0.0,
         clip: float | None = None, groups: Groups = (),
+        nonfinite: str = "apply",
     ) -> None:  # fmt: skip
         super().__init__(
-            target, rate, clip=clip, groups=groups, momentum=momentum, nesterov=nesterov, decay=decay
-        )
+            target, rate, clip=clip, groups=groups, nonfinite=nonfinite, momentum=momentum, nesterov=nesterov,
+            decay=decay,
+        )  # fmt: skip
 
-    def _rule_of(self, settings: dict[str, Any]) -> tuple[Rule, dict[str, Any]]:
+    def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
+        del ndim
         momentum, decay = settings["momentum"], float(settings["decay"])
         _within("SGD", "momentum", momentum, momentum >= 0, "0 at least")
         _within("SGD", "decay", decay, decay >= 0, "0 at least")
@@ -66,10 +70,14 @@ class Adam(Optimizer):
     def __init__(
         self, target: Any, rate: Rate = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8,
         decay: float = 0.0, clip: float | None = None, groups: Groups = (),
+        nonfinite: str = "apply",
     ) -> None:  # fmt: skip
-        super().__init__(target, rate, clip=clip, groups=groups, betas=betas, epsilon=epsilon, decay=decay)
+        super().__init__(
+            target, rate, clip=clip, groups=groups, nonfinite=nonfinite, betas=betas, epsilon=epsilon, decay=decay
+        )
 
-    def _rule_of(self, settings: dict[str, Any]) -> tuple[Rule, dict[str, Any]]:
+    def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
+        del ndim
         beta1, beta2 = _betas(self._label(), settings["betas"])
         _within(self._label(), "decay", settings["decay"], settings["decay"] >= 0, "0 at least")
         return rules.ADAMW, {
@@ -87,22 +95,42 @@ class AdamW(Adam):
     def __init__(
         self, target: Any, rate: Rate = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8,
         decay: float = 1e-2, clip: float | None = None, groups: Groups = (),
+        nonfinite: str = "apply",
     ) -> None:  # fmt: skip
-        super().__init__(target, rate, betas=betas, epsilon=epsilon, decay=decay, clip=clip, groups=groups)
+        super().__init__(
+            target, rate, clip=clip, groups=groups, nonfinite=nonfinite, betas=betas, epsilon=epsilon, decay=decay
+        )
 
 
 class RMSprop(Optimizer):
-    """Gradients divided by the root of the running mean of their squares."""
+    """Gradients divided by the root of the running mean of their squares.
+
+    With ``centered=True`` the squares are those of what is away from the running mean of the gradients; a momentum sums
+    up the quotients.
+
+    Reference:
+        A. Graves, "Generating sequences with recurrent neural networks", 2013, equations 38 to 45.
+    """
 
     def __init__(
-        self, target: Any, rate: Rate = 1e-2, *, alpha: float = 0.99, epsilon: float = 1e-8, decay: float = 0.0,
-        clip: float | None = None, groups: Groups = (),
+        self, target: Any, rate: Rate = 1e-2, *, alpha: float = 0.99, epsilon: float = 1e-8, momentum: float = 0.0,
+        centered: bool = False, decay: float = 0.0, clip: float | None = None, groups: Groups = (),
+        nonfinite: str = "apply",
     ) -> None:  # fmt: skip
-        super().__init__(target, rate, clip=clip, groups=groups, alpha=alpha, epsilon=epsilon, decay=decay)
+        super().__init__(
+            target, rate, clip=clip, groups=groups, nonfinite=nonfinite, alpha=alpha, epsilon=epsilon,
+            momentum=momentum, centered=centered, decay=decay,
+        )  # fmt: skip
 
-    def _rule_of(self, settings: dict[str, Any]) -> tuple[Rule, dict[str, Any]]:
+    def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
+        del ndim
+        momentum = settings["momentum"]
         _within("RMSprop", "alpha", settings["alpha"], 0 <= settings["alpha"] <= 1, "from 0 to 1")
-        return rules.RMSPROP, {name: float(value) for name, value in settings.items()}
+        _within("RMSprop", "momentum", momentum, momentum >= 0, "0 at least")
+        attrs = {name: float(settings[name]) for name in ("alpha", "epsilon", "decay")}
+        if momentum:
+            attrs["momentum"] = float(momentum)
+        return rules.RMSPROP[bool(momentum), bool(settings["centered"])], attrs
 
 
 class Adagrad(Optimizer):
@@ -111,10 +139,12 @@ class Adagrad(Optimizer):
     def __init__(
         self, target: Any, rate: Rate = 1e-2, *, epsilon: float = 1e-10, decay: float = 0.0,
         clip: float | None = None, groups: Groups = (),
+        nonfinite: str = "apply",
     ) -> None:  # fmt: skip
-        super().__init__(target, rate, clip=clip, groups=groups, epsilon=epsilon, decay=decay)
+        super().__init__(target, rate, clip=clip, groups=groups, nonfinite=nonfinite, epsilon=epsilon, decay=decay)
 
-    def _rule_of(self, settings: dict[str, Any]) -> tuple[Rule, dict[str, Any]]:
+    def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
+        del ndim
         return rules.ADAGRAD, {name: float(value) for name, value in settings.items()}
 
 
@@ -124,10 +154,14 @@ class Adadelta(Optimizer):
     def __init__(
         self, target: Any, rate: Rate = 1.0, *, rho: float = 0.9, epsilon: float = 1e-6, decay: float = 0.0,
         clip: float | None = None, groups: Groups = (),
+        nonfinite: str = "apply",
     ) -> None:  # fmt: skip
-        super().__init__(target, rate, clip=clip, groups=groups, rho=rho, epsilon=epsilon, decay=decay)
+        super().__init__(
+            target, rate, clip=clip, groups=groups, nonfinite=nonfinite, rho=rho, epsilon=epsilon, decay=decay
+        )
 
-    def _rule_of(self, settings: dict[str, Any]) -> tuple[Rule, dict[str, Any]]:
+    def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
+        del ndim
         _within("Adadelta", "rho", settings["rho"], 0 <= settings["rho"] <= 1, "from 0 to 1")
         return rules.ADADELTA, {name: float(value) for name, value in settings.items()}
 
@@ -142,9 +176,105 @@ class Lion(Optimizer):
     def __init__(
         self, target: Any, rate: Rate = 1e-4, *, betas: tuple[float, float] = (0.9, 0.99), decay: float = 0.0,
         clip: float | None = None, groups: Groups = (),
+        nonfinite: str = "apply",
     ) -> None:  # fmt: skip
-        super().__init__(target, rate, clip=clip, groups=groups, betas=betas, decay=decay)
+        super().__init__(target, rate, clip=clip, groups=groups, nonfinite=nonfinite, betas=betas, decay=decay)
 
-    def _rule_of(self, settings: dict[str, Any]) -> tuple[Rule, dict[str, Any]]:
+    def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
+        del ndim
         beta1, beta2 = _betas("Lion", settings["betas"])
         return rules.LION, {"beta1": beta1, "beta2": beta2, "decay": float(settings["decay"])}
+
+
+class Adafactor(Optimizer):
+    """Adam without its memory: of a matrix it keeps only the means of the squares of rows and of columns.
+
+    Steps are relative to the size of the parameter, and shrink as one over the root of their number.
+
+    Args:
+        target: a model, or an iterable or mapping of Variables.
+        rate: the largest step, relative to the parameter's root mean square.
+        beta2_decay: the power of the number of the step that gives how much the newest squares count.
+        epsilon: the least root mean square of gradients (None: the dtype's precision) and of parameters.
+        threshold: what the root mean square of a change, before the rate, is limited to.
+        decay: decoupled decay.
+        clip, groups, nonfinite: see `Optimizer`.
+
+    Reference:
+        N. Shazeer, M. Stern, "Adafactor: adaptive learning rates with sublinear memory cost", ICML 2018.
+    """
+
+    def __init__(
+        self, target: Any, rate: Rate = 1e-2, *, beta2_decay: float = -0.8,
+        epsilon: tuple[float | None, float] = (None, 1e-3), threshold: float = 1.0, decay: float = 0.0,
+        clip: float | None = None, groups: Groups = (), nonfinite: str = "apply",
+    ) -> None:  # fmt: skip
+        super().__init__(
+            target, rate, clip=clip, groups=groups, nonfinite=nonfinite, beta2_decay=beta2_decay, epsilon=epsilon,
+            threshold=threshold, decay=decay,
+        )  # fmt: skip
+
+    def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
+        beta2_decay, threshold = settings["beta2_decay"], settings["threshold"]
+        _within("Adafactor", "beta2_decay", beta2_decay, beta2_decay <= 0, "0 at most")
+        _within("Adafactor", "threshold", threshold, threshold > 0, "positive")
+        _within("Adafactor", "decay", settings["decay"], settings["decay"] >= 0, "0 at least")
+        first, second = settings["epsilon"]
+        attrs = {
+            "beta2_decay": float(beta2_decay), "epsilon1": None if first is None else float(first),
+            "epsilon2": float(second), "threshold": float(threshold), "decay": float(settings["decay"]),
+        }  # fmt: skip
+        return matrix_rules.ADAFACTOR if ndim > 1 else matrix_rules.ADAFACTOR_VECTOR, attrs
+
+
+class Muon(Optimizer):
+    """Momentum whose steps are brought near orthogonal matrices; what is no matrix is left to AdamW.
+
+    The products are computed in the parameter's dtype (float32 at least), where torch rounds to bfloat16.
+
+    Args:
+        target: a model, or an iterable or mapping of Variables.
+        rate: the learning rate.
+        momentum: how much of the velocity stays.
+        nesterov: whether the step looks ahead.
+        decay: decoupled decay.
+        coefficients: of the polynomial that each round applies to the singular values.
+        rounds: how many rounds.
+        epsilon: the least norm that a step is divided by.
+        scale: how steps grow with the shape: ``"original"``, or ``"adam"`` for the size that Adam's steps have.
+        matrices: whether matrices are taken; a group with False leaves its own to AdamW, as is usual for embeddings.
+        betas, adam_epsilon: AdamW's settings, for what is left to it.
+        clip, groups, nonfinite: see `Optimizer`.
+
+    Reference:
+        K. Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024.
+    """
+
+    def __init__(
+        self, target: Any, rate: Rate = 1e-3, *, momentum: float = 0.95, nesterov: bool = True, decay: float = 0.1,
+        coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315), rounds: int = 5, epsilon: float = 1e-7,
+        scale: str = "original", matrices: bool = True, betas: tuple[float, float] = (0.9, 0.999),
+        adam_epsilon: float = 1e-8, clip: float | None = None, groups: Groups = (), nonfinite: str = "apply",
+    ) -> None:  # fmt: skip
+        super().__init__(
+            target, rate, clip=clip, groups=groups, nonfinite=nonfinite, momentum=momentum, nesterov=nesterov,
+            decay=decay, coefficients=coefficients, rounds=rounds, epsilon=epsilon, scale=scale, matrices=matrices,
+            betas=betas, adam_epsilon=adam_epsilon,
+        )  # fmt: skip
+
+    def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
+        beta1, beta2 = _betas("Muon", settings["betas"])
+        decay, scale = float(settings["decay"]), settings["scale"]
+        _within("Muon", "decay", decay, decay >= 0, "0 at least")
+        _within("Muon", "momentum", settings["momentum"], 0 <= settings["momentum"] < 1, "0 at least and below 1")
+        _within("Muon", "rounds", settings["rounds"], settings["rounds"] >= 1, "1 at least")
+        _within("Muon", "scale", scale, scale in ("original", "adam"), "'original' or 'adam'")
+        if ndim != 2 or not settings["matrices"]:
+            epsilon = float(settings["adam_epsilon"])
+            return rules.ADAMW, {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "decay": decay}
+        a, b, c = settings["coefficients"]
+        return matrix_rules.MUON, {
+            "momentum": float(settings["momentum"]), "nesterov": bool(settings["nesterov"]),
+            "coefficients": (float(a), float(b), float(c)), "rounds": int(settings["rounds"]),
+            "epsilon": float(settings["epsilon"]), "scale": scale, "decay": decay,
+        }  # fmt: skip

@@ -1,65 +1,22 @@
-"""The optimizers' rules as operations: one application of a rule is one node, and on the host one pass in place.
-
-Every operation takes ``(parameter, gradient, *slots, step, rate)`` and gives ``(parameter, *slots)`` anew; `step` is
-the number of the updates so far. The public classes are in `hybridflow.optim.optimizers`.
-"""
+"""The optimizers' rules that change every element by itself; see `hybridflow.optim.rule`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, No, Op, Sample, Stops, register
-from hybridflow.core.tensor import Tensor, as_tensor
-from hybridflow.ops.common import TensorSpec, call_text, make_spec, normals, positives, require_kind
+from hybridflow.optim.rule import Rule, Step, make_rule
 
-CHUNK = 1 << 16
-"""How many elements are updated at a time on the host, so that what lies between two operations stays in the cache."""
-
-Host = Callable[..., None]
-"""``(scratch, parameter, gradient, *slots, *numbers)``: writes flat arrays of one length; two scratch arrays of it."""
+_add, _subtract, _multiply, _divide, _sqrt = np.add, np.subtract, np.multiply, np.divide, np.sqrt
 
 
-@dataclass(frozen=True)
-class Rule:
-    """How an optimizer changes a parameter.
-
-    Attributes:
-        op: its operation.
-        slots: the names of what it keeps for every parameter, each of the parameter's shape and dtype.
-        numbers: ``(step, rate, **attrs)`` to the Python numbers that one update of all parameters shares.
-        host: writes one parameter's arrays.
-    """
-
-    op: Op
-    slots: tuple[str, ...]
-    numbers: Callable[..., tuple[float, ...]]
-    host: Host
-
-    def constants(self, dtype: Any, step: int, rate: float, attrs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the numbers of an update of parameters of a dtype as arrays, which NumPy is quickest with."""
-        return tuple([np.array(number, dtype) for number in self.numbers(step, rate, **attrs)])
-
-    def write(self, arrays: list[Any], numbers: tuple[Any, ...]) -> None:
-        """Apply the rule to C-contiguous arrays, parameter, gradient and slots, in place but for the gradient."""
-        size = arrays[0].size
-        host = self.host
-        if size <= CHUNK and arrays[0].ndim:
-            host(np.empty_like(arrays[0]), *arrays, *numbers)
-            return
-        flat = [array.reshape(-1) for array in arrays]
-        scratch = np.empty(min(size, CHUNK), flat[0].dtype)
-        for start in range(0, size, CHUNK):
-            part = [array[start : start + CHUNK] for array in flat]
-            host(scratch[: part[0].size], *part, *numbers)
+def _kept(p: Any, kept: Any) -> list[Step]:
+    """Return what keeps a part of a parameter, in front of its change: decoupled decay."""
+    return [(_multiply, p, kept, p)] if kept != 1.0 else []
 
 
 def correction(beta: float, count: float) -> float:
@@ -72,103 +29,6 @@ def corrected(beta: float, count: Any) -> Any:
     return -jnp.expm1(count * math.log(beta)) if beta > 0 else jnp.ones_like(count)
 
 
-def _infer(name: str, slots: int) -> Callable[..., Any]:
-    def infer(*specs: TensorSpec, **attrs: Any) -> Any:
-        del attrs
-        *arrays, step, rate = specs
-        require_kind(name, ("float",), *arrays, rate)
-        require_kind(name, ("int",), step)
-        first = arrays[0]
-        for one in arrays[1:]:
-            for error, what, a, b in (
-                (ShapeError, "shape", one.shape, first.shape), (DTypeError, "dtype", one.dtype, first.dtype)
-            ):  # fmt: skip
-                if a != b:
-                    raise error(
-                        message(f"{name}: the parameter has {what} {b}, its gradient or slot {a}",
-                                got=call_text(name, *specs), hint="They must be alike.")
-                    )  # fmt: skip
-        for one in (step, rate):
-            if one.shape:
-                raise ShapeError(message(f"{name}: step and rate must have shape ()", got=call_text(name, *specs)))
-        made = make_spec(first.shape, first.dtype)
-        return (made,) * (1 + slots) if slots else made
-
-    return infer
-
-
-def _samples(name: str, slots: tuple[str, ...], settings: Iterable[dict[str, Any]]) -> Any:
-    def samples(rng: np.random.Generator) -> Iterable[Sample | Bad]:
-        for number, attrs in enumerate(settings):
-            for dtype, shape in ((np.float32, (3, 4)), (np.float64, (5,)), (np.float32, ())):
-                kept = [positives(rng, *shape, dtype=dtype) for _ in slots]
-                step, rate = np.asarray(number * 7, np.int32), np.asarray(0.05, np.float32)
-                values = (normals(rng, *shape, dtype=dtype), normals(rng, *shape, dtype=dtype), *kept, step, rate)
-                yield Sample(values, attrs, gradient=False)
-            kept = [np.ones(2, np.float32) for _ in slots]
-            yield Bad((np.ones(2, np.float32), np.ones(3, np.float32), *kept, np.int32(0), np.float32(0.1)), attrs,
-                      error=ShapeError, text=f"{name}: the parameter has shape")  # fmt: skip
-
-    return samples
-
-
-def make_rule(
-    name: str,
-    *,
-    slots: tuple[str, ...],
-    numbers: Callable[..., tuple[float, ...]],
-    host: Host,
-    lower: Callable[..., Any],
-    operations: int,
-    settings: Iterable[dict[str, Any]],
-) -> Rule:
-    """Register the operation of a rule.
-
-    Args:
-        name: the operation's name.
-        slots, numbers, host: see `Rule`.
-        lower: the rule on jax arrays, ``(count, rate, parameter, gradient, *slots, **attrs)``, with `count` the number
-            of this update from 1 on; both numbers are of the parameter's dtype, float32 at least.
-        operations: floating-point operations per element.
-        settings: attributes to test it with.
-    """
-
-    def kernel(*values: Any, **attrs: Any) -> Any:
-        *arrays, step, rate = values
-        made = [np.array(array, order="C") for array in arrays]
-        rule.write(made, rule.constants(made[0].dtype, int(step), float(rate), attrs))
-        del made[1]
-        return tuple(made) if slots else made[0]
-
-    def lowered(*values: Any, **attrs: Any) -> Any:
-        parameter, gradient, *kept, step, rate = values
-        wide = jnp.promote_types(jnp.promote_types(parameter.dtype, rate.dtype), jnp.float32)
-        count = jnp.asarray(step, wide) + 1
-        outputs = lower(count, jnp.asarray(rate, wide), *[jnp.asarray(x, wide) for x in (parameter, gradient, *kept)],
-                        **attrs)  # fmt: skip
-        made = tuple([jax.lax.convert_element_type(y, parameter.dtype) for y in outputs])
-        return made if slots else made[0]
-
-    def flops(outputs: Any, *inputs: Any, **attrs: Any) -> Any:
-        del outputs, attrs
-        return operations * inputs[0].size
-
-    def function(*values: Any, **attrs: Any) -> tuple[Tensor, ...]:
-        return bind(record, tuple([as_tensor(value) for value in values]), attrs)
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"The rule of the optimizer {name}: the parameter and its slots after an update."
-    record = Op(
-        name, kernel, lowered, _infer(name, len(slots)),
-        Stops("no gradient flows through an optimizer's step"), flops=flops,
-        samples=_samples(name, slots, tuple(settings)), traits=frozenset({"inner"}), ulp=16.0,
-        public=function, onnx=No("a model is exported, not its training"),
-    )  # fmt: skip
-    register(record)
-    rule = Rule(record, slots, numbers, host)
-    return rule
-
-
 # -- stochastic gradient descent ----------------------------------------------------------------------------------
 
 
@@ -177,11 +37,9 @@ def _sgd_numbers(step: int, rate: float, *, decay: float) -> tuple[float, ...]:
     return rate, 1.0 - rate * decay
 
 
-def _sgd_host(scratch: Any, p: Any, g: Any, rate: float, kept: float) -> None:
-    if kept != 1.0:
-        np.multiply(p, kept, p)
-    np.multiply(g, rate, scratch)
-    np.subtract(p, scratch, p)
+def _sgd_host(s: Any, t: Any, p: Any, g: Any, rate: Any, kept: Any) -> list[Step]:
+    del t
+    return [*_kept(p, kept), (_multiply, g, rate, s), (_subtract, p, s, p)]
 
 
 def _sgd_lower(count: Any, rate: Any, p: Any, g: Any, *, decay: float) -> Any:
@@ -205,19 +63,15 @@ def _momentum_numbers(step: int, rate: float, *, momentum: float, nesterov: bool
 
 
 def _momentum_host(
-    scratch: Any, p: Any, g: Any, velocity: Any, rate: float, kept: float, momentum: float, nesterov: bool
-) -> None:
-    if kept != 1.0:
-        np.multiply(p, kept, p)
-    np.multiply(velocity, momentum, velocity)
-    np.add(velocity, g, velocity)
+    s: Any, t: Any, p: Any, g: Any, velocity: Any, rate: Any, kept: Any, momentum: Any, nesterov: Any
+) -> list[Step]:
+    del t
+    steps = [*_kept(p, kept), (_multiply, velocity, momentum, velocity), (_add, velocity, g, velocity)]
     if nesterov:
-        np.multiply(velocity, momentum, scratch)
-        np.add(scratch, g, scratch)
-        np.multiply(scratch, rate, scratch)
+        steps += [(_multiply, velocity, momentum, s), (_add, s, g, s), (_multiply, s, rate, s)]
     else:
-        np.multiply(velocity, rate, scratch)
-    np.subtract(p, scratch, p)
+        steps += [(_multiply, velocity, rate, s)]
+    return [*steps, (_subtract, p, s, p)]
 
 
 def _momentum_lower(
@@ -247,24 +101,25 @@ def _adamw_numbers(
 
 
 def _adamw_host(
-    scratch: Any, p: Any, g: Any, m: Any, v: Any,
-    beta1: float, rest1: float, beta2: float, rest2: float, epsilon: float, rate: float, kept: float,
-) -> None:  # fmt: skip
-    multiply = np.multiply
-    multiply(g, rest1, scratch)
-    multiply(m, beta1, m)
-    np.add(m, scratch, m)
-    multiply(g, g, scratch)
-    multiply(scratch, rest2, scratch)
-    multiply(v, beta2, v)
-    np.add(v, scratch, v)
-    np.sqrt(v, scratch)
-    np.add(scratch, epsilon, scratch)
-    np.divide(m, scratch, scratch)
-    multiply(scratch, rate, scratch)
-    if kept != 1.0:
-        multiply(p, kept, p)
-    np.subtract(p, scratch, p)
+    s: Any, t: Any, p: Any, g: Any, m: Any, v: Any,
+    beta1: Any, rest1: Any, beta2: Any, rest2: Any, epsilon: Any, rate: Any, kept: Any,
+) -> list[Step]:  # fmt: skip
+    del t
+    return [
+        (_multiply, g, rest1, s),
+        (_multiply, m, beta1, m),
+        (_add, m, s, m),
+        (_multiply, g, g, s),
+        (_multiply, s, rest2, s),
+        (_multiply, v, beta2, v),
+        (_add, v, s, v),
+        (_sqrt, v, s),
+        (_add, s, epsilon, s),
+        (_divide, m, s, s),
+        (_multiply, s, rate, s),
+        *_kept(p, kept),
+        (_subtract, p, s, p),
+    ]
 
 
 def _adamw_lower(
@@ -285,47 +140,75 @@ ADAMW = make_rule(
 )  # fmt: skip
 
 
-# -- one slot of squares ------------------------------------------------------------------------------------------
+# -- divided by the root of squares -------------------------------------------------------------------------------
 
 
-def _rmsprop_numbers(step: int, rate: float, *, alpha: float, epsilon: float, decay: float) -> tuple[float, ...]:
+def _rmsprop_numbers(
+    step: int, rate: float, *, alpha: float, epsilon: float, decay: float, momentum: float = 0.0
+) -> tuple[float, ...]:
     del step
-    return alpha, 1 - alpha, epsilon, rate, 1.0 - rate * decay
+    return alpha, 1 - alpha, epsilon, rate, 1.0 - rate * decay, momentum
 
 
-def _scaled_by_root(scratch: Any, p: Any, g: Any, squares: Any, epsilon: float, rate: float, kept: float) -> None:
-    """Move a parameter against the gradient, divided by the root of its squares."""
-    np.sqrt(squares, scratch)
-    np.add(scratch, epsilon, scratch)
-    np.divide(g, scratch, scratch)
-    np.multiply(scratch, rate, scratch)
-    if kept != 1.0:
-        np.multiply(p, kept, p)
-    np.subtract(p, scratch, p)
+def _rmsprop_rule(*, momentum: bool, centered: bool) -> Rule:
+    """Make one of the rules of RMSprop, which differ in what they keep: squares, then means, then velocities."""
+
+    def host(s: Any, t: Any, p: Any, g: Any, squares: Any, *others: Any) -> list[Step]:
+        *kept, alpha, rest, epsilon, rate, rest_of_p, damping = others
+        steps: list[Step] = [
+            (_multiply, g, g, s), (_multiply, s, rest, s), (_multiply, squares, alpha, squares),
+            (_add, squares, s, squares),
+        ]  # fmt: skip
+        spread = squares
+        if centered:
+            mean, spread = kept[0], t
+            steps += [
+                (_multiply, g, rest, s), (_multiply, mean, alpha, mean), (_add, mean, s, mean),
+                (_multiply, mean, mean, t), (_subtract, squares, t, t), (partial(np.maximum, t, 0.0, out=t),),
+            ]  # fmt: skip
+        steps += [(_sqrt, spread, s), (_add, s, epsilon, s), (_divide, g, s, s)]
+        if momentum:
+            velocity = kept[-1]
+            steps += [(_multiply, velocity, damping, velocity), (_add, velocity, s, velocity)]
+            steps += [(_multiply, velocity, rate, s)]
+        else:
+            steps += [(_multiply, s, rate, s)]
+        return [*steps, *_kept(p, rest_of_p), (_subtract, p, s, p)]
+
+    def lower(
+        count: Any, rate: Any, p: Any, g: Any, squares: Any, *kept: Any,
+        alpha: float, epsilon: float, decay: float, **damping: float,
+    ) -> Any:  # fmt: skip
+        del count
+        squares = squares * alpha + g * g * (1 - alpha)
+        after: list[Any] = []
+        spread = squares
+        if centered:
+            mean = kept[0] * alpha + g * (1 - alpha)
+            spread = jnp.maximum(squares - mean * mean, 0.0)
+            after.append(mean)
+        change = g / (jnp.sqrt(spread) + epsilon)
+        if momentum:
+            change = kept[-1] * damping["momentum"] + change
+            after.append(change)
+        return _decayed(p, rate, decay) - change * rate, squares, *after
+
+    name = "rmsprop" + "_centered" * centered + "_momentum" * momentum
+    slots = ("squares", *("mean",) * centered, *("velocity",) * momentum)
+    more = {"momentum": 0.9} if momentum else {}
+    return make_rule(
+        name, slots=slots, numbers=_rmsprop_numbers, host=host, lower=lower, operations=9 + 5 * centered + 2 * momentum,
+        settings=({"alpha": 0.99, "epsilon": 1e-8, "decay": 0.0, **more},
+                  {"alpha": 0.9, "epsilon": 1e-6, "decay": 0.1, **more}),
+    )  # fmt: skip
 
 
-def _rmsprop_host(
-    scratch: Any, p: Any, g: Any, squares: Any, alpha: float, rest: float, epsilon: float, rate: float, kept: float
-) -> None:
-    np.multiply(g, g, scratch)
-    np.multiply(scratch, rest, scratch)
-    np.multiply(squares, alpha, squares)
-    np.add(squares, scratch, squares)
-    _scaled_by_root(scratch, p, g, squares, epsilon, rate, kept)
-
-
-def _rmsprop_lower(
-    count: Any, rate: Any, p: Any, g: Any, squares: Any, *, alpha: float, epsilon: float, decay: float
-) -> Any:
-    del count
-    squares = squares * alpha + g * g * (1 - alpha)
-    return _decayed(p, rate, decay) - g / (jnp.sqrt(squares) + epsilon) * rate, squares
-
-
-RMSPROP = make_rule(
-    "rmsprop", slots=("squares",), numbers=_rmsprop_numbers, host=_rmsprop_host, lower=_rmsprop_lower, operations=9,
-    settings=({"alpha": 0.99, "epsilon": 1e-8, "decay": 0.0}, {"alpha": 0.9, "epsilon": 1e-6, "decay": 0.1}),
-)  # fmt: skip
+RMSPROP = {
+    (momentum, centered): _rmsprop_rule(momentum=momentum, centered=centered)
+    for momentum in (False, True)
+    for centered in (False, True)
+}
+"""The rules of RMSprop by whether there is a momentum, and whether squares are taken around the mean."""
 
 
 def _adagrad_numbers(step: int, rate: float, *, epsilon: float, decay: float) -> tuple[float, ...]:
@@ -333,10 +216,15 @@ def _adagrad_numbers(step: int, rate: float, *, epsilon: float, decay: float) ->
     return epsilon, rate, 1.0 - rate * decay
 
 
-def _adagrad_host(scratch: Any, p: Any, g: Any, squares: Any, epsilon: float, rate: float, kept: float) -> None:
-    np.multiply(g, g, scratch)
-    np.add(squares, scratch, squares)
-    _scaled_by_root(scratch, p, g, squares, epsilon, rate, kept)
+def _adagrad_host(
+    s: Any, t: Any, p: Any, g: Any, squares: Any, epsilon: Any, rate: Any, kept: Any
+) -> list[Step]:
+    del t
+    return [
+        (_multiply, g, g, s), (_add, squares, s, squares),
+        (_sqrt, squares, s), (_add, s, epsilon, s), (_divide, g, s, s), (_multiply, s, rate, s),
+        *_kept(p, kept), (_subtract, p, s, p),
+    ]  # fmt: skip
 
 
 def _adagrad_lower(count: Any, rate: Any, p: Any, g: Any, squares: Any, *, epsilon: float, decay: float) -> Any:
@@ -360,25 +248,16 @@ def _adadelta_numbers(step: int, rate: float, *, rho: float, epsilon: float, dec
 
 
 def _adadelta_host(
-    scratch: Any, p: Any, g: Any, squares: Any, changes: Any,
-    rho: float, rest: float, epsilon: float, rate: float, kept: float,
-) -> None:  # fmt: skip
-    np.multiply(g, g, scratch)
-    np.multiply(scratch, rest, scratch)
-    np.multiply(squares, rho, squares)
-    np.add(squares, scratch, squares)
-    np.add(changes, epsilon, scratch)
-    change = scratch / (squares + epsilon)
-    np.sqrt(change, change)
-    np.multiply(change, g, change)
-    np.multiply(change, change, scratch)
-    np.multiply(scratch, rest, scratch)
-    np.multiply(changes, rho, changes)
-    np.add(changes, scratch, changes)
-    np.multiply(change, rate, change)
-    if kept != 1.0:
-        np.multiply(p, kept, p)
-    np.subtract(p, change, p)
+    s: Any, t: Any, p: Any, g: Any, squares: Any, changes: Any,
+    rho: Any, rest: Any, epsilon: Any, rate: Any, kept: Any,
+) -> list[Step]:  # fmt: skip
+    return [
+        (_multiply, g, g, s), (_multiply, s, rest, s), (_multiply, squares, rho, squares), (_add, squares, s, squares),
+        (_add, changes, epsilon, t), (_add, squares, epsilon, s), (_divide, t, s, t), (_sqrt, t, t),
+        (_multiply, t, g, t),
+        (_multiply, t, t, s), (_multiply, s, rest, s), (_multiply, changes, rho, changes), (_add, changes, s, changes),
+        (_multiply, t, rate, t), *_kept(p, kept), (_subtract, p, t, p),
+    ]  # fmt: skip
 
 
 def _adadelta_lower(
@@ -402,19 +281,13 @@ def _lion_numbers(step: int, rate: float, *, beta1: float, beta2: float, decay: 
 
 
 def _lion_host(
-    scratch: Any, p: Any, g: Any, m: Any,
-    beta1: float, rest1: float, beta2: float, rest2: float, rate: float, kept: float,
-) -> None:  # fmt: skip
-    np.multiply(g, rest1, scratch)
-    np.add(scratch, m * beta1, scratch)
-    np.sign(scratch, scratch)
-    np.multiply(scratch, rate, scratch)
-    if kept != 1.0:
-        np.multiply(p, kept, p)
-    np.subtract(p, scratch, p)
-    np.multiply(g, rest2, scratch)
-    np.multiply(m, beta2, m)
-    np.add(m, scratch, m)
+    s: Any, t: Any, p: Any, g: Any, m: Any, beta1: Any, rest1: Any, beta2: Any, rest2: Any, rate: Any, kept: Any
+) -> list[Step]:
+    return [
+        (_multiply, g, rest1, s), (_multiply, m, beta1, t), (_add, s, t, s), (np.sign, s, s), (_multiply, s, rate, s),
+        *_kept(p, kept), (_subtract, p, s, p),
+        (_multiply, g, rest2, s), (_multiply, m, beta2, m), (_add, m, s, m),
+    ]  # fmt: skip
 
 
 def _lion_lower(

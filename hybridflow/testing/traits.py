@@ -117,11 +117,17 @@ def _matrix_product(call: Call, outputs: tuple[Array, ...]) -> str | None:
     return difference(outputs[0].astype(wide[0].dtype), expected, bound)
 
 
-@claims("convolution")
-def _convolution(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    del outputs
-    text = jax.jit(partial(call.op.lower, **call.attrs)).lower(*call.inputs).as_text()
-    return None if "stablehlo.convolution" in text else "its lowering holds no convolution"
+def _lowered_to(name: str) -> TraitCheck:
+    def check(call: Call, outputs: tuple[Array, ...]) -> str | None:
+        del outputs
+        text = jax.jit(partial(call.op.lower, **call.attrs)).lower(*call.inputs).as_text()
+        return None if f"stablehlo.{name}" in text else f"its lowering holds no {name}"
+
+    return check
+
+
+claims("convolution")(_lowered_to("convolution"))
+claims("dot")(_lowered_to("dot_general"))
 
 
 @claims("involution")

@@ -187,7 +187,7 @@ class LossScale:
         tracer = current().tracer
         finite = all_finite(gradients)
         if isinstance(tracer, GraphBuilder):
-            _write_if(tracer, finite, lambda: as_traced(update)(gradients))
+            write_if(tracer, finite, lambda: as_traced(update)(gradients), what="LossScale.step")
         elif finite.item():
             update(gradients)
         with without_autocast():
@@ -249,15 +249,21 @@ def _require(name: str, value: Any, holds: bool, what: str) -> None:
         raise ArgumentError(message(f"LossScale: {name} must be {what}", got=f"{name}={value!r}"))
 
 
-def _write_if(builder: GraphBuilder, condition: Tensor, function: Callable[[], Any]) -> None:
+def write_if(builder: GraphBuilder, condition: Tensor, function: Callable[[], Any], *, what: str) -> None:
     """Trace a function so that each call keeps what it writes to Variables only if a condition holds.
+
+    Args:
+        builder: the tracer.
+        condition: bool, of shape ().
+        function: what writes.
+        what: who asks, for messages.
 
     Raises:
         TraceError: it does something else to the outside, or the graph is one made by hand.
     """
     if isinstance(builder, Construction):
         raise TraceError(
-            message("LossScale.step: in a graph made by hand assignments are operations of their own",
+            message(f"{what}: in a graph made by hand assignments are operations of their own",
                     hint="Use hf.compile, or choose the values with hf.where and fetch the assignments.")
         )  # fmt: skip
     before: dict[Node, tuple[Edge, bool | None]] = {
@@ -267,11 +273,11 @@ def _write_if(builder: GraphBuilder, condition: Tensor, function: Callable[[], A
     function()
     effect = next(filter(has_effect, builder.nodes[nodes:]), None)
     if effect is not None:
-        _refuse(f"{effect.op.name} at {effect.location}")
+        _refuse(what, f"{effect.op.name} at {effect.location}")
     for leaf, state in builder.variables.items():
         edge, present = before.get(leaf, (state.original, None))
         if state.present is not present:
-            _refuse(f"{state.variable.name} is cleared or made")
+            _refuse(what, f"{state.variable.name} is cleared or made")
         if state.edge != edge:
             value = where(condition, make_tensor(None, state.edge), make_tensor(None, edge))
             builder.assign_variable(state.variable, value)
@@ -279,8 +285,8 @@ def _write_if(builder: GraphBuilder, condition: Tensor, function: Callable[[], A
         builder.checks[index] = check._replace(ok=logical_or(check.ok, logical_not(condition)))
 
 
-def _refuse(what: str) -> None:
+def _refuse(what: str, effect: str) -> None:
     raise TraceError(
-        message("LossScale.step: the update has an effect that a skipped step could not undo", got=what,
+        message(f"{what}: the update has an effect that a skipped step could not undo", got=effect,
                 hint="Do it before or after the step; the step returns whether the gradients were applied.")
     )  # fmt: skip

@@ -58,6 +58,7 @@ class MultiHeadAttention(Module):
         heads: how many heads there are.
         is_causal: whether a position sees none after it.
         bias: whether the products have biases.
+        dropout: the rate at which weights are dropped in training mode.
         rotary: whether queries and keys are rotated by their positions.
         base: the base of the rotation's wave lengths.
         dtype: the dtype of the parameters.
@@ -87,6 +88,7 @@ class MultiHeadAttention(Module):
         *,
         is_causal: bool = False,
         bias: bool = True,
+        dropout: float = 0.0,
         rotary: bool = False,
         base: float = 10000.0,
         dtype: Any = "float32",
@@ -98,7 +100,12 @@ class MultiHeadAttention(Module):
                         got=f"width={width}, heads={heads}",
                         hint="Choose a width that is a multiple of the heads" + (", taken twice." if rotary else "."))
             )  # fmt: skip
+        if not 0 <= dropout < 1:
+            raise ArgumentError(
+                message("MultiHeadAttention: dropout must be from 0 to below 1", got=f"dropout={dropout!r}")
+            )
         self.width, self.heads, self.is_causal, self.rotary, self.base = width, heads, is_causal, rotary, base
+        self.dropout = dropout
         self.dtype = dtype
         self.query = Linear(width, bias=bias, dtype=dtype)
         self.key = Linear(width, bias=bias, dtype=dtype)
@@ -148,7 +155,8 @@ class MultiHeadAttention(Module):
             k, v = cache.keys.read(), cache.values.read()
             mask = _seen(mask, before, q.shape[2], k.shape[2], causal)
             causal = False
-        y = scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+        dropped = self.dropout if self.training else 0.0
+        y = scaled_dot_product_attention(q, k, v, mask, is_causal=causal, dropout=dropped)
         return self.out(reshape(permute_dims(y, (0, 2, 1, 3)), (query.shape[0], query.shape[1], self.width)))
 
     def _split(self, x: Tensor) -> Tensor:
@@ -168,6 +176,7 @@ class MultiHeadAttention(Module):
     def extra_repr(self) -> str:
         """Return the sizes and options."""
         options = [f"{name}=True" for name in ("is_causal", "rotary") if getattr(self, name)]
+        options += [f"dropout={self.dropout}"] if self.dropout else []
         return ", ".join([str(self.width), str(self.heads), *options])
 
 

@@ -11,7 +11,7 @@ from hybridflow.nn import init
 from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import in_and_out, make_parameters, require_size
 from hybridflow.ops.common import TensorLike
-from hybridflow.ops.matmul import matmul
+from hybridflow.ops.nn.dense import linear
 from hybridflow.ops.nn.embeddings import embedding
 
 
@@ -62,8 +62,7 @@ class Linear(Module):
         """Return ``x @ weight.T + bias``."""
         x = as_tensor(x)
         require_size(self, "in_features", x, -1, _make_linear)
-        y = matmul(x, self.weight.mT)
-        return y if self.bias is None else y + self.bias
+        return linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         """Return the sizes."""

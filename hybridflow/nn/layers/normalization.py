@@ -13,7 +13,8 @@ from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import label, make_parameters, require_size
 from hybridflow.ops.common import TensorLike, cast_to
 from hybridflow.ops.elementwise import stop_gradient
-from hybridflow.ops.nn.channels import batch_norm, group_norm, instance_norm, moments
+from hybridflow.ops.nn.batch_statistics import normalize_batch
+from hybridflow.ops.nn.channels import batch_norm, group_norm, instance_norm
 from hybridflow.ops.nn.normalization import layer_norm, rms_norm
 
 
@@ -249,11 +250,11 @@ class BatchNorm(_Norm):
         require_size(self, "size", x, 1, _make_batch_norm)
         if not self.training:
             return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, epsilon=self.epsilon)
-        mean, variance = moments(x, (0, *range(2, x.ndim)))
+        y, mean, variance = normalize_batch(x, self.weight, self.bias, epsilon=self.epsilon)
         count = x.size // x.shape[1]
         _move(self, self.running_mean, stop_gradient(mean))
         _move(self, self.running_var, stop_gradient(variance) * (count / max(count - 1, 1)))
-        return batch_norm(x, mean, variance, self.weight, self.bias, epsilon=self.epsilon)
+        return y
 
 
 def _move(layer: BatchNorm, average: Any, value: Tensor) -> None:

@@ -17,6 +17,7 @@ from hybridflow.ops.common import TensorLike
 from hybridflow.ops.creation import zeros
 from hybridflow.ops.matmul import matmul
 from hybridflow.ops.nn.activations import relu, sigmoid
+from hybridflow.ops.nn.dense import linear
 from hybridflow.ops.nn.recurrent import lstm_update
 from hybridflow.ops.nn.regularization import dropout as drop
 from hybridflow.ops.shape import concat, permute_dims, stack
@@ -100,11 +101,9 @@ class _Recurrent(Module):
 
     def _run(self, suffix: str, state: list[Tensor], x: Tensor) -> tuple[Any, Tensor]:
         """Run one layer over time in one direction, ``(time, batch, features)``."""
-        inner = getattr(self, "weight_hh" + suffix).mT
-        given = matmul(x, getattr(self, "weight_ih" + suffix).mT)
-        bias = None
-        if self.has_bias:
-            given, bias = given + getattr(self, "bias_ih" + suffix), getattr(self, "bias_hh" + suffix).read()
+        given = linear(x, getattr(self, "weight_ih" + suffix), getattr(self, "bias_ih" + suffix))
+        inner = getattr(self, "weight_hh" + suffix).mT  # transposed once, not at every step
+        bias = as_tensor(getattr(self, "bias_hh" + suffix)) if self.has_bias else None
 
         def step(state: Any, given: Tensor) -> tuple[Any, Tensor]:
             own = matmul(state[0], inner)

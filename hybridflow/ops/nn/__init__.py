@@ -2,12 +2,14 @@
 
 from hybridflow.ops.nn.activations import *  # noqa: F403
 from hybridflow.ops.nn.attention import scaled_dot_product_attention as scaled_dot_product_attention
+from hybridflow.ops.nn.batch_statistics import *  # noqa: F403
 from hybridflow.ops.nn.channels import batch_norm as batch_norm
 from hybridflow.ops.nn.channels import group_norm as group_norm
 from hybridflow.ops.nn.channels import instance_norm as instance_norm
 from hybridflow.ops.nn.channels import moments as moments
 from hybridflow.ops.nn.convolution import conv as conv
 from hybridflow.ops.nn.convolution import conv_transpose as conv_transpose
+from hybridflow.ops.nn.dense import linear as linear
 from hybridflow.ops.nn.embeddings import embedding as embedding
 from hybridflow.ops.nn.labels import one_hot as one_hot
 from hybridflow.ops.nn.losses import *  # noqa: F403

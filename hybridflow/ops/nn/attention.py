@@ -9,11 +9,14 @@ import numpy as np
 from jax import lax
 
 from hybridflow.backend import products
+from hybridflow.core.autocast import without_autocast
+from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import bool_, kind_of
 from hybridflow.core.errors import DTypeError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
+from hybridflow.ops.choice import where
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -30,12 +33,19 @@ from hybridflow.ops.common import (
     truth,
     unbroadcast,
 )
+from hybridflow.ops.comparison import equal, greater_equal, logical_and
+from hybridflow.ops.creation import arange
+from hybridflow.ops.elementwise import stop_gradient
 from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.matmul import matmul
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
+from hybridflow.ops.nn.regularization import dropout as drop
 from hybridflow.ops.onnx import in_range
-from hybridflow.ops.shape import broadcast_to
+from hybridflow.ops.reductions import max as largest_of
+from hybridflow.ops.reductions import sum as sum_of
+from hybridflow.ops.shape import broadcast_to, expand_dims, matrix_transpose
 from hybridflow.ops.summation import add_up
+from hybridflow.ops.transcendental import exp
 
 _NAME = "scaled_dot_product_attention"
 
@@ -417,6 +427,7 @@ def scaled_dot_product_attention(
     *,
     is_causal: bool = False,
     scale: float | None = None,
+    dropout: float = 0.0,
     **other: Unpack[Other],
 ) -> Tensor:
     """Average values, weighted by the softmax of how well their keys match each query.
@@ -429,6 +440,8 @@ def scaled_dot_product_attention(
             floating-point, added to the scores.
         is_causal: whether a query may look only at keys up to its own position.
         scale: the factor of the scores; ``1 / sqrt(dim)`` if not given.
+        dropout: the probability with which a weight is dropped, as by `hf.nn.dropout`. Then it is several operations,
+            and the weights, quadratic in the length, are kept for the gradient.
 
     Returns:
         ``(..., heads, n, dim_v)``. A query that may look at nothing gets zeros. float16 and bfloat16 are computed in
@@ -468,4 +481,33 @@ def scaled_dot_product_attention(
     if scale is None:
         scale = 1 / math.sqrt(int(q.shape[-1])) if q.shape[-1] != 0 else 1.0
     attrs = {"is_causal": is_causal, "scale": float(scale), "has_mask": mask is not None}
+    if dropout:
+        return _with_dropout(inputs, is_causal, float(scale), dropout)
     return bind(scaled_dot_product_attention.op, inputs, attrs)
+
+
+def _with_dropout(inputs: tuple[Tensor, ...], is_causal: bool, scale: float, rate: float) -> Tensor:
+    """Compute attention with some of its weights dropped, in the precision that the operation has."""
+    casts = current().autocast
+    given = inputs if casts is None else casts(scaled_dot_product_attention.op, inputs)
+    with without_autocast():
+        dtype = given[0].dtype
+        query, key, value = [cast_to(one, compute_dtype(dtype)) for one in given[:3]]
+        scores: Any = matmul(query * scale, matrix_transpose(key))
+        allowed: Any = None
+        for mask in given[3:]:
+            if mask.dtype == bool_:
+                allowed = mask
+            else:
+                scores = scores + cast_to(mask, scores.dtype)
+        if is_causal:
+            rows, columns = arange(query.shape[-2]), arange(key.shape[-2])
+            causal = greater_equal(expand_dims(rows, axis=1), columns)
+            allowed = causal if allowed is None else logical_and(allowed, causal)
+        if allowed is not None:
+            scores = where(allowed, scores, -math.inf)
+        largest = stop_gradient(largest_of(scores, axis=-1, keepdims=True))
+        p = exp(scores - where(equal(largest, -math.inf), 0.0, largest))
+        total = sum_of(p, axis=-1, keepdims=True)
+        p = p / where(equal(total, 0.0), 1.0, total)  # a query that may look at nothing gets zeros
+        return cast_to(matmul(drop(p, rate), value), dtype)

@@ -26,7 +26,7 @@ def is_kept(node: Node, graph: Graph, readers: int) -> bool:
         return readers > 1 and op.ulp > _EXACT
     if "layout" in traits:
         return False
-    if "matrix_product" in traits:
+    if "dot" in traits:
         return True
     specs: Any = node.specs
     inputs = [edge[0].spec(edge[1]) for edge in edges_of(node)]

@@ -1,0 +1,133 @@
+"""What an optimizer works on: Variables by name, in groups of the same settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from hybridflow.core.context import is_tracing
+from hybridflow.core.dtypes import kind_of
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.functions import as_traced
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.ops.choice import where
+from hybridflow.ops.common import cast_to
+from hybridflow.ops.comparison import isnan
+from hybridflow.optim.rule import Rule
+
+Schedule = Callable[[Any], Any]
+Rate = float | Variable | Schedule
+"""A learning rate: a number, a Variable, or a function of the number of updates so far."""
+
+
+class Group:
+    """Parameters with the same settings.
+
+    Attributes:
+        settings: what the optimizer makes rules of.
+        rate: the rate; under a schedule NaN, unless another one was assigned.
+        schedule: the function of the step, or None.
+    """
+
+    __slots__ = ("rate", "schedule", "settings")
+
+    def __init__(self, settings: dict[str, Any], rate: Variable, schedule: Schedule | None) -> None:
+        self.settings = settings
+        self.rate = rate
+        self.schedule = schedule
+
+    def rate_at(self, step: Tensor) -> Tensor:
+        """Return the rate of the update of a number; it must be checked."""
+        assigned = self.rate.read()
+        if self.schedule is None:
+            return assigned
+        if not is_tracing():
+            return assigned if not math.isnan(assigned.item()) else self._scheduled(self.schedule, step)
+        return where(isnan(assigned), self._scheduled(self.schedule, step), assigned)
+
+    def _scheduled(self, schedule: Schedule, step: Tensor) -> Tensor:
+        found = as_tensor(as_traced(schedule)(step))
+        if found.shape or kind_of(found.dtype) not in ("float", "int"):
+            raise ArgumentError(
+                message("rate: the schedule must return a number", got=str(found.spec),
+                        hint="Return a float or a tensor of shape ().")
+            )  # fmt: skip
+        return cast_to(found, self.rate.dtype)
+
+
+class Parameter:
+    """A parameter, its rule and slots, and its group."""
+
+    __slots__ = ("attrs", "group", "name", "rule", "slots", "variable")
+
+    def __init__(
+        self, name: str, variable: Variable, slots: tuple[Variable, ...], rule: Rule, attrs: dict[str, Any],
+        group: Group,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.variable = variable
+        self.slots = slots
+        self.rule = rule
+        self.attrs = attrs
+        self.group = group
+
+
+def number(label: str, value: Any) -> float:
+    """Return a rate that is a number.
+
+    Raises:
+        ArgumentError: it is negative or not finite.
+    """
+    found = float(value)
+    if not (math.isfinite(found) and found >= 0):
+        raise ArgumentError(message(f"{label}: the rate must be finite, and 0 at least", got=f"rate={value!r}"))
+    return found
+
+
+def pattern_of(label: str, group: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one entry of ``groups=`` as a dict.
+
+    Raises:
+        ArgumentTypeError: it is no mapping with a pattern.
+        ArgumentError: it sets what there is not.
+    """
+    if not isinstance(group, Mapping) or not isinstance(cast(Any, group).get("match"), str):
+        raise ArgumentTypeError(
+            message(f"{label}: a group is a mapping with the pattern 'match'", got=repr(group)[:80],
+                    hint='Write groups=[{"match": "*.bias", "decay": 0.0}].')
+        )  # fmt: skip
+    given = dict(cast("Mapping[str, Any]", group))
+    unknown = [name for name in given if name not in (*settings, "match", "rate")]
+    if unknown:
+        raise ArgumentError(
+            message(f"{label}: a group cannot set {', '.join(unknown)}", got=repr(given)[:80],
+                    hint=f"It may set {', '.join(['rate', *settings])}.")
+        )  # fmt: skip
+    return given
+
+
+def collected(label: str, target: Any) -> dict[str, Variable]:
+    """Return Variables by name, of a mapping, an iterable or a single one; each once."""
+    if isinstance(target, Variable):
+        target = [target]
+    if not isinstance(target, Iterable):
+        raise ArgumentTypeError(
+            message(f"{label}: a {type(target).__name__} is no model and no Variables", got=repr(target)[:80],
+                    hint="Give a model, or an iterable or mapping of Variables.")
+        )  # fmt: skip
+    mapping = isinstance(target, Mapping)
+    pairs: Any = [*cast(Any, target).items()] if mapping else [(None, one) for one in cast(Any, target)]
+    found: dict[str, Variable] = {}
+    for name, one in pairs:
+        if not isinstance(one, Variable):
+            raise ArgumentTypeError(
+                message(f"{label}: a {type(one).__name__} is no Variable", got=repr(one)[:80],
+                        hint="Give the Variables themselves, not their values.")
+            )  # fmt: skip
+        label_of = one.name if name is None else str(name)
+        if any([known is one for known in found.values()]):
+            continue
+        found[label_of if label_of not in found else f"{label_of}_{len(found)}"] = one
+    return found

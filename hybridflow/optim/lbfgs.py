@@ -1,0 +1,390 @@
+"""`LBFGS`: steps towards the minimum of a function that it evaluates as often as it needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from hybridflow.core.context import init_scope, is_tracing
+from hybridflow.core.dtypes import float64, int32
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.optim.groups import Parameter, Rate
+from hybridflow.optim.optimizer import Optimizer
+from hybridflow.optim.rule import Rule
+from hybridflow.optim.rules import SGD
+from hybridflow.optim.writes import assign_all
+
+_DECREASE, _CURVATURE = 1e-4, 0.9
+"""The constants of the strong Wolfe conditions."""
+_LEAST_CURVATURE = 1e-10
+"""A pair of changes enters the history only if their product is larger."""
+Array = np.ndarray[Any, Any]
+
+
+class _Point(NamedTuple):
+    """A point of a line: how far along it is, and the loss, its slope along the line and its gradient there."""
+
+    t: float
+    loss: float
+    slope: float
+    gradient: Array
+
+
+class _Memory:
+    """What one call of `LBFGS.step` changes, written to the Variables at its end.
+
+    Attributes:
+        moves, turns: changes of the parameters and of the gradients, the oldest pair first.
+        iterations: how many there were so far.
+        direction, gradient, loss: those of the last iteration.
+        t: how far along the direction it went.
+        scale: the inverse Hessian that the history starts from, times the identity.
+    """
+
+    def __init__(self, kept: dict[str, Variable]) -> None:
+        values = {name: np.asarray(variable.numpy()) for name, variable in kept.items()}
+        count = int(values["count"])
+        self.moves, self.turns = [*values["moves"][:count]], [*values["turns"][:count]]
+        self.iterations = int(values["iterations"])
+        self.direction, self.gradient = values["direction"], values["gradient"]
+        self.t, self.scale, self.loss = (float(one) for one in values["numbers"])
+
+    def values(self, kept: dict[str, Variable]) -> dict[str, Any]:
+        """Return the values for the Variables."""
+        shape, dtype = kept["moves"].shape, kept["moves"].dtype
+        stacked = {"moves": np.zeros(cast(Any, shape), dtype), "turns": np.zeros(cast(Any, shape), dtype)}
+        for number, (move, turn) in enumerate(zip(self.moves, self.turns, strict=True)):
+            stacked["moves"][number], stacked["turns"][number] = move, turn
+        return {
+            **stacked, "count": np.asarray(len(self.moves), np.int32),
+            "iterations": np.asarray(self.iterations, np.int32), "direction": self.direction,
+            "gradient": self.gradient, "numbers": np.asarray([self.t, self.scale, self.loss], np.float64),
+        }  # fmt: skip
+
+    def next_direction(self, gradient: Array, history: int) -> Array:
+        """Take up the change since the last iteration, and return minus the gradient times the inverse Hessian."""
+        self.iterations += 1
+        if self.iterations == 1:
+            self.scale = 1.0
+            return -gradient
+        turn, move = gradient - self.gradient, self.direction * self.t
+        curvature = float(turn @ move)
+        if curvature > _LEAST_CURVATURE:
+            self.moves, self.turns = [*self.moves, move][-history:], [*self.turns, turn][-history:]
+            self.scale = curvature / float(turn @ turn)
+        found = -gradient
+        parts: list[float] = []
+        pairs = [(move, turn, 1.0 / float(turn @ move)) for move, turn in zip(self.moves, self.turns, strict=True)]
+        for move, turn, inverse in reversed(pairs):
+            parts.append(float(move @ found) * inverse)
+            found = found - parts[-1] * turn
+        found = found * self.scale
+        for (move, turn, inverse), part in zip(pairs, reversed(parts), strict=True):
+            found = found + (part - float(turn @ found) * inverse) * move
+        return found
+
+
+class LBFGS(Optimizer):
+    """Quasi-Newton steps from the changes of the last gradients, for losses without noise.
+
+    `step` takes a closure that computes the loss: it calls ``.backward()`` and returns the loss, or it returns the loss
+    and the gradients in the order of the parameters. It is called several times; `hf.compile` it for speed. If it
+    raises or is interrupted, everything is as it was before the step.
+
+    Args:
+        target: a model, or an iterable or mapping of Variables.
+        rate: how long steps are, or where the line search begins.
+        iterations: how many directions one step takes at most.
+        evaluations: how often it calls the closure at most; one and a quarter of the iterations if not given.
+        tolerance: it stops at a gradient whose elements are this small.
+        least_change: it stops at changes of the parameters or the loss that are this small.
+        history: how many pairs of changes are kept.
+        line_search: ``"strong_wolfe"``, or None for steps of the rate.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> w = hf.Variable([-1.0, 2.0], name="w", requires_grad=True)
+        >>> opt = hf.optim.LBFGS([w], line_search="strong_wolfe")
+        >>> def closure():
+        ...     loss = 100 * (w[1] - w[0] ** 2) ** 2 + (1 - w[0]) ** 2
+        ...     loss.backward()
+        ...     return loss
+        >>> for _ in range(3):
+        ...     loss = opt.step(closure)
+        >>> bool(hf.max(hf.abs(w - 1.0)) < 1e-3)
+        True
+
+    Reference:
+        J. Nocedal, S. Wright, "Numerical optimization", 2006, algorithms 7.4, 3.5 and 3.6.
+    """
+
+    def __init__(
+        self, target: Any, rate: Rate = 1.0, *, iterations: int = 20, evaluations: int | None = None,
+        tolerance: float = 1e-7, least_change: float = 1e-9, history: int = 100, line_search: str | None = None,
+    ) -> None:  # fmt: skip
+        for name, value in (("iterations", iterations), ("history", history)):
+            if value < 1:
+                raise ArgumentError(message(f"LBFGS: {name} must be 1 at least", got=f"{name}={value!r}"))
+        if line_search not in (None, "strong_wolfe"):
+            raise ArgumentError(message(f"LBFGS: line_search={line_search!r} is neither None nor 'strong_wolfe'"))
+        self._iterations = iterations
+        self._evaluations = iterations * 5 // 4 if evaluations is None else evaluations
+        self._tolerance, self._least_change = tolerance, least_change
+        self._history, self._line_search = history, line_search
+        self._kept: dict[str, Variable] = {}
+        super().__init__(target, rate)
+
+    def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
+        del ndim
+        return SGD, {**settings, "decay": 0.0}  # which keeps nothing by itself
+
+    def _parameters(self) -> list[Parameter]:
+        found = super()._parameters()
+        if not self._kept:
+            count = sum([int(one.variable.size) for one in found])
+            dtype = float64 if any([one.variable.dtype == float64 for one in found]) else np.dtype(np.float32)
+            made = {
+                "moves": np.zeros((self._history, count), dtype), "turns": np.zeros((self._history, count), dtype),
+                "direction": np.zeros(count, dtype), "gradient": np.zeros(count, dtype),
+                "numbers": np.zeros(3), "count": np.zeros((), int32), "iterations": np.zeros((), int32),
+            }  # fmt: skip
+            with init_scope():
+                self._kept = {
+                    name: Variable(make_tensor(value), name=f"optimizer.{name}", trainable=False)
+                    for name, value in made.items()
+                }
+        return found
+
+    def _state(self) -> dict[str, Variable]:
+        return super()._state() | self._kept
+
+    def update(self, gradients: Any) -> None:
+        """Raise: it evaluates the loss itself.
+
+        Raises:
+            ArgumentTypeError: always.
+        """
+        del gradients
+        raise ArgumentTypeError(
+            message("LBFGS.update: it looks for a step by evaluating the loss", hint="Call opt.step(closure).")
+        )
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Change the parameters so that a loss falls.
+
+        Args:
+            closure: computes the loss; see the class.
+
+        Returns:
+            The loss before the step.
+
+        Raises:
+            ArgumentTypeError: no closure.
+            TraceError: in a compiled function.
+        """
+        if closure is None or not callable(closure):
+            raise ArgumentTypeError(
+                message("LBFGS.step: it needs a function that computes the loss", got=f"closure={closure!r}",
+                        hint="Pass a function that calls loss.backward() and returns the loss.")
+            )  # fmt: skip
+        if is_tracing():
+            raise TraceError(
+                message("LBFGS.step: it decides by the loss how often to evaluate it, and cannot be compiled",
+                        hint="Compile the closure instead: opt.step(hf.compile(closure)).")
+            )  # fmt: skip
+        found = self._parameters()
+        line = _Line(self, found, closure)
+        memory, start = _Memory(self._kept), line.position()
+        try:
+            loss, end = self._descend(line, memory, start)
+        except BaseException:
+            line.move_to(start)
+            raise
+        kept = memory.values(self._kept)
+        assign_all([
+            *line.pairs(end),
+            *[(variable, make_tensor(kept[name])) for name, variable in self._kept.items()],
+            (self._steps, self._steps.read() + 1),
+        ])  # fmt: skip
+        return loss
+
+    def _descend(self, line: _Line, memory: _Memory, x: Array) -> tuple[Any, Array]:
+        """Return the loss at a position, and a better position."""
+        rate = self._plain.rate_at(self._steps.read())
+        self._check_rate(rate)
+        length = float(rate)
+        first, loss, gradient = line.evaluate(x)
+        evaluated = 1
+        for number in range(self._iterations):
+            if _largest(gradient) <= self._tolerance:
+                break
+            direction = memory.next_direction(gradient, self._history)
+            memory.gradient, before = gradient, loss
+            t = min(1.0, 1.0 / float(np.abs(gradient).sum())) * length if memory.iterations == 1 else length
+            slope = float(gradient @ direction)
+            memory.direction, memory.t, memory.loss = direction, t, loss
+            if slope > -self._least_change:
+                break
+            if self._line_search is not None:
+                here = _Point(0.0, loss, slope, gradient)
+                point, tried = self._searched(line, x, direction, here, t, self._evaluations - evaluated)
+                t, loss, gradient = point.t, point.loss, point.gradient
+                x, memory.t = x + t * direction, t
+                evaluated += tried
+            else:
+                x = x + t * direction
+                if number + 1 == self._iterations:
+                    break
+                _, loss, gradient = line.evaluate(x)
+                evaluated += 1
+            if evaluated >= self._evaluations or _largest(direction * t) <= self._least_change:
+                break
+            if abs(loss - before) < self._least_change:
+                break
+        return first, x
+
+    def _searched(
+        self, line: _Line, x: Array, direction: Array, start: _Point, t: float, limit: int
+    ) -> tuple[_Point, int]:
+        def point(t: float) -> _Point:
+            _, loss, gradient = line.evaluate(x + t * direction)
+            return _Point(t, loss, float(gradient @ direction), gradient)
+
+        return _search(point, start, t, limit, self._least_change / max(_largest(direction), 1e-300))
+
+
+class _Line:
+    """The parameters as one vector, and the loss as a function of it."""
+
+    def __init__(self, optimizer: Optimizer, found: list[Parameter], closure: Callable[[], Any]) -> None:
+        self._optimizer = optimizer
+        self._found = found
+        self._closure = closure
+        self._wide = np.result_type(*[one.variable.dtype for one in found], np.float32)
+
+    def _flat(self, arrays: list[Any]) -> Array:
+        return np.concatenate([np.asarray(array, self._wide).reshape(-1) for array in arrays])
+
+    def position(self) -> Array:
+        """Return the parameters' values."""
+        return self._flat([one.variable.numpy() for one in self._found])
+
+    def pairs(self, x: Array) -> list[tuple[Variable, Any]]:
+        """Return what each parameter is at a position."""
+        made: list[tuple[Variable, Any]] = []
+        start = 0
+        for one in self._found:
+            variable, size = one.variable, int(one.variable.size)
+            part = x[start : start + size].reshape(cast(Any, variable.shape)).astype(variable.dtype)
+            made.append((variable, make_tensor(part)))
+            start += size
+        return made
+
+    def move_to(self, x: Array) -> None:
+        """Assign the parameters."""
+        assign_all(self.pairs(x))
+
+    def evaluate(self, x: Array) -> tuple[Tensor, float, Array]:
+        """Return the loss at a position, as a tensor and as a number, and its gradient."""
+        self.move_to(x)
+        self._optimizer.zero_grad()
+        given = self._closure()
+        if isinstance(given, tuple):
+            loss, gradients = cast("tuple[Any, Any]", given)
+        else:
+            loss, gradients = given, [cast(Any, one.variable).grad for one in self._found]
+        loss = as_tensor(loss)
+        tensors = self._optimizer.checked(gradients)
+        return loss, loss.item(), self._flat([tensor.numpy() for tensor in tensors])
+
+
+def _largest(x: Array) -> float:
+    return float(np.abs(x).max(initial=0.0))
+
+
+def _search(
+    point: Callable[[float], _Point], start: _Point, t: float, limit: int, narrow: float
+) -> tuple[_Point, int]:
+    """Find a point of a line at which the strong Wolfe conditions hold, if so many tries are enough.
+
+    Args:
+        point: evaluates.
+        start: where the line begins.
+        t: what is tried first.
+        limit: how many tries there are.
+        narrow: an interval that is narrower is not searched.
+
+    Returns:
+        The point, and how often it was evaluated.
+    """
+
+    def rises(one: _Point) -> bool:
+        return one.loss > start.loss + _DECREASE * one.t * start.slope
+
+    def is_flat(one: _Point) -> bool:
+        return abs(one.slope) <= -_CURVATURE * start.slope
+
+    before, now = start, point(t)
+    tries = 0
+    while True:  # further and further, until the minimum is between two points
+        if tries >= limit:
+            before = start
+            break
+        if rises(now) or (tries > 1 and now.loss >= before.loss):
+            break
+        if is_flat(now):
+            return now, tries + 1
+        if now.slope >= 0:
+            break
+        t = _lowest(before, now, now.t + 0.01 * (now.t - before.t), 10 * now.t)
+        before, now = now, point(t)
+        tries += 1
+    ends = [before, now]
+    low = 0 if before.loss <= now.loss else 1
+    stuck = False
+    while tries < limit and abs(ends[1].t - ends[0].t) >= narrow:
+        t, stuck = _inside(ends, stuck)
+        now = point(t)
+        tries += 1
+        if rises(now) or now.loss >= ends[low].loss:
+            ends[1 - low] = now
+            low = 0 if ends[0].loss <= ends[1].loss else 1
+            continue
+        if is_flat(now):
+            return now, tries + 1
+        if now.slope * (ends[1 - low].t - ends[low].t) >= 0:
+            ends[1 - low] = ends[low]
+        ends[low] = now
+    return ends[low], tries + 1
+
+
+def _inside(ends: list[_Point], stuck: bool) -> tuple[float, bool]:
+    """Return what to try between two points, and whether it was too near to one of them."""
+    left, right = sorted([ends[0].t, ends[1].t])
+    t = _lowest(ends[0], ends[1], left, right)
+    margin = 0.1 * (right - left)
+    if min(right - t, t - left) >= margin:
+        return t, False
+    if stuck or t >= right or t <= left:
+        return (right - margin if abs(t - right) < abs(t - left) else left + margin), False
+    return t, True
+
+
+def _lowest(a: _Point, b: _Point, least: float, most: float) -> float:
+    """Return where the cubic through two points with their slopes is lowest, within bounds."""
+    if a.t > b.t:
+        a, b = b, a
+    middle = a.slope + b.slope - 3 * (a.loss - b.loss) / (a.t - b.t)
+    square = middle * middle - a.slope * b.slope
+    if not square >= 0:
+        return (least + most) / 2
+    root = math.sqrt(square)
+    divisor = b.slope - a.slope + 2 * root
+    if divisor == 0:
+        return (least + most) / 2
+    return min(max(b.t - (b.t - a.t) * ((b.slope + root - middle) / divisor), least), most)
