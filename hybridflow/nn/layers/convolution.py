@@ -47,6 +47,8 @@ class Conv(Module):
     bias: Variable | None
     axes: ClassVar[int | None] = None
     """How many spatial axes there are, if the class says so."""
+    sized_by: ClassVar[str] = "in_channels"
+    """The attribute with the size that the first call gives if it was left out."""
 
     def __init__(
         self,
