@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -147,8 +148,14 @@ def _torch_batch_norm(layer: BatchNorm, take: Take) -> Mapping[str, Array | None
 # -- Keras ------------------------------------------------------------------------------------------------------------
 
 
+_NUMBERED = re.compile(r"(?<![^.])((?:(?:forward|backward)_)?(?:lstm|gru|simple_rnn)(?:_cell)?)_\d+(?=\.)")
+"""The name of a part of a recurrent layer, which Keras numbers through the process."""
+
+
 def _keras(values: Mapping[str, Array], modules: Mapping[str, Module]) -> dict[str, Array]:
-    kept = {path: value for path, value in values.items() if not path.endswith("seed_generator_state")}
+    kept = {
+        _NUMBERED.sub(r"\1", path): value for path, value in values.items() if not path.endswith("seed_generator_state")
+    }
     return _by_rules(kept, modules, [
         (MultiHeadAttention, _keras_attention), (Linear, _keras_linear), (ConvTranspose, _keras_transposed),
         (Conv, _keras_conv), (Embedding, _keras_embedding), (BatchNorm, _keras_batch_norm),
@@ -178,7 +185,7 @@ def _keras_conv(layer: Conv, take: Take) -> Mapping[str, Array | None]:
     if kernel is None:
         return {}
     window = range(kernel.ndim - 2)
-    if layer.groups > 1 and kernel.shape[-2] == layer.groups:  # one window per channel: (*window, channels, each)
+    if kernel.shape[-2] == layer.groups == layer.in_channels > 1:  # of one channel each: (*window, channels, windows)
         turned = cast(Array, _turned(kernel, kernel.ndim - 2, kernel.ndim - 1, *window))
         return {"weight": turned.reshape(-1, 1, *kernel.shape[:-2])}
     return {"weight": _turned(kernel, kernel.ndim - 1, kernel.ndim - 2, *window)}
