@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+_PART = ".part"
+"""How the names of unfinished files end."""
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EACCES}
 """What file systems without hard links say when they are asked for one."""
 
@@ -48,24 +56,67 @@ def whole_file(
         OSError: what else the system says.
     """
     target = Path(path)
-    part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.part")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    handle = os.open(part, flags, 0o666)
+    part, handle = _part_of(target)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             if durable:
                 os.fsync(handle)
-        if replace:
-            part.replace(target)
-        else:
-            _name_anew(part, target)
+            if fcntl is not None:  # while it is locked
+                _name(part, target, replace)
+        if fcntl is None:  # Windows does not name what is open
+            _name(part, target, replace)
         if durable:
             sync_directory(target.parent)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove the unfinished files of `whole_file` that no process works on any longer, and whose names begin alike.
+
+    Args:
+        target: a name whose beginning, up to its first digit, theirs have too.
+    """
+    if fcntl is None:
+        return
+    start = re.split(r"\d", target.name)[0]
+    for part in target.parent.glob(f".{start}*{_PART}"):
+        try:
+            handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue  # it has its name by now, or is somebody else's
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink(missing_ok=True)
+        except OSError:
+            continue  # somebody works on it, or the file system knows no locks
+        finally:
+            os.close(handle)
+
+
+def _part_of(target: Path) -> tuple[Path, int]:
+    """Return a new file beside another one, open for writing, and locked until it is closed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    while True:
+        part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}{_PART}")
+        handle = os.open(part, flags, 0o666)
+        if fcntl is None:
+            return part, handle
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return part, handle
+        os.close(handle)  # it was taken for a leftover before it was locked
+
+
+def _name(part: Path, target: Path, replace: bool) -> None:
+    if replace:
+        part.replace(target)
+    else:
+        _name_anew(part, target)
 
 
 def _name_anew(part: Path, target: Path) -> None:

@@ -121,7 +121,7 @@ def load(
     require_eager("load")
     target = None if into is None else found_in(into, "load")
     known = None if target is None else variables_of(target.values, "load")
-    arrays, metadata, _ = reader.read(path, copy=copy)
+    arrays, metadata = reader.read(path, copy=copy)
     if mapping is not None:
         from hybridflow.saving.foreign import renamed  # which takes all layers along
 

@@ -27,7 +27,7 @@ from hybridflow.core.dtypes import (
     uint32,
     uint64,
 )
-from hybridflow.core.errors import FileFormatError, message
+from hybridflow.core.errors import ArgumentError, FileFormatError, message
 
 DTYPES: dict[str, DType] = {
     "BOOL": bool_, "U8": uint8, "I8": int8, "U16": uint16, "I16": int16, "U32": uint32, "I32": int32, "U64": uint64,
@@ -92,13 +92,22 @@ def planned(specs: Mapping[str, tuple[DType, tuple[int, ...]]]) -> list[Entry]:
 
 
 def header_of(entries: Iterable[Entry], metadata: Mapping[str, str]) -> bytes:
-    """Return what comes before the tensors' bytes: the header's length and the header, filled up with spaces."""
+    """Return what comes before the tensors' bytes: the header's length and the header, filled up with spaces.
+
+    Raises:
+        ArgumentError: the header would be longer than those that are read.
+    """
     fields: dict[str, Any] = {METADATA: dict(sorted(metadata.items()))} if metadata else {}
     for one in entries:
         fields[one.path] = {
             "dtype": NAMES[one.dtype], "shape": list(one.shape), "data_offsets": [one.begin, one.end]
         }  # fmt: skip
     text = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(text) + ALIGNED > LONGEST_HEADER or _items(text) > MOST_ITEMS:
+        raise ArgumentError(
+            message(f"save: the names, shapes and metadata take {len(text)} bytes with {_items(text)} items",
+                    got=f"{len(fields)} names", hint=f"At most {LONGEST_HEADER} and {MOST_ITEMS} are read again.")
+        )  # fmt: skip
     size = -(8 + len(text)) % ALIGNED + len(text)
     return size.to_bytes(8, "little") + text.ljust(size)
 
@@ -132,10 +141,15 @@ def parsed(header: bytes, available: int) -> tuple[list[Entry], dict[str, str]]:
     return entries, cast("dict[str, str]", metadata)
 
 
+def _items(header: bytes) -> int:
+    """Return how many things a header has, at most."""
+    return header.count(b",") + header.count(b"[") + header.count(b"{")
+
+
 def _fields(header: bytes) -> dict[str, Any]:
     if not header.startswith(b"{"):
         raise wrong("its header does not begin with {")
-    items = header.count(b",") + header.count(b"[") + header.count(b"{")
+    items = _items(header)
     if items > MOST_ITEMS:
         raise wrong(f"its header has {items} items, more than {MOST_ITEMS}")
     try:

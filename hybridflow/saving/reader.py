@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import mmap
 import os
 import stat
@@ -27,22 +26,19 @@ class Contents(NamedTuple):
     Attributes:
         arrays: the arrays by path, read-only.
         metadata: the texts that the file has besides.
-        digest: the sha256 of the tensors' bytes in hexadecimal, if it was asked for.
     """
 
     arrays: dict[str, np.ndarray[Any, Any]]
     metadata: Mapping[str, str]
-    digest: str | None
 
 
-def read(path: PathLike, *, what: str = "load", copy: bool = False, digest: bool = False) -> Contents:
+def read(path: PathLike, *, what: str = "load", copy: bool = False) -> Contents:
     """Read a safetensors file.
 
     Args:
         path: the file.
         what: who reads it, for messages.
         copy: whether it is read into memory of one's own, and not mapped.
-        digest: whether the digest of the tensors' bytes is computed.
 
     Raises:
         FileError: the file cannot be read, or is no regular file.
@@ -53,7 +49,7 @@ def read(path: PathLike, *, what: str = "load", copy: bool = False, digest: bool
         entries, metadata, start = _header(handle, size)
         data = _copied(handle, start, size) if copy else _mapped(handle, start, size)
         arrays = {one.path: _array(one, data) for one in entries}
-    return Contents(arrays, metadata, hashlib.sha256(data.data).hexdigest() if digest else None)
+    return Contents(arrays, metadata)
 
 
 def _mapped(handle: int, start: int, size: int) -> Bytes:
