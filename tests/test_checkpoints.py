@@ -217,7 +217,7 @@ def test_other_versions_are_upgraded_or_refused(tmp_path: Path, monkeypatch: pyt
     saved.write(1, {"w": hf.asarray(1)}, {"a": 1}).wait()
     monkeypatch.setattr(checkpoints, "VERSION", 2)
     for find in (saved.newest, saved.best, saved.steps):
-        with pytest.raises(FileFormatError, match="written in version '1' of the format, .* reads version 2"):
+        with pytest.raises(FileFormatError, match=r"written in version '1' of the format, .* reads version 2"):
             find()
 
     def upgrade(fields: dict[str, str], arrays: Any) -> Any:

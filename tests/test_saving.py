@@ -325,7 +325,7 @@ def test_everything_that_does_not_fit_is_named_at_once(tmp_path: Path):
         hf.load(tmp_path / "one", into=model)
     assert str(caught.value).splitlines()[:2] == [
         "load: the values do not fit, and nothing is changed",
-        "  got: missing: 3.bias; not in what is loaded into: more; of another shape or dtype: 0.weight (f32[4,4], not "
+        "  got: missing: 3.bias; extra: more; of another shape or dtype: 0.weight (f32[4,4], not "
         "f32[4,3]), 2.bias (f64[4], not f32[4])",
     ]
     with pytest.raises(ArgumentError, match="got: of another shape or dtype"):

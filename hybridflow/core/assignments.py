@@ -34,7 +34,7 @@ def assign_all(known: Mapping[str, Variable], values: Mapping[str, Any], *, what
         require_value(tensor, what)
     found = {
         "missing": [path for path in known if path not in values] if strict else [],
-        "not in what is loaded into": [str(path) for path in values if path not in known] if strict else [],
+        "extra": [str(path) for path in values if path not in known] if strict else [],
         "of another shape or dtype": [
             f"{path} ({tensor.spec}, not {known[path].spec})"
             for path, tensor in given.items()
