@@ -28,12 +28,10 @@ from hybridflow.core.errors import (
     FileWarning,
     message,
 )
-from hybridflow.core.forked import PROCESS
-from hybridflow.core.tensor import Tensor, asarray, make_tensor, require_value
-from hybridflow.core.variable import WRITES, Variable
+from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.saving import reader, writer
 from hybridflow.saving.reader import PathLike, file_error
-from hybridflow.saving.values import flat
+from hybridflow.saving.values import flat, on_host, snapshot_of
 
 FORMAT = "hybridflow checkpoint"
 VERSION = 1
@@ -179,12 +177,12 @@ class Checkpoints:
             raise ArgumentError(message("checkpoint: keep is an integer from 1 on, or None", got=repr(keep)[:80]))
         rated = None if score is None or math.isnan(score) else float(score)
         text = json.dumps(_plain(state, "state"), ensure_ascii=True)
-        snapshot = _snapshot(flat(values, "checkpoint"))
+        snapshot = snapshot_of(flat(values, "checkpoint"), "checkpoint", copy=True)
         writer.check(snapshot, "checkpoint")
         written = Written(self.directory / f"step-{step:09d}.safetensors")
 
         def work() -> None:
-            arrays = {path: _on_host(value) for path, value in snapshot.items()}
+            arrays = {path: on_host(value) for path, value in snapshot.items()}
             self._write(written.path, step, arrays, text, rated)
             if keep is not None:
                 self._prune(keep)
@@ -371,28 +369,6 @@ def _warn_of_untold(last: list[Written]) -> None:
         one.until_ended()
         if one.untold is not None:
             warnings.warn(FileWarning(str(one.untold)), stacklevel=1)
-
-
-def _snapshot(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return raw values by path, all as they were at one moment, that later assignments do not change.
-
-    Who holds a Variable's value keeps it: an update in place, or a compiled call that would give the memory away,
-    copies what somebody else holds.
-    """
-    others = {path: _kept(one) for path, one in values.items() if not isinstance(one, Variable)}
-    with WRITES:  # no call is half done
-        return {path: one.current() if isinstance(one, Variable) else others[path] for path, one in values.items()}
-
-
-def _kept(value: Any) -> Any:
-    """Return the raw value of what is no Variable; arrays, which their owner may write to, are copied."""
-    tensor = asarray(value)
-    require_value(tensor, "checkpoint")
-    return tensor._value
-
-
-def _on_host(value: Any) -> np.ndarray[Any, Any]:
-    return value if isinstance(value, np.ndarray) else PROCESS.read(value)
 
 
 def _plain(value: Any, path: str) -> Any:

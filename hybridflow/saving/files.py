@@ -14,7 +14,7 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.saving import reader, writer
 from hybridflow.saving.reader import PathLike
-from hybridflow.saving.values import array_of, found_in, require_eager, variables_of
+from hybridflow.saving.values import found_in, on_host, require_eager, snapshot_of, variables_of
 
 
 def save(
@@ -61,8 +61,9 @@ def save(
     found = found_in(values, "save").values
     if not overwrite and os.path.lexists(path):  # seen again when the file gets its name, but this costs nothing
         raise writer.there("save", path)
-    arrays = {name: array_of(one) for name, one in found.items()}
-    writer.check(arrays, "save")
+    raw = snapshot_of(found, "save", copy=False)
+    writer.check(raw, "save")
+    arrays = {name: on_host(one) for name, one in raw.items()}
     writer.write(path, arrays, texts, what="save", replace=overwrite)
 
 

@@ -13,9 +13,10 @@ from hybridflow.core.context import is_tracing
 from hybridflow.core.convert import is_number
 from hybridflow.core.dtypes import as_dtype
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.forked import PROCESS
 from hybridflow.core.methods import TensorMethods
-from hybridflow.core.tensor import asarray, host_array
-from hybridflow.core.variable import Variable
+from hybridflow.core.tensor import asarray, require_value
+from hybridflow.core.variable import WRITES, Variable
 from hybridflow.nn.sizes import unsized
 
 _ARRAYS = (TensorMethods, np.ndarray, np.generic, jax.Array)
@@ -150,12 +151,35 @@ def _unknown(value: Any, path: str, what: str) -> ArgumentTypeError:
     )  # fmt: skip
 
 
-def array_of(value: Any) -> np.ndarray[Any, Any]:
-    """Return a leaf of `flat` as an array on the host, the same memory where that is possible."""
-    if isinstance(value, np.ndarray) and value.dtype.isnative and type(value) is np.ndarray:
+def snapshot_of(values: Mapping[str, Any], what: str, *, copy: bool) -> dict[str, Any]:
+    """Return raw values by path, the Variables' all as they are at one moment, which later assignments do not change.
+
+    Who holds a Variable's value keeps it: an update in place, or a compiled call that would give the memory away,
+    copies what somebody else holds.
+
+    Args:
+        values: what `flat` returns.
+        what: who asks, for messages.
+        copy: whether NumPy arrays, which their owner may write to, are copied.
+    """
+    others = {path: _raw(one, what, copy) for path, one in values.items() if not isinstance(one, Variable)}
+    with WRITES:  # no call is half done
+        return {path: one.current() if isinstance(one, Variable) else others[path] for path, one in values.items()}
+
+
+def _raw(value: Any, what: str, copy: bool) -> Any:
+    """Return the raw value of what is no Variable."""
+    if type(value) is np.ndarray and value.dtype.isnative and not copy:
         as_dtype(value.dtype)  # raises for those that tensors do not have
         return value
-    return host_array(asarray(value) if not isinstance(value, Variable) else value.read())
+    tensor = asarray(value)
+    require_value(tensor, what)
+    return tensor._value
+
+
+def on_host(value: Any) -> np.ndarray[Any, Any]:
+    """Return a raw value as an array on the host, waiting for it; the same memory where that is possible."""
+    return value if isinstance(value, np.ndarray) else PROCESS.read(value)
 
 
 def fill(into: Any, values: Mapping[str, Any], *, strict: bool = True, what: str = "load") -> None:
