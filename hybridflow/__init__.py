@@ -127,6 +127,8 @@ if _TYPE_CHECKING:  # what `later` imports when it is asked for
     from hybridflow.analysis.cost import cost as cost
     from hybridflow.analysis.profile import Profile as Profile
     from hybridflow.analysis.profile import profile as profile
+    from hybridflow.saving.files import load as load
+    from hybridflow.saving.files import save as save
     from hybridflow.tracing.compile_recorded import compile_recorded as compile_recorded
     from hybridflow.tracing.to_jax import to_jax as to_jax
 

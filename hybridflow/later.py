@@ -18,6 +18,7 @@ NAMES = {
     "compare": "analysis.compare", "CostReport": "analysis.cost", "XlaCheck": "analysis.cost", "cost": "analysis.cost",
     "Profile": "analysis.profile", "profile": "analysis.profile",
     "compile_recorded": "tracing.compile_recorded", "to_jax": "tracing.to_jax",
+    "load": "saving.files", "save": "saving.files",
 }  # fmt: skip
 """Each name, and the module that it is in."""
 

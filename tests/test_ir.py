@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import linecache
+import random
 import re
 import textwrap
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -409,6 +411,66 @@ def test_what_is_wrong_is_shown_where_it_is(text: str, line: int, column: int, e
     shown = found.splitlines()
     if len(shown) > 2:
         assert shown[2].index("^") == column + 1
+
+
+HOSTILE_TEXTS = {
+    "deep parentheses": body(f"  %0 = anything(%x) {{a={'(' * 100_000}}} : f32[]"),
+    "deep tuples that end": body(f"  %0 = anything(%x) {{a={'(' * 200}1{',)' * 200}}} : f32[]"),
+    "signs": body(f"  %0 = anything(%x) {{a={'-' * 100_000}1}} : f32[]"),
+    "deep graphs": "graph f() -> () { anything() {a=" * 5_000,
+    "digits": body(f"  %0 = anything(%x) {{a={'9' * 100_000}}} : f32[]"),
+    "digits of a size": f"graph f[b={'9' * 100_000}]() -> () {{ return }}",
+    "a size that grows": body(f"  %0 = anything(%x) {{a={'*'.join(['9' * 39] * 10_000)}}} : f32[]"),
+    "terms that grow": f"graph f[a=2,b=3,c=5](%x: f32[{'*'.join(['(a+b*b+c*c*c+a*b+c+1)'] * 30)}]) -> () {{ return }}",
+    "axes": f"graph f(%x: f32[{'1,' * 100_000}]) -> () {{ return }}",
+    "rows": body(f"  %0 = anything(%x) {{a=f32[{'1,' * 60}] {'[' * 50_000}}} : f32[]"),
+    "a file of spaces": body(f"  %0 = anything(%x) : f32[]  # {' ' * 200_000}x", "  $"),
+    "a line number without end": body(f"  %0 = anything(%x) : f32[]  # a.py:{'1' * 100_000}", "  $"),
+    "strings without an end": 'graph ' + '"\\' * 200_000,
+    "a long line": "graph f(" + " " * 500_000 + "nonsense",
+    "a long word": "graph f() -> () { " + "x" * 500_000,
+    "half a pair": body('  %0 = anything(%x) {a="\\ud800"} : f32[]'),
+    "what a terminal would obey": "graph f() -> () { \x1b[2J\u202e }",
+    "many names": "graph f(" + ", ".join([f"%a{n}: f32[]" for n in range(20_000)]) + ") -> () { return %b }",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE_TEXTS)
+def test_no_text_takes_long_or_raises_anything_else(case: str):
+    start = time.process_time()
+    with pytest.raises(ParseError) as error:
+        ir.parse(HOSTILE_TEXTS[case])
+    assert time.process_time() - start < 5
+    assert len(str(error.value)) < 2000
+    assert all(letter.isprintable() or letter == "\n" for letter in str(error.value))
+
+
+def test_a_text_that_somebody_has_changed_is_a_graph_or_a_parse_error():
+    @hf.compile
+    def f(x: Any, n: Any) -> Any:
+        y = hf.where(x > 0, x, hf.asarray([[0.5, hf.nan, hf.inf]]))
+        for _ in range(n):
+            y = hf.tanh(y) * y.shape[0]
+        y = y[:, ::2] if hf.sum(y) > 0 else y[..., 1:]
+        return hf.random.normal(y.shape) + y
+
+    graph = f.graph(hf.TensorSpec((None, 3)), hf.TensorSpec((), hf.int32))
+    pieces = re.findall(r"\w+|\S|\s+", ir.print_graph(graph, elide=None))
+    more = [*pieces, "-", "(", "graph", "%x", "9" * 50, '"', "\\", "f32[", "1e999", "hex", "complex(", "\0", "#a:9"]
+    rng = random.Random(5)
+    parsed = 0
+    for _ in range(400):
+        changed = pieces[:]
+        for _ in range(rng.randint(1, 3)):
+            first = rng.randrange(len(changed))
+            last = first + rng.choice([0, 1, 1, 2, 30])
+            changed[first:last] = rng.choice([[], changed[first:last] * 3, [rng.choice(more), rng.choice(more)]])
+        try:
+            ir.parse("".join(changed))
+            parsed += 1
+        except ParseError:
+            continue
+    assert 0 < parsed < 200
 
 
 def test_layout_and_comments_do_not_matter():

@@ -254,3 +254,13 @@ def test_initial_values_have_torchs_spread():
             if one.size > 2000:
                 assert one.numpy().std() == pytest.approx(known[path].std().item(), rel=0.05), path
                 assert abs(one.numpy().mean()) < 0.1 * one.numpy().std()
+
+
+@pytest.mark.parametrize("kind", ["Conv1d", "Conv2d", "ConvTranspose2d"])
+def test_channels_come_last_in_the_data_only(kind: str, rng: np.random.Generator):
+    axes = int(kind[-2])
+    first, last = [getattr(hf.nn, kind)(4, 6, 3, groups=2, stride=2, channels_last=flag) for flag in (False, True)]
+    last.load_state_dict(first.state_dict())
+    x = rng.normal(size=(2, 4, *[7, 6][:axes])).astype(np.float32)
+    y = last(np.moveaxis(x, 1, -1)).numpy()
+    np.testing.assert_allclose(np.moveaxis(y, -1, 1), first(x).numpy(), rtol=1e-5, atol=1e-6)

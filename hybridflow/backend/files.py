@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
+import re
+import secrets
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+_PART = ".part"
+"""How the names of unfinished files end."""
+_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EACCES}
+"""What file systems without hard links say when they are asked for one."""
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
@@ -13,21 +28,117 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     if target.exists() and not target.is_file() and not target.is_dir():
         target.write_bytes(content)  # a terminal, a pipe: there is no old file to keep
         return
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        # A temporary file is its owner's alone; the finished one follows the usual permissions.
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)
-        part.replace(target)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with whole_file(target) as file:
+        file.write(content)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """As `write_bytes`, in UTF-8."""
     write_bytes(path, text.encode())
+
+
+@contextmanager
+def whole_file(
+    path: str | os.PathLike[str], *, replace: bool = True, durable: bool = False
+) -> Generator[IO[bytes]]:
+    """Return a context with a file to write to, which has its name when everything is there.
+
+    Until then it has another name beside it, and if anything fails there is nothing new. Its permissions follow the
+    umask.
+
+    Args:
+        path: the name.
+        replace: whether it may take the place of a file of this name.
+        durable: whether the file and its name are on the disk, and not only in the system's memory, afterwards.
+
+    Raises:
+        FileExistsError: a file of this name, if it may not be replaced.
+        OSError: what else the system says.
+    """
+    target = Path(path)
+    part, handle = _part_of(target)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(handle)
+            if fcntl is not None:  # while it is locked
+                _name(part, target, replace)
+        if fcntl is None:  # Windows does not name what is open
+            _name(part, target, replace)
+        if durable:
+            sync_directory(target.parent)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove the unfinished files of `whole_file` that no process works on any longer, and whose names begin alike.
+
+    Args:
+        target: a name whose beginning, up to its first digit, theirs have too.
+    """
+    if fcntl is None:
+        return
+    start = re.split(r"\d", target.name)[0]
+    for part in target.parent.glob(f".{start}*{_PART}"):
+        try:
+            handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue  # it has its name by now, or is somebody else's
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink(missing_ok=True)
+        except OSError:
+            continue  # somebody works on it, or the file system knows no locks
+        finally:
+            os.close(handle)
+
+
+def _part_of(target: Path) -> tuple[Path, int]:
+    """Return a new file beside another one, open for writing, and locked until it is closed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    while True:
+        part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}{_PART}")
+        handle = os.open(part, flags, 0o666)
+        if fcntl is None:
+            return part, handle
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return part, handle
+        os.close(handle)  # it was taken for a leftover before it was locked
+
+
+def _name(part: Path, target: Path, replace: bool) -> None:
+    if replace:
+        part.replace(target)
+    else:
+        _name_anew(part, target)
+
+
+def _name_anew(part: Path, target: Path) -> None:
+    """Give a file a name that no other one has."""
+    try:
+        os.link(part, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        part.replace(target)
+    else:
+        part.unlink()
+
+
+def sync_directory(path: Path) -> None:
+    """Have the names in a directory on the disk, where the system knows how."""
+    if os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -103,6 +103,22 @@ class ExportError(HybridflowError, ValueError):
     """A graph that another format cannot express."""
 
 
+class FileError(HybridflowError, OSError):
+    """A file that cannot be written or read."""
+
+
+class FileMissingError(FileError, FileNotFoundError):
+    """A file that is not there."""
+
+
+class FileThereError(FileError, FileExistsError):
+    """A file that is there already, and is not to be replaced."""
+
+
+class FileFormatError(HybridflowError, ValueError):
+    """A file whose content is not what it should be."""
+
+
 class MissingPackageError(HybridflowError, ImportError):
     """Something that needs a package which is not installed."""
 
@@ -126,6 +142,10 @@ class BroadcastWarning(UserWarning):
 
 class CacheWarning(UserWarning):
     """The store of executables cannot be used, so functions are compiled as if there were none."""
+
+
+class FileWarning(UserWarning):
+    """A file that is damaged, and passed over."""
 
 
 class RetraceWarning(UserWarning):

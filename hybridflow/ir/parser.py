@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, NoReturn, cast
+from collections.abc import Callable, Collection
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -19,19 +18,8 @@ from hybridflow.core.op import REGISTRY, Op
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.ir.graph import Constant, Graph, input_node
 from hybridflow.ir.printer import read_elements
+from hybridflow.ir.tokens import Token, place_in, shortened, tokens_of
 
-_TOKEN = re.compile(
-    r"""(?P<space>[^\S\n]+|\n)
-      | (?P<comment>\#[^\n]*)
-      | (?P<value>%\w+)
-      | (?P<string>"(?:[^"\\\n]|\\.)*")
-      | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)
-      | (?P<word>[^\W\d][\w.]*)
-      | (?P<sign>->|//|\.\.\.|==|<=|>=|[()\[\]{}=:,+\-*%?<>])
-      | (?P<other>.)""",
-    re.VERBOSE,
-)
-_PLACE = re.compile(r"#\s*(.+):(\d+)\s*")
 _NOWHERE = compile("", "", "exec")
 _WORDS: dict[str, Any] = {"True": True, "False": False, "None": None, "inf": float("inf"), "nan": float("nan")}
 _RESERVED = frozenset({*_WORDS, *SHORT_NAMES, "graph", "guard", "return", "complex", "opaque", "hex"})
@@ -39,6 +27,21 @@ _ELEMENTS: dict[str, Any] = {
     "bool": bool, "int": int, "uint": int, "float": float | int, "complex": complex,
 }  # fmt: skip
 _COMPARISONS = ("==", "<", "<=", ">", ">=")
+
+DEEPEST = 100
+"""How deep graphs, tuples and signs may be inside each other."""
+LONGEST_NUMBER = 40
+"""How many letters a number may have."""
+MOST_AXES = 64
+"""How many axes NumPy's arrays may have."""
+LARGEST_SIZE = 1 << 63
+"""What sizes must stay below when they are computed."""
+MOST_TERMS = 256
+"""How many terms a size may have."""
+_LONGEST_FOUND = 400
+"""How much a message shows of what was expected and found."""
+_COMPARED = 5000
+"""Among how many names one that is like an unknown one is looked for."""
 
 
 def parse(text: str) -> Graph:
@@ -60,40 +63,15 @@ def parse(text: str) -> Graph:
         1
     """
     parser = _Parser(text)
-    graph = parser.graph(None)
+    try:
+        graph = parser.graph(None)
+    except RecursionError:
+        raise ParseError(
+            message("parse: Python's stack is too short for the text", hint="Call it from fewer functions.")
+        ) from None
     if parser.token.kind != "end":
         parser.fail("the end of the text")
     return graph
-
-
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    position: int
-    place: tuple[str, int] | None = None
-
-    def __str__(self) -> str:
-        return {"end": "the end of the text"}.get(self.kind, repr(self.text))
-
-
-def _tokens(text: str) -> Iterator[_Token]:
-    """Yield the tokens; a comment that names a line of source belongs to the token before it."""
-    last: _Token | None = None
-    for match in _TOKEN.finditer(text):
-        kind = match.lastgroup or ""
-        if kind == "space":
-            continue
-        if kind == "comment":
-            place = _PLACE.fullmatch(match.group())
-            if place is not None and last is not None:
-                last = last._replace(place=(place[1], int(place[2])))
-            continue
-        if last is not None:
-            yield last
-        last = _Token(kind, match.group(), match.start())
-    if last is not None:
-        yield last
-    yield _Token("end", "", len(text))
 
 
 def _where(place: tuple[str, int] | None) -> Where | None:
@@ -105,30 +83,29 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tokens = list(_tokens(text))
+        self.tokens = list(tokens_of(text))
         self.index = 0
+        self.depth = 0
         self.dims = DimScope()
 
     # -- tokens -----------------------------------------------------------------------------------------------
 
     @property
-    def token(self) -> _Token:
+    def token(self) -> Token:
         """The next token."""
         return self.tokens[self.index]
 
     def fail(
-        self, expected: str, token: _Token | None = None, *, found: str | None = None, hint: str | None = None
+        self, expected: str, token: Token | None = None, *, found: str | None = None, hint: str | None = None
     ) -> NoReturn:
         """Raise the error for a token (the next one if not given)."""
         token = token or self.token
-        before = self.text[: token.position]
-        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        source = self.text.splitlines()[line - 1] if token.position < len(self.text) else ""
-        shown = f"\n  {source}\n  {' ' * (column - 1)}^" if source else ""
-        what = f"parse: line {line}, column {column}: expected {expected}, found {found or token}{shown}"
+        line, column, shown = place_in(self.text, token.position)
+        found = str(token) if found is None else found if len(found) <= _LONGEST_FOUND else shortened(found)
+        what = f"parse: line {line}, column {column}: expected {expected[:_LONGEST_FOUND]}, found {found}{shown}"
         raise ParseError(message(what, hint=hint))
 
-    def take(self, kind: str, expected: str) -> _Token:
+    def take(self, kind: str, expected: str) -> Token:
         """Consume a token of a kind."""
         token = self.token
         if token.kind != kind:
@@ -207,7 +184,7 @@ class _Parser:
                 self.fail("a name for a size", name, hint="Choose another name; this one means something else.")
             self.expect("=")
             number = self.take("number", "the size")
-            if not number.text.isdigit():
+            if not number.text.isdecimal() or len(number.text) > LONGEST_NUMBER:
                 self.fail("an integer", number)
             scope.symbol(name.text, int(number.text))
 
@@ -238,7 +215,7 @@ class _Parser:
         self.define(edges, token, (node, 0))
         return node
 
-    def define(self, edges: dict[str, Edge], token: _Token, edge: Edge) -> None:
+    def define(self, edges: dict[str, Edge], token: Token, edge: Edge) -> None:
         """Give a value its name."""
         if token.text in edges:
             self.fail("a new name", token, found=f"{token.text}, which is defined already",
@@ -253,7 +230,7 @@ class _Parser:
 
     def node(self, edges: dict[str, Edge]) -> Node:
         """Read a node."""
-        results: list[_Token] = []
+        results: list[Token] = []
         if self.token.kind == "value":
             while True:
                 results.append(self.take("value", "a result such as %0"))
@@ -278,7 +255,7 @@ class _Parser:
             self.define(edges, token, (node, index))
         return node
 
-    def op(self, token: _Token) -> Op:
+    def op(self, token: Token) -> Op:
         """Look an operation up."""
         found = REGISTRY.get(token.text)
         if found is None:
@@ -324,7 +301,10 @@ class _Parser:
         if token.text not in SHORT_NAMES:
             self.fail("a dtype", token, hint=_suggest(token.text, SHORT_NAMES, ""))
         self.expect("[")
-        return make_spec(tuple(self.listed(self.size, "]")), SHORT_NAMES[token.text])
+        shape = tuple(self.listed(self.size, "]"))
+        if len(shape) > MOST_AXES:
+            self.fail(f"at most {MOST_AXES} axes", token, found=f"{len(shape)}")
+        return make_spec(shape, SHORT_NAMES[token.text])
 
     def size(self) -> int | Dim | None:
         """Read a size."""
@@ -341,13 +321,24 @@ class _Parser:
     def value(self) -> Any:
         """Read an attribute value; sizes may be sums, products and quotients."""
         start = self.token
+        self.depth += 1
+        if self.depth > DEEPEST:
+            self.fail(f"at most {DEEPEST} values inside each other")
         left = self.product()
         while self.token.text in ("+", "-") and self.token.kind == "sign":
             sign = self.tokens[self.index].text
             self.index += 1
             left, right = self.sizes(start, left, self.product())
-            left = left + right if sign == "+" else left - right
+            left = self.bounded(start, left + right if sign == "+" else left - right)
+        self.depth -= 1
         return left
+
+    def bounded(self, start: Token, size: Any) -> Any:
+        """Check that a size that was computed is none that computing takes long with."""
+        numbers = size.terms.values() if isinstance(size, Dim) else [size]
+        if len(numbers) > MOST_TERMS or any([abs(number) >= LARGEST_SIZE for number in numbers]):
+            self.fail("a size that is not as large or long", start)
+        return size
 
     def product(self) -> Any:
         """Read a product or quotient."""
@@ -359,10 +350,10 @@ class _Parser:
             left, right = self.sizes(start, left, self.unary())
             if sign != "*" and same_size(right, 0):
                 self.fail("a divisor other than 0", start)
-            left = left * right if sign == "*" else left // right if sign == "//" else left % right
+            left = self.bounded(start, left * right if sign == "*" else left // right if sign == "//" else left % right)
         return left
 
-    def sizes(self, start: _Token, left: Any, right: Any) -> tuple[Any, Any]:
+    def sizes(self, start: Token, left: Any, right: Any) -> tuple[Any, Any]:
         """Check that both operands of an operator are sizes."""
         if not _is_size(left) or not _is_size(right):
             self.fail("sizes around an operator", start)
@@ -373,7 +364,7 @@ class _Parser:
         if not self.accept("-"):
             return self.atom()
         token = self.token
-        found = self.unary()
+        found = self.atom()
         if isinstance(found, bool) or not isinstance(found, int | float | Dim):
             self.fail("a number", token)
         return -found
@@ -383,6 +374,8 @@ class _Parser:
         token = self.token
         if token.kind == "number":
             self.index += 1
+            if len(token.text) > LONGEST_NUMBER:
+                self.fail(f"a number of at most {LONGEST_NUMBER} letters", token)
             return int(token.text) if token.text.isdigit() else float(token.text)
         if token.kind == "string":
             return self.string()
@@ -398,9 +391,11 @@ class _Parser:
         """Read a string."""
         token = self.take("string", "a string")
         try:
-            return json.loads(token.text)
+            found = json.loads(token.text)
+            found.encode()  # which half a surrogate pair has no way to
         except ValueError:
             self.fail("a string with JSON's escapes", token)
+        return found
 
     def tuple(self) -> Any:
         """Read a tuple, or a value in parentheses, after the opening one."""
@@ -415,7 +410,7 @@ class _Parser:
             break
         return tuple(items)
 
-    def word(self, token: _Token) -> Any:
+    def word(self, token: Token) -> Any:
         """Read a value that begins with a word."""
         name = token.text
         if name == "graph":
@@ -446,7 +441,7 @@ class _Parser:
 
     # -- arrays -----------------------------------------------------------------------------------------------
 
-    def dtype_or_array(self, token: _Token) -> Any:
+    def dtype_or_array(self, token: Token) -> Any:
         """Read what follows a dtype's name: nothing, a shape (a spec), or a shape and elements (an array)."""
         dtype = SHORT_NAMES[token.text]
         if self.token.text != "[":
@@ -526,6 +521,7 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int | Dim) and not isinstance(value, bool)
 
 
-def _suggest(name: str, known: Iterable[str], otherwise: str) -> str | None:
-    close = difflib.get_close_matches(name, list(known), 3)
+def _suggest(name: str, known: Collection[str], otherwise: str) -> str | None:
+    few = len(known) <= _COMPARED and len(name) <= LONGEST_NUMBER
+    close = difflib.get_close_matches(name, list(known), 3) if few else []
     return f"Did you mean {' or '.join(close)}?" if close else otherwise or None

@@ -48,6 +48,10 @@ class Metric:
         """Return the Variables that it keeps."""
         return [*self._sums.values()]
 
+    def named_variables(self) -> dict[str, Variable]:
+        """Return the Variables that it keeps by name."""
+        return {**self._sums}
+
     def _add(self, name: str, values: Any) -> None:
         """Add all elements of values to a sum, or values of the sum's shape."""
         variable = self._sums[name]

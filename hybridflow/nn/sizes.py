@@ -51,6 +51,12 @@ def require_size(layer: Any, name: str, x: Any, axis: int, make: Callable[[Any, 
     )  # fmt: skip
 
 
+def unsized(layer: Any) -> bool:
+    """Whether a layer has no parameters yet, since its first call is to give the size that they need."""
+    name = getattr(layer, "sized_by", None)
+    return isinstance(name, str) and getattr(layer, name, 0) is None
+
+
 def _build(layer: Any, name: str, size: Any, make: Callable[[Any, int], None]) -> None:
     """Make a layer's parameters at its first call."""
     if getattr(layer, "_copied", None) is not None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
+from hybridflow.core.assignments import assign_all
 from hybridflow.core.context import init_scope, is_tracing
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
-from hybridflow.core.tensor import asarray
 from hybridflow.core.variable import Variable
 from hybridflow.nn import tree
 
@@ -117,23 +116,7 @@ def load_state_dict(module: Any, values: Any, strict: bool) -> None:
                             got=f"{where}: {np.shape(values[where])}",
                             hint="Give the sizes, or call the model once before.")
                 )  # fmt: skip
-    given = {path: asarray(value) for path, value in values.items() if path in known}
-    wrong = [
-        f"{path}: {given[path].spec}, not {one.spec}"
-        for path, one in known.items()
-        if path in given and (given[path].shape != one.shape or given[path].dtype != one.dtype)
-    ]
-    missing = [path for path in known if path not in values] if strict else []
-    extra = [str(path) for path in values if path not in known] if strict else []
-    if wrong or missing or extra:
-        parts = [("missing", missing), ("not in the model", extra), ("of another shape or dtype", wrong)]
-        raise ArgumentError(
-            message("load_state_dict: the values do not fit the model, which is unchanged",
-                    got="; ".join([f"{what}: {', '.join(paths)}" for what, paths in parts if paths]),
-                    hint="strict=False takes what is there by its path.")
-        )  # fmt: skip
-    for path, tensor in given.items():
-        known[path].assign(tensor)
+    assign_all(known, values, what="load_state_dict", strict=strict)
 
 
 def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
@@ -150,11 +133,8 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
 
 def not_pickled(module: Any) -> Exception:
     """Return the error of pickling a module: a pickle is code, which who reads it runs."""
-    saves = hasattr(sys.modules["hybridflow"], "save")
-    how = (
-        "Use hf.save(path, model) and hf.load(path, into=model)."
-        if saves
-        else "Keep model.state_dict(), which numpy.savez takes, and load_state_dict it into a model of the same code."
-    )
     name = type(module).__name__
-    return ArgumentTypeError(message(f"pickle: a {name} is not pickled, its values are saved", hint=how))
+    return ArgumentTypeError(
+        message(f"pickle: a {name} is not pickled, its values are saved",
+                hint="Use hf.save(path, model) and hf.load(path, into=model).")
+    )  # fmt: skip

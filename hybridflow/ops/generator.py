@@ -66,6 +66,10 @@ class Generator(Distributions):
     def state(self, value: TensorLike) -> None:
         self._state.assign(value)
 
+    def named_variables(self) -> dict[str, Variable]:
+        """Return the Variable that the state is in, by name."""
+        return {"state": self._state}
+
     def seed(self, seed: int | None = None) -> None:
         """Start the stream of a seed from its beginning.
 

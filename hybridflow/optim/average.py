@@ -62,6 +62,11 @@ class EMA:
         """Return the means."""
         return [mean for _, mean in self._found()]
 
+    def named_variables(self) -> dict[str, Variable]:
+        """Return the means by the parameters' names."""
+        self._found()
+        return {**self._means}
+
     def state_dict(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return a copy of the means by name."""
         self._found()

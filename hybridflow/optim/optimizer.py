@@ -217,6 +217,10 @@ class Optimizer:
         """Return the Variables that it keeps: the number of updates, the rate, the slots."""
         return [*self._state().values()]
 
+    def named_variables(self) -> dict[str, Variable]:
+        """Return the Variables that it keeps by the names that `state_dict` has for them."""
+        return self._state()
+
     def _state(self) -> dict[str, Variable]:
         state = {"steps": self._steps, "rate": self._rate}
         for one in self._parameters():

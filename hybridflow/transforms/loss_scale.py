@@ -123,6 +123,10 @@ class LossScale:
         """What it consists of: the scale, the good steps since it changed, and the steps that were skipped."""
         return self._scale, self._good, self._skipped
 
+    def named_variables(self) -> dict[str, Variable]:
+        """Return the Variables that it keeps by name."""
+        return {"value": self._scale, "good_steps": self._good, "skipped_steps": self._skipped}
+
     def scale(self, losses: Any) -> Any:
         """Multiply losses by the scale.
 

@@ -14,6 +14,7 @@ from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import in_and_out, label, make_parameters, require_axes, require_size
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.nn.convolution import conv, conv_transpose
+from hybridflow.ops.shape import permute_dims
 
 
 class Conv(Module):
@@ -27,7 +28,7 @@ class Conv(Module):
         dilation: the distance of the elements that the window takes.
         groups: how many groups of channels are convolved apart.
         bias: whether there is a bias.
-        channels_last: whether the input is ``(n, *spatial, channels)``.
+        channels_last: whether the input is ``(n, *spatial, channels)``; the weight is the same.
         dtype: the dtype of the parameters.
 
     Attributes:
@@ -47,6 +48,8 @@ class Conv(Module):
     bias: Variable | None
     axes: ClassVar[int | None] = None
     """How many spatial axes there are, if the class says so."""
+    sized_by: ClassVar[str] = "in_channels"
+    """The attribute with the size that the first call gives if it was left out."""
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class Conv(Module):
         x = as_tensor(x)
         _require_channels(self, x)
         y = conv(
-            x, self.weight, stride=self.stride, padding=self.padding, dilation=self.dilation, groups=self.groups,
+            x, _kernel(self), stride=self.stride, padding=self.padding, dilation=self.dilation, groups=self.groups,
             channels_last=self.channels_last,
         )  # fmt: skip
         return _with_bias(self, y)
@@ -122,6 +125,12 @@ def _require_channels(layer: Any, x: Tensor) -> None:
     require_size(layer, "in_channels", x, -1 if layer.channels_last else 1, layer._make)
 
 
+def _kernel(layer: Any) -> Any:
+    """Return the weight as the operation takes it; the layer's own has its channels first in any case."""
+    weight = layer.weight
+    return permute_dims(weight, (*range(2, weight.ndim), 1, 0)) if layer.channels_last else weight
+
+
 def _with_bias(layer: Any, y: Tensor) -> Tensor:
     if layer.bias is None:
         return y
@@ -155,7 +164,7 @@ class ConvTranspose(Conv):
         x = as_tensor(x)
         _require_channels(self, x)
         y = conv_transpose(
-            x, self.weight, stride=self.stride, padding=self.padding, output_padding=self.output_padding,
+            x, _kernel(self), stride=self.stride, padding=self.padding, output_padding=self.output_padding,
             dilation=self.dilation, groups=self.groups, channels_last=self.channels_last,
         )  # fmt: skip
         return _with_bias(self, y)

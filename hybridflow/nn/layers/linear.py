@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
@@ -43,6 +43,8 @@ class Linear(Module):
 
     weight: Variable
     bias: Variable | None
+    sized_by: ClassVar[str] = "in_features"
+    """The attribute with the size that the first call gives if it was left out."""
 
     @overload
     def __init__(self, out_features: int, /, *, bias: bool = True, dtype: Any = "float32") -> None: ...

@@ -39,6 +39,11 @@ class _Norm(Module):
         self.epsilon, self.has_scale, self.has_bias, self.dtype = epsilon, scale, bias, dtype
         self.weight = self.bias = None
 
+    @property
+    def sized_by(self) -> str | None:
+        """The attribute with the size that the first call gives if it was left out, if anything has that size."""
+        return "size" if self.has_scale else None
+
     def extra_repr(self) -> str:
         """Return the size."""
         return "" if self.size is None else str(self.size)
@@ -242,6 +247,11 @@ class BatchNorm(_Norm):
         self.running_mean = self.running_var = None  # pyright: ignore[reportAttributeAccessIssue]
         if size is not None:
             make_parameters(self, size, _make_batch_norm)
+
+    @property
+    def sized_by(self) -> str | None:
+        """The attribute with the size that the first call gives if it was left out."""
+        return "size"
 
     def forward(self, x: TensorLike) -> Tensor:
         """Return the normalised input."""

@@ -31,6 +31,8 @@ class _Recurrent(Module):
     """How many times as many rows as the state the weights have."""
     states: ClassVar[int] = 1
     """How many tensors the state is."""
+    sized_by: ClassVar[str] = "input_size"
+    """The attribute with the size that the first call gives if it was left out."""
 
     def __init__(
         self,

@@ -1,0 +1,1 @@
+"""Values in files, and checkpoints of a run: written whole or not at all, and read without running anything."""

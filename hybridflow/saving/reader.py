@@ -1,0 +1,164 @@
+"""Reading safetensors files: mapped into memory, or read into memory of one's own."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hybridflow.core.dtypes import bool_
+from hybridflow.core.errors import FileError, FileFormatError, FileMissingError, message
+from hybridflow.saving.format import ALIGNED, LONGEST_HEADER, Entry, parsed, shown, wrong
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+PathLike = str | os.PathLike[str]
+
+
+class Contents(NamedTuple):
+    """What is in a file.
+
+    Attributes:
+        arrays: the arrays by path, read-only.
+        metadata: the texts that the file has besides.
+    """
+
+    arrays: dict[str, np.ndarray[Any, Any]]
+    metadata: Mapping[str, str]
+
+
+def read(path: PathLike, *, what: str = "load", copy: bool = False) -> Contents:
+    """Read a safetensors file.
+
+    Args:
+        path: the file.
+        what: who reads it, for messages.
+        copy: whether it is read into memory of one's own, and not mapped.
+
+    Raises:
+        FileError: the file cannot be read, or is no regular file.
+        FileFormatError: it is not as the format says.
+    """
+    with opened(path, what) as handle, _named(path, what):
+        size = os.fstat(handle).st_size
+        entries, metadata, start = _header(handle, size)
+        data = _copied(handle, start, size) if copy else _mapped(handle, start, size)
+        arrays = {one.path: _array(one, data) for one in entries}
+    return Contents(arrays, metadata)
+
+
+def _mapped(handle: int, start: int, size: int) -> Bytes:
+    return np.frombuffer(mmap.mmap(handle, size, access=mmap.ACCESS_READ), np.uint8)[start:]
+
+
+def _copied(handle: int, start: int, size: int) -> Bytes:
+    """Return the bytes of a file from a place on, read into memory where XLA takes them without another copy."""
+    memory = np.empty(size - start + ALIGNED, np.uint8)
+    data = memory[-memory.ctypes.data % ALIGNED :][: size - start]
+    _fill(handle, start, data.data)
+    data.flags.writeable = False
+    return data
+
+
+def read_metadata(path: PathLike, what: str) -> Mapping[str, str]:
+    """Return a safetensors file's metadata, with its header and size checked as by `read`."""
+    with opened(path, what) as handle, _named(path, what):
+        return _header(handle, os.fstat(handle).st_size)[1]
+
+
+@contextmanager
+def opened(path: PathLike, what: str) -> Generator[int]:
+    """Return a context with a regular file, open for reading.
+
+    Raises:
+        FileMissingError: there is none.
+        FileError: it cannot be read, or is a directory, a pipe, a device.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # a pipe must not be waited for
+    try:
+        handle = os.open(path, flags)
+    except ValueError as error:  # a zero byte in the name
+        raise FileError(message(f"{what}: {os.fspath(path)!r} is no name of a file: {error}")) from None
+    except FileNotFoundError as error:
+        raise file_error(FileMissingError, what, path, "is not there", error) from None
+    except OSError as error:
+        raise file_error(FileError, what, path, "cannot be read", error) from None
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise FileError(message(f"{what}: {os.fspath(path)!r} is no regular file"))
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def file_error(kind: type[FileError], what: str, path: PathLike, said: str, error: OSError) -> FileError:
+    """Return an error of what the system said of a file."""
+    made = kind(message(f"{what}: {os.fspath(path)!r} {said}", got=os.strerror(error.errno or errno.EIO)))
+    made.errno = error.errno
+    return made
+
+
+@contextmanager
+def _named(path: PathLike, what: str) -> Generator[None]:
+    """Return a context whose errors say which file it is."""
+    try:
+        yield
+    except FileFormatError as error:
+        raise FileFormatError(f"{what}: {shown(os.fspath(path))}: {error}") from None
+    except FileError:
+        raise
+    except OSError as error:
+        raise file_error(FileError, what, path, "cannot be read", error) from error
+
+
+def _header(handle: int, size: int) -> tuple[list[Entry], dict[str, str], int]:
+    """Return what is in a file, and where its tensors' bytes begin."""
+    if size < 8:
+        raise wrong(f"it has {size} bytes", cut=True)
+    prefix = bytearray(8)
+    _fill(handle, 0, memoryview(prefix))
+    length = int.from_bytes(prefix, "little")
+    if length > LONGEST_HEADER:
+        raise wrong(f"its header would have {length} bytes, more than {LONGEST_HEADER}")
+    if length > size - 8:
+        raise wrong(f"its header has {length} bytes, and {size - 8} are there", cut=True)
+    header = bytearray(length)
+    _fill(handle, 8, memoryview(header))
+    entries, metadata = parsed(bytes(header), size - 8 - length)
+    return entries, metadata, 8 + length
+
+
+def _fill(handle: int, at: int, target: memoryview) -> None:
+    """Read what fills some memory."""
+    os.lseek(handle, at, os.SEEK_SET)
+    while target:
+        count = _read_into(handle, target[: 1 << 30])  # the most that some systems read at once is 2 GB
+        if count == 0:
+            raise wrong("it became shorter while it was read", cut=True)
+        target = target[count:]
+
+
+def _read_into(handle: int, target: memoryview) -> int:
+    if hasattr(os, "readv"):
+        return os.readv(handle, [target])
+    found = os.read(handle, len(target))
+    target[: len(found)] = found
+    return len(found)
+
+
+def _array(entry: Entry, data: Bytes) -> np.ndarray[Any, Any]:
+    """Return a tensor of a file's bytes, which it shares where they lie as they must."""
+    raw = data[entry.begin : entry.end]
+    if entry.dtype == bool_ and raw.size and int(raw.max()) > 1:
+        raise wrong(f"{shown(entry.path)} is BOOL, and has other bytes than 0 and 1")
+    if raw.size == 0:
+        return np.empty(entry.shape, entry.dtype)
+    if raw.ctypes.data % entry.dtype.alignment:
+        raw = raw.copy()
+    return raw.view(entry.dtype).reshape(entry.shape)

@@ -1,0 +1,213 @@
+"""What is saved, by path: the arrays of a module, of an optimizer, of a structure of such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+import jax
+import numpy as np
+
+from hybridflow.core.assignments import assign_all, listed
+from hybridflow.core.context import is_tracing
+from hybridflow.core.convert import is_number
+from hybridflow.core.dtypes import as_dtype
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.forked import PROCESS
+from hybridflow.core.methods import TensorMethods
+from hybridflow.core.tensor import asarray, require_value
+from hybridflow.core.variable import WRITES, Variable
+from hybridflow.nn.sizes import unsized
+
+_ARRAYS = (TensorMethods, np.ndarray, np.generic, jax.Array)
+
+
+class Found(NamedTuple):
+    """What is in a structure.
+
+    Attributes:
+        values: the Variables, tensors, arrays and numbers by their paths.
+        modules: the modules of hybridflow, and those in them, by theirs.
+    """
+
+    values: dict[str, Any]
+    modules: dict[str, Any]
+
+
+def flat(values: Any, what: str = "save") -> dict[str, Any]:
+    """Return the Variables, tensors and arrays in a structure by their paths.
+
+    Args:
+        values: a module; an optimizer, metric, generator or another object with ``named_variables()``; a mapping or
+            sequence of such and of Variables, tensors, arrays and numbers, nested as it may be.
+        what: who asks, for messages.
+
+    Raises:
+        ArgumentTypeError: something else, or a key that is no string and no integer.
+        ArgumentError: a path that occurs twice; a module whose sizes are not known yet.
+        TraceError: inside a compiled function.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> from hybridflow.saving.values import flat
+        >>> [*flat({"model": hf.nn.Linear(3, 2), "seen": [hf.zeros(2), 1.0]})]
+        ['model.weight', 'model.bias', 'seen.0', 'seen.1']
+    """
+    return found_in(values, what).values
+
+
+def require_eager(what: str) -> None:
+    """Raise inside a compiled function, which reads and writes no files when it is called.
+
+    Raises:
+        TraceError: there.
+    """
+    if is_tracing():
+        raise TraceError(
+            message(f"{what}: a compiled function would do it when it is traced, and not at every call",
+                    hint="Do it outside of the function.")
+        )  # fmt: skip
+
+
+def found_in(values: Any, what: str) -> Found:
+    """Return what is in a structure; see `flat`."""
+    require_eager(what)
+    if isinstance(values, _ARRAYS) or is_number(values):
+        raise ArgumentTypeError(
+            message(f"{what}: a {type(values).__name__} alone has no path", got=repr(values)[:80],
+                    hint='Give it one: {"name": value}.')
+        )  # fmt: skip
+    found = Found({}, {})
+    for path, leaf in _walk(values, "", what, found, []):
+        if path in found.values:
+            raise ArgumentError(
+                message(f"{what}: the path {path!r} occurs twice", hint="Keys with dots look like paths; rename one.")
+            )
+        found.values[path] = leaf
+    return found
+
+
+def _walk(value: Any, path: str, what: str, found: Found, around: list[int]) -> Iterator[tuple[str, Any]]:
+    """Yield what is in a value with its path."""
+    if isinstance(value, _ARRAYS) or is_number(value):
+        yield path, value
+        return
+    if id(value) in around:
+        raise ArgumentError(message(f"{what}: {path!r} contains itself"))
+    items = _items(value, path, what, found)
+    if items is None:
+        if not hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            raise _unknown(value, path, what)
+        yield path, value  # another package's array
+        return
+    around.append(id(value))
+    for key, item in items.items():
+        if type(key) is not str and type(key) is not int:
+            raise ArgumentTypeError(
+                message(f"{what}: a key of {path or 'the values'!r} is a {type(key).__name__}", got=repr(key)[:80],
+                        hint="Paths are made of strings and integers.")
+            )  # fmt: skip
+        yield from _walk(item, f"{path}.{key}" if path else str(key), what, found, around)
+    around.pop()
+
+
+def _items(value: Any, path: str, what: str, found: Found) -> Mapping[Any, Any] | None:
+    """Return what a value has by its keys, None if it is no structure."""
+    if isinstance(value, Mapping):
+        return cast("Mapping[Any, Any]", value)
+    if isinstance(value, list | tuple):
+        items = cast("tuple[Any, ...]", value)
+        return dict(zip(getattr(value, "_fields", range(len(items))), items, strict=True))
+    if isinstance(value, type):
+        return None
+    if hasattr(value, "named_variables"):
+        return value.named_variables()
+    if not hasattr(value, "named_parameters"):
+        return None
+    parameters = value.named_parameters()
+    if not isinstance(parameters, Mapping):
+        raise ArgumentTypeError(
+            message(f"{what}: a {type(value).__name__} of {type(value).__module__.split('.')[0]} is no module of "
+                    "hybridflow", got=path or None, hint="Give its state_dict().")
+        )  # fmt: skip
+    modules = value.named_modules() if hasattr(value, "named_modules") else {}
+    for inner, module in modules.items():
+        found.modules[".".join([part for part in (path, inner) if part])] = module
+    unknown = [f"{inner or path or type(value).__name__}" for inner, module in modules.items() if unsized(module)]
+    if unknown:
+        raise ArgumentError(
+            message(f"{what}: there are layers whose sizes are not known yet", got=listed(unknown),
+                    hint="Give the sizes, or call the model once before.")
+        )  # fmt: skip
+    buffers = value.named_buffers() if hasattr(value, "named_buffers") else {}
+    return {**cast("Mapping[str, Any]", parameters), **buffers}
+
+
+def _unknown(value: Any, path: str, what: str) -> ArgumentTypeError:
+    where = f"{path!r} is a {type(value).__name__}" if path else f"a {type(value).__name__}"
+    return ArgumentTypeError(
+        message(f"{what}: {where}, which has no arrays", got=repr(value)[:80],
+                hint="Give a module, an optimizer, or a mapping of arrays; texts go into metadata=.")
+    )  # fmt: skip
+
+
+def snapshot_of(values: Mapping[str, Any], what: str, *, copy: bool) -> dict[str, Any]:
+    """Return raw values by path, the Variables' all as they are at one moment, which later assignments do not change.
+
+    Who holds a Variable's value keeps it: an update in place, or a compiled call that would give the memory away,
+    copies what somebody else holds.
+
+    Args:
+        values: what `flat` returns.
+        what: who asks, for messages.
+        copy: whether NumPy arrays, which their owner may write to, are copied.
+    """
+    others = {path: _raw(one, what, copy) for path, one in values.items() if not isinstance(one, Variable)}
+    with WRITES:  # no call is half done
+        return {path: one.current() if isinstance(one, Variable) else others[path] for path, one in values.items()}
+
+
+def _raw(value: Any, what: str, copy: bool) -> Any:
+    """Return the raw value of what is no Variable."""
+    if type(value) is np.ndarray and value.dtype.isnative and not copy:
+        as_dtype(value.dtype)  # raises for those that tensors do not have
+        return value
+    tensor = asarray(value)
+    require_value(tensor, what)
+    return tensor._value
+
+
+def on_host(value: Any) -> np.ndarray[Any, Any]:
+    """Return a raw value as an array on the host, waiting for it; the same memory where that is possible."""
+    return value if isinstance(value, np.ndarray) else PROCESS.read(value)
+
+
+def fill(into: Any, values: Mapping[str, Any], *, strict: bool = True, what: str = "load") -> None:
+    """Give the Variables of a structure the values that have their paths: all of them, or none.
+
+    Args:
+        into: what `flat` takes, its leaves being Variables.
+        values: tensors or arrays by path, which nobody else will write to.
+        strict: whether there must be a value for each Variable, and none besides.
+        what: who does it, for messages.
+
+    Raises:
+        ArgumentTypeError: a leaf that is no Variable.
+        ArgumentError: what is missing, extra, of another shape or dtype; nothing has changed then.
+    """
+    assign_all(variables_of(flat(into, what), what), values, what=what, strict=strict)
+
+
+def variables_of(known: Mapping[str, Any], what: str) -> Mapping[str, Variable]:
+    """Return the same, all of which are Variables.
+
+    Raises:
+        ArgumentTypeError: one is none.
+    """
+    for path, one in known.items():
+        if not isinstance(one, Variable):
+            raise ArgumentTypeError(
+                message(f"{what}: {path!r} is a {type(one).__name__}, and only Variables are assigned",
+                        hint="Leave out into=, and use what hf.load returns.")
+            )  # fmt: skip
+    return known
