@@ -31,7 +31,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards import observe
 from hybridflow.guards.access import CELL, IN_CLASS, IN_INSTANCE, MISSING
-from hybridflow.guards.observations import makes_random_source
+from hybridflow.guards.moving import makes_random_source
 from hybridflow.guards.questions import LRU_CACHE
 from hybridflow.guards.users import is_hybridflows, is_users, is_users_class
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-import datetime
 import functools
-import io
-import random
-import sys
-import time
 import types
 import warnings
 import weakref
@@ -21,12 +16,10 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.core.dims import Dim, NeedsSizes, SizeFloat
 from hybridflow.core.errors import EffectWarning, MutationError, message
 from hybridflow.core.functions import is_own
 from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.tensor import Tensor
-from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import TrainableFlags, Variable
 from hybridflow.guards.access import ATTRIBUTE, ITSELF, TYPE
 from hybridflow.guards.choices import Choices
@@ -36,7 +29,6 @@ from hybridflow.guards.guards import (
     CHANGING,
     CONTAINERS,
     ITEM,
-    MAPPINGS,
     PLAIN,
     Access,
     Guards,
@@ -45,11 +37,13 @@ from hybridflow.guards.guards import (
 )
 from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, path_of
 from hybridflow.guards.journal import Journal, new_journal
+from hybridflow.guards.moving import moving
 from hybridflow.guards.order import order_at
 from hybridflow.guards.outside_floats import OutsideFloats
 from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
 from hybridflow.guards.questions import ANSWER, Question
 from hybridflow.guards.signature import is_array
+from hybridflow.guards.storable import holds_traced, is_traced, require_numbers
 from hybridflow.ir.variables import ArgumentVariable
 
 _LEAVES = (np.dtype, np.generic, np.ufunc, Tensor, Variable, types.CodeType)
@@ -295,7 +289,7 @@ class Observations:
         return self.place_of(container[key])
 
     def _read(self, parent: Place, access: Access, name: Any, value: Any) -> Place | None:
-        if _is_traced(value):
+        if is_traced(value):
             return None
         try:
             key = (id(parent), access, name)
@@ -490,7 +484,7 @@ class Observations:
         what = access.path.format(p=parent.path, n=name)
         self._refuse(what, (value,), nested=nested)
         place = self._places.get((id(parent), access, name))
-        if place is None and not _is_traced(before):
+        if place is None and not is_traced(before):
             place = self._add(parent, access, name, before, guarded=False)
         self.floats.write(place, before)
         names = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
@@ -567,8 +561,8 @@ class Observations:
             )
         for value in values:
             self.floats.require_plain(value)
-            _require_numbers(value)
-            if _holds_traced(value):
+            require_numbers(value)
+            if holds_traced(value):
                 raise MutationError(
                     message(
                         f"compile: {self.label} stores a traced tensor outside of itself, where it has no value",
@@ -584,7 +578,7 @@ class Observations:
 
     def moves(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a function is about to give what it gives but once; the trace is then for its own call alone."""
-        what = _changing(function, args, kwargs, self)
+        what = moving(function, args, kwargs, self)
         if what is not None:
             self.journal.random(getattr(function, "__self__", None))
             self.not_again(what, moves=function is builtins.next)
@@ -640,66 +634,6 @@ def _is_leaf(value: Any) -> bool:
     return ours or isinstance(value, Tensor | Variable | np.generic | jax.Array)
 
 
-def _is_traced(value: Any) -> bool:
-    kind = type(value)
-    return (kind is Tensor and value._value is None) or kind is TracedFloat or isinstance(value, ArgumentVariable)
-
-
-def _holds_traced(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_holds_traced, cast("dict[Any, Any]", value).values()))
-    if isinstance(value, CONTAINERS):
-        return any(map(_holds_traced, cast("list[Any]", value)))
-    return _is_traced(value)
-
-
-def _require_numbers(value: Any) -> None:
-    """Have float arguments and open sizes that are stored outside be numbers.
-
-    Raises:
-        NeedsNumber: the value is a float that is an input, or a container that holds some.
-        NeedsSizes: the value is an open size, or a container that holds some.
-    """
-    if type(value) is TracedFloat:
-        value.needed()
-    if type(value) in (Dim, SizeFloat):
-        raise NeedsSizes
-    if isinstance(value, set | frozenset):
-        for one in cast("set[Any]", value):
-            _require_numbers(one)
-    if isinstance(value, MAPPINGS):
-        _require_numbers([*value])
-    if isinstance(value, CONTAINERS):
-        for _, one in items_of(value):
-            _require_numbers(one)
-
-
 def _is_structure(value: Any) -> bool:
     """Whether a container among the arguments counts by what is in it; others count by which one they are."""
     return isinstance(value, CONTAINERS) and not jax.tree_util.all_leaves((value,))
-
-
-def makes_random_source(function: Any) -> bool:
-    """Whether a function makes a source of random numbers, without a seed one that no other call has."""
-    return function is np.random.default_rng or function is np.random.RandomState or function is random.Random
-
-
-def _changing(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Observations) -> str | None:
-    """Return the name of a function whose result is another one at every call, or that changes what a stream has."""
-    owner = getattr(function, "__self__", None)
-    name = getattr(function, "__name__", "?")
-    if function is builtins.next:
-        return "next()" if args and found.is_outside(args[0]) else None
-    if isinstance(owner, random.Random | np.random.Generator | np.random.RandomState):
-        module = "random." if isinstance(owner, random.Random) else "numpy.random's "
-        return None if name == "seed" or found.is_made_here(owner) else f"{module}{name}()"
-    stream = kwargs.get("file") if function is builtins.print else owner
-    if isinstance(stream, io.IOBase) and stream not in (sys.stdout, sys.stderr) and found.is_outside(stream):
-        return f"{type(stream).__name__}.{name}()" if stream is owner else f"print(file={type(stream).__name__})"
-    if makes_random_source(function) and (not args or args[0] is None):
-        return f"{name}() without a seed"
-    if owner is datetime.datetime and name in ("now", "utcnow", "today"):
-        return f"datetime.{name}()"
-    if owner is time and name not in ("sleep", "get_clock_info"):
-        return f"time.{name}()"
-    return f"{name}()" if function in (builtins.input, builtins.open) else None
