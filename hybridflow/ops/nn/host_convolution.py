@@ -285,6 +285,7 @@ def _input_gradient_lines(g: Any, weights: Any, form: _Shape, lines: _Lines) -> 
     inside = tuple([slice(low, low + size) for (low, _), size in zip(form.padding, form.space, strict=True)])
     starts = lines.starts(form)
     slopes: Any = None
+    padded: Any = None
     for part, wide in lines.spread(g, form):
         if slopes is None:
             slopes = np.empty((*wide.shape[:2], form.rows, lines.length), g.dtype)
