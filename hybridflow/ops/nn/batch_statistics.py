@@ -66,7 +66,8 @@ def _squares(x: Any, mean: Any) -> Any:
         away = x - _aligned(mean, x.ndim)
         return add_up(np.square(away), _others(x.ndim), False)
     rows, center = x.reshape(*x.shape[:2], -1), mean[:, None]
-    found, away = np.empty(x.shape[:2], x.dtype), np.empty(rows.shape[1:], x.dtype)
+    found: Any = np.empty(x.shape[:2], x.dtype)
+    away = np.empty(rows.shape[1:], x.dtype)
     for one, total in zip(rows, found, strict=True):
         np.subtract(one, center, away)
         np.vecdot(away, away, out=total)
@@ -74,7 +75,7 @@ def _squares(x: Any, mean: Any) -> Any:
 
 
 def _scaled(x: Any, mean: Any, factor: Any, shift: Any) -> Any:
-    y = np.empty(x.shape, x.dtype)
+    y: Any = np.empty(x.shape, x.dtype)
     whole = not _by_example(x)
     parts = [(x, y)] if whole else zip(x, y, strict=True)
     center, factor = _aligned(mean, x.ndim), _aligned(factor, x.ndim)
@@ -102,7 +103,8 @@ def _host_rule(
     factor = rstd * parameters[0] if has_scale else rstd
 
     def of_x() -> Any:
-        found, away = np.empty(x.shape, x.dtype), np.empty(x.shape[1:], x.dtype)
+        found: Any = np.empty(x.shape, x.dtype)
+        away = np.empty(x.shape[1:], x.dtype)
         center, by, along, level = [
             _aligned(one, x.ndim) for one in (mean, factor, factor * rstd * scale / count, factor * shift / count)
         ]
@@ -120,7 +122,8 @@ def _host_rule(
 def _products(g: Any, x: Any, mean: Any) -> Any:
     """Sum the products of gradients and distances from the mean of each channel."""
     rows, slopes, center = x.reshape(*x.shape[:2], -1), g.reshape(*x.shape[:2], -1), mean[:, None]
-    found, away = np.empty(x.shape[:2], x.dtype), np.empty(rows.shape[1:], x.dtype)
+    found: Any = np.empty(x.shape[:2], x.dtype)
+    away = np.empty(rows.shape[1:], x.dtype)
     for one, slope, total in zip(rows, slopes, found, strict=True):
         np.subtract(one, center, away)
         np.vecdot(slope, away, out=total)

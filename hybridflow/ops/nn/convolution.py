@@ -25,6 +25,7 @@ from hybridflow.ops.common import (
     truth,
 )
 from hybridflow.ops.matmul import accumulate_in
+from hybridflow.ops.nn import lowered_convolution
 from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow
 from hybridflow.ops.nn.host_convolution import convolve, input_gradient, kernel_gradient
 from hybridflow.ops.nn.windows import Sizes, output_sizes, paddings, per_axis, reach, spatial_axes
@@ -73,7 +74,29 @@ def _convolve(
     )
 
 
+def _is_by_image(name: str, x: Sizes, kernel: Sizes, dtype: Any, **attrs: Any) -> Sizes | None:
+    """Return the places of a convolution that XLA:CPU had better compute image by image, or None."""
+    groups, channels_last, stride = attrs["groups"], attrs["channels_last"], attrs["stride"]
+    if accumulate_in(dtype) is not None or channels_last:
+        return None
+    places = tuple([
+        (size + low + high - (wide - 1) * apart - 1) // step + 1
+        for size, (low, high), wide, apart, step in zip(
+            x[2:], attrs["padding"], kernel[2:], attrs["dilation"], stride, strict=True
+        )
+    ])  # fmt: skip
+    good = lowered_convolution.is_better(name, x, kernel, places, groups=groups, channels_last=channels_last)
+    return places if good else None
+
+
+def _plain(attrs: dict[str, Any]) -> dict[str, Any]:
+    return {name: attrs[name] for name in ("stride", "padding", "dilation")}
+
+
 def _lower(x: Any, kernel: Any, **attrs: Any) -> Any:
+    places = _is_by_image("conv", x.shape, kernel.shape, x.dtype, **attrs)
+    if places is not None:
+        return lowered_convolution.convolve(x, kernel, places, **_plain(attrs))
     return lower_narrow(_convolve(x, kernel, result=accumulate_in(x.dtype), **attrs), x.dtype)
 
 
@@ -242,6 +265,9 @@ def _input_gradient_lower(g: Any, kernel: Any, *, shape: Sizes, **attrs: Any) ->
 
 
 def _kernel_gradient_lower(x: Any, g: Any, *, shape: Sizes, **attrs: Any) -> Any:
+    if _is_by_image("conv_kernel_gradient", x.shape, shape, x.dtype, **attrs) is not None:
+        return lowered_convolution.kernel_gradient(x, g, shape, **_plain(attrs))
+
     def forward(kernel: Any) -> Any:
         return _convolve(x, kernel, **attrs)
 

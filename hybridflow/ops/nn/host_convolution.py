@@ -1,11 +1,13 @@
 """Convolution on the host: windows as columns, and matrix products.
 
-A batch is taken in parts whose columns stay in the cache.
+A batch is taken in parts whose columns stay in the cache. Where windows move by one, a column is not cut into rows of
+the output: it runs on over the ends of the input's rows, so that it is copied in one piece, and what is between the
+rows of the output is left out. See `_Lines`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -16,6 +18,12 @@ from hybridflow.ops.nn.windows import Sizes, kernel_padded, window_slice
 
 COLUMNS = 1 << 18
 """About how many elements of columns are made at a time."""
+_WASTE = 1.25
+"""How many times as long a column may be that runs over the ends of rows."""
+
+
+_ROWS = 2
+"""How many times as many rows as results columns have at least, if what is between the rows is worth leaving out."""
 
 
 class _Shape(NamedTuple):
@@ -55,6 +63,67 @@ class _Shape(NamedTuple):
         step = max(1, COLUMNS // max(1, self.groups * self.rows * self.columns))
         for start in range(0, self.batch, step):
             yield slice(start, min(start + step, self.batch))
+
+
+class _Lines(NamedTuple):
+    """How the places of a convolution lie in an input whose spatial axes are one, if windows move by one.
+
+    Attributes:
+        sizes: of the padded input's spatial axes.
+        grid: those of the places, with the ends of the input's rows behind each row.
+        steps: how far apart neighbours along each spatial axis are.
+        length: how far apart the first place and the end of the last one are.
+    """
+
+    sizes: Sizes
+    grid: Sizes
+    steps: Sizes
+    length: int
+
+    def windows(self, padded: Any, shape: _Shape) -> Any:
+        """Return a view ``(n, c, *window, length)`` of a padded input."""
+        batch, channel = padded.strides[:2]
+        item = padded.itemsize
+        inner = [step * apart * item for step, apart in zip(self.steps, shape.dilation, strict=True)]
+        return np.lib.stride_tricks.as_strided(
+            padded, (*padded.shape[:2], *shape.window, self.length), (batch, channel, *inner, item), writeable=False
+        )
+
+    def starts(self, shape: _Shape) -> list[int]:
+        """Return how far each element of the window is from its place."""
+        offsets = product(*[range(size) for size in shape.window])
+        return [
+            sum([at * apart * step for at, apart, step in zip(offset, shape.dilation, self.steps, strict=True)])
+            for offset in offsets
+        ]
+
+    def cut(self, shape: _Shape) -> tuple[slice, ...]:
+        """Return the key of the places in the grid."""
+        return tuple([slice(size) for size in shape.places])
+
+    def spread(self, g: Any, shape: _Shape) -> Iterator[tuple[slice, Any]]:
+        """Yield the parts of a batch, each with its values ``(n, c, *places)`` as lines, zeros between the rows."""
+        wide: Any = None
+        for part in shape.parts():
+            count = part.stop - part.start
+            if wide is None:
+                wide = np.zeros((count, *g.shape[1:2], *self.grid), g.dtype)
+            made = wide[:count]
+            made[(slice(None), slice(None), *self.cut(shape))] = g[part]
+            yield part, made.reshape(count, shape.groups, shape.out, -1)[..., : self.length]
+
+
+def _lines_of(shape: _Shape) -> _Lines | None:
+    """Return how places lie in one line, or None if that is not worth it."""
+    if any(step != 1 for step in shape.stride) or shape.rows < _ROWS * shape.out:
+        return None
+    sizes = tuple([size + low + high for size, (low, high) in zip(shape.space, shape.padding, strict=True)])
+    grid = (shape.places[0], *sizes[1:])
+    if np.prod(grid) > _WASTE * shape.columns:
+        return None
+    steps = tuple([int(np.prod(sizes[axis + 1 :])) for axis in range(len(sizes))])
+    length = sum([(size - 1) * step for size, step in zip(shape.places, steps, strict=True)]) + 1
+    return _Lines(sizes, grid, steps, length)
 
 
 def _shape_of(x: Sizes, kernel: Sizes, *, stride: Sizes, padding: Any, dilation: Sizes, groups: int) -> _Shape:
@@ -102,17 +171,52 @@ def _windows(x: Any, shape: _Shape) -> Any:
     )
 
 
+def _columns(view: Any, shape: _Shape, length: int) -> Iterator[tuple[slice, Any]]:
+    """Yield the parts of a batch, each with its columns, which are written over by the next one's.
+
+    New memory for each part would take longer than to fill it: the system clears it page by page.
+    """
+    scratch: Any = None
+    for part in shape.parts():
+        source = view[part]
+        if scratch is None:
+            scratch = np.empty(source.shape, view.dtype)
+        columns = scratch[: len(source)]
+        np.copyto(columns, source)
+        yield part, columns.reshape(len(source), shape.groups, shape.rows, length)
+
+
 def convolve(x: Any, kernel: Any, *, channels_last: bool, **attrs: Any) -> Any:
     """Compute `conv` of float32 or float64 arrays."""
     if channels_last:
         return _last(convolve(_first(x), _kernel_first(kernel), channels_last=False, **attrs))
     shape = _shape_of(x.shape, kernel.shape, **attrs)
-    view = _windows(x, shape)
     weights = kernel.reshape(shape.groups, shape.out, shape.rows)
+    lines = _lines_of(shape)
+    if lines is not None:
+        return _convolve_lines(x, weights, shape, lines)
+    view = _windows(x, shape)
     y = np.empty((shape.batch, shape.groups, shape.out, shape.columns), x.dtype)
-    for part in shape.parts():
-        products.matmul(weights, view[part].reshape(-1, shape.groups, shape.rows, shape.columns), out=y[part])
+    for part, columns in _columns(view, shape, shape.columns):
+        products.matmul(weights, columns, out=y[part])
     return y.reshape(shape.batch, kernel.shape[0], *shape.places)
+
+
+def _padded(x: Any, shape: _Shape) -> Any:
+    return np.ascontiguousarray(kernel_padded(x, shape.axes, shape.padding, 0))
+
+
+def _convolve_lines(x: Any, weights: Any, shape: _Shape, lines: _Lines) -> Any:
+    view = lines.windows(_padded(x, shape), shape)
+    y = np.empty((shape.batch, shape.groups * shape.out, *shape.places), x.dtype)
+    cut, wide = lines.cut(shape), None
+    for part, columns in _columns(view, shape, lines.length):
+        if wide is None:
+            wide = np.empty((len(columns), shape.groups, shape.out, int(np.prod(lines.grid))), x.dtype)
+        made = wide[: len(columns)]
+        products.matmul(weights, columns, out=made[..., : lines.length])
+        y[part] = made.reshape(len(columns), y.shape[1], *lines.grid)[(slice(None), slice(None), *cut)]
+    return y
 
 
 def kernel_gradient(x: Any, g: Any, *, shape: Sizes, channels_last: bool, **attrs: Any) -> Any:
@@ -121,13 +225,26 @@ def kernel_gradient(x: Any, g: Any, *, shape: Sizes, channels_last: bool, **attr
         first = (shape[-1], shape[-2], *shape[:-2])
         return _kernel_last(kernel_gradient(_first(x), _first(g), shape=first, channels_last=False, **attrs))
     form = _shape_of(x.shape, shape, **attrs)
-    view = _windows(x, form)
-    found = g.reshape(form.batch, form.groups, form.out, form.columns)
-    total = np.zeros((form.groups, form.out, form.rows), g.dtype)
-    for part in form.parts():
-        columns = view[part].reshape(-1, form.groups, form.rows, form.columns)
-        total += np.add.reduce(products.matmul(found[part], columns.swapaxes(-1, -2)), axis=0)
-    return total.reshape(shape)
+    lines = _lines_of(form)
+    if lines is not None:
+        found = _kernel_sums(lines.windows(_padded(x, form), form), lines.spread(g, form), form, lines.length)
+        if np.isfinite(found).all():  # else a zero between the rows may have met what is not
+            return found.reshape(shape)
+    slopes = g.reshape(form.batch, form.groups, form.out, form.columns)
+    parts = ((part, slopes[part]) for part in form.parts())
+    return _kernel_sums(_windows(x, form), parts, form, form.columns).reshape(shape)
+
+
+def _kernel_sums(view: Any, slopes: Iterable[tuple[slice, Any]], form: _Shape, length: int) -> Any:
+    total = np.zeros((form.groups, form.rows, form.out), view.dtype)
+    made: Any = None
+    for (_, columns), (_, slope) in zip(_columns(view, form, length), slopes, strict=True):
+        if made is None:
+            made = np.empty((len(columns), *total.shape), view.dtype)
+        one = made[: len(columns)]
+        products.matmul(columns, slope.swapaxes(-1, -2), out=one)
+        total += one[0] if len(one) == 1 else np.add.reduce(one, axis=0)
+    return np.ascontiguousarray(total.swapaxes(-1, -2))
 
 
 def input_gradient(g: Any, kernel: Any, *, shape: Sizes, channels_last: bool, **attrs: Any) -> Any:
@@ -137,13 +254,20 @@ def input_gradient(g: Any, kernel: Any, *, shape: Sizes, channels_last: bool, **
         return _last(input_gradient(_first(g), _kernel_first(kernel), shape=first, channels_last=False, **attrs))
     form = _shape_of(shape, kernel.shape, **attrs)
     weights = kernel.reshape(form.groups, form.out, form.rows).swapaxes(-1, -2)
+    lines = _lines_of(form)
+    if lines is not None and np.isfinite(kernel).all():  # zeros between the rows then stay zeros
+        return _input_gradient_lines(g, weights, form, lines)
     found = g.reshape(form.batch, form.groups, form.out, form.columns)
     sizes = [size + low + high for size, (low, high) in zip(form.space, form.padding, strict=True)]
     padded = np.zeros((form.batch, shape[1], *sizes), g.dtype)
     offsets = list(product(*[range(size) for size in form.window]))
+    scratch: Any = None
     for part in form.parts():
-        columns = products.matmul(weights, found[part])
-        columns = columns.reshape(-1, shape[1], *form.window, *form.places)
+        if scratch is None:
+            scratch = np.empty((*found[part].shape[:2], form.rows, form.columns), g.dtype)
+        columns = scratch[: len(found[part])]
+        products.matmul(weights, found[part], out=columns)
+        columns = columns.reshape(len(columns), shape[1], *form.window, *form.places)
         target = padded[part]
         for offset in offsets:
             starts = [at * apart for at, apart in zip(offset, form.dilation, strict=True)]
@@ -153,3 +277,25 @@ def input_gradient(g: Any, kernel: Any, *, shape: Sizes, channels_last: bool, **
     inside = [low for low, _ in form.padding]
     cut = padded[window_slice(padded.ndim, form.axes, inside, form.space)]
     return np.ascontiguousarray(cut)
+
+
+def _input_gradient_lines(g: Any, weights: Any, form: _Shape, lines: _Lines) -> Any:
+    channels = form.groups * form.into
+    found = np.empty((form.batch, channels, *form.space), g.dtype)
+    inside = tuple([slice(low, low + size) for (low, _), size in zip(form.padding, form.space, strict=True)])
+    starts = lines.starts(form)
+    slopes: Any = None
+    padded: Any = None
+    for part, wide in lines.spread(g, form):
+        if slopes is None:
+            slopes = np.empty((*wide.shape[:2], form.rows, lines.length), g.dtype)
+            padded = np.empty((len(wide), channels, int(np.prod(lines.sizes))), g.dtype)
+        columns, target = slopes[: len(wide)], padded[: len(wide)]
+        products.matmul(weights, wide, out=columns)
+        columns = columns.reshape(len(wide), channels, len(starts), lines.length)
+        target.fill(0)
+        for number, start in enumerate(starts):
+            line = target[..., start : start + lines.length]
+            np.add(line, columns[:, :, number], line)
+        found[part] = target.reshape(len(wide), channels, *lines.sizes)[(slice(None), slice(None), *inside)]
+    return found

@@ -95,6 +95,79 @@ def convnet_eager(case: Case) -> None:
         return call, {"state": lambda: weights}
 
 
+# -- torch's example for MNIST, with batch normalisation ----------------------------------------------------------
+
+
+class _Net(hf.nn.Module):
+    def __init__(self, first: int, second: int, hidden: int) -> None:
+        nn = hf.nn
+        self.conv1, self.conv2 = nn.Conv2d(1, first, 3), nn.Conv2d(first, second, 3)
+        self.norm1, self.norm2 = nn.BatchNorm2d(first), nn.BatchNorm2d(second)
+        self.drop1, self.drop2 = nn.Dropout(0.25), nn.Dropout(0.5)
+        self.fc1, self.fc2 = nn.Linear(hidden), nn.Linear(hidden, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = hf.nn.relu(self.norm1(self.conv1(x)))
+        x = hf.nn.relu(self.norm2(self.conv2(x)))
+        x = self.drop1(hf.nn.max_pool(x, 2))
+        x = hf.nn.relu(self.fc1(hf.reshape(x, (x.shape[0], -1))))
+        return self.fc2(self.drop2(x))
+
+
+def _mnist(case: Case, *, compiled: bool) -> None:
+    batch, size, sizes = case.size((64, 28, (32, 64, 128)), (2, 8, (2, 3, 4)))
+    images = case.normal(batch, 1, size, size)
+    labels = case.rng.integers(0, 10, batch).astype(np.int32)
+    net = _Net(*sizes)
+    x, y = hf.asarray(images), hf.asarray(labels)
+    net(x)
+    opt = hf.optim.SGD(net, RATE)
+
+    def step(x: Any, y: Any) -> Any:
+        loss = hf.mean(hf.nn.softmax_cross_entropy(net(x), y))
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    run = hf.compile(step) if compiled else step
+    # The draws differ, and so do the results: what both sides do is compared by the tests of layers.
+    case.ours(lambda: run(x, y), comparable=lambda result: None)
+
+    @case.torch()
+    def _(torch: Any, put: Callable[[Any], Any]) -> Any:
+        nn, functional = torch.nn, torch.nn.functional
+        conv1, conv2 = nn.Conv2d(1, sizes[0], 3), nn.Conv2d(sizes[0], sizes[1], 3)
+        norm1, norm2 = nn.BatchNorm2d(sizes[0]), nn.BatchNorm2d(sizes[1])
+        fc1, fc2 = nn.Linear(sizes[1] * ((size - 4) // 2) ** 2, sizes[2]), nn.Linear(sizes[2], 10)
+        parameters = [one for layer in (conv1, conv2, norm1, norm2, fc1, fc2) for one in layer.parameters()]
+        opt = torch.optim.SGD(parameters, RATE)
+        x, y = put(images), put(labels).long()
+
+        def theirs() -> Any:
+            opt.zero_grad()
+            h = torch.relu(norm1(conv1(x)))
+            h = torch.relu(norm2(conv2(h)))
+            h = functional.dropout(functional.max_pool2d(h, 2), 0.25)
+            h = functional.dropout(torch.relu(fc1(h.flatten(1))), 0.5)
+            loss = functional.cross_entropy(fc2(h), y)
+            loss.backward()
+            opt.step()
+            return loss
+
+        return theirs, {"comparable": lambda result: None}
+
+
+@row("convnet of torch's MNIST example with batch norm, batch 64, step, eager", aims={"torch": 1.3})
+def mnist_eager(case: Case) -> None:
+    _mnist(case, compiled=False)
+
+
+@row("convnet of torch's MNIST example with batch norm, batch 64, step, compiled", aims={"torch": 0.85})
+def mnist_compiled(case: Case) -> None:
+    _mnist(case, compiled=True)
+
+
 @row("convnet, 2 conv, batch 16, 28 x 28, SGD step, compiled", aims={"jax.jit": 1.0})
 def convnet_compiled(case: Case) -> None:
     data = Data(case)
