@@ -106,15 +106,3 @@ def test_kernels_with_infinities_give_the_inputs_gradient_nan_or_the_same(stride
     assert np.isnan(compiled[np.isnan(eager)]).all()
     told = ~np.isnan(compiled)
     np.testing.assert_allclose(compiled[told], eager[told], rtol=1e-5, atol=1e-5)
-
-
-def test_numpy_arguments_are_tensors_when_compiled_and_asarray_makes_both_modes_the_same() -> None:
-    def halved(x: Any) -> Any:
-        return x / 2
-
-    x = np.array([1, 3], np.int32)
-    eager, compiled = both(halved, x)
-    assert (eager.dtype, compiled.dtype) == (np.float64, hf.float32)
-    assert eager.tolist() == compiled.tolist() == [0.5, 1.5]
-    eager, compiled = both(halved, hf.asarray(x))
-    assert eager.dtype == compiled.dtype == hf.float32

@@ -23,6 +23,7 @@ from hybridflow.core.errors import EffectWarning, MutationError, message
 from hybridflow.core.functions import is_own
 from hybridflow.core.node import format_where, user_place, where_file_line
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import TrainableFlags, Variable
 from hybridflow.guards.access import ATTRIBUTE, ITSELF, TYPE
@@ -638,7 +639,8 @@ def _is_leaf(value: Any) -> bool:
 
 def _is_traced(value: Any) -> bool:
     kind = type(value)
-    return (kind is Tensor and value._value is None) or kind is TracedFloat or isinstance(value, ArgumentVariable)
+    stands_in = kind is TracedArray or kind is TracedFloat or isinstance(value, ArgumentVariable)
+    return stands_in or (kind is Tensor and value._value is None)
 
 
 def _holds_traced(value: Any) -> bool:
