@@ -53,7 +53,7 @@ from hybridflow.guards.signature import (
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.variables import NeedsIdentity
 from hybridflow.tracing.cache import CacheInfo, TraceCache
-from hybridflow.tracing.calls import as_outputs, call_with_tensors
+from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
 from hybridflow.tracing.costing import Costing, Specs
 from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.method import CompiledMethod
@@ -194,7 +194,7 @@ class CompiledFunction(Entry, Generic[P, R]):
     def _call_python(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None) -> Any:
         """Call the function itself, with what a trace would give it and to what a compiled call would return."""
         label = getattr(self._function, "__qualname__", self._name)
-        if inputs is not None:
+        if inputs is not None or (current().tracer is not None and holds_arrays(args, kwargs)):
             signature = self._signature(args, kwargs, inputs)
             result = call_with_tensors(label, self._caller(args), signature, self._static)
         else:
