@@ -58,9 +58,12 @@ def test_pairs_of_integers_at_the_ends(dtype: str):
     y = np.array([[info.min], [info.max], [1], [3]], dtype)
     names = ["add", "subtract", "multiply", "maximum", "minimum", "less", "equal", "bitwise_xor"]
     safe = np.where(y == 0, np.ones_like(y), y)
+    bits = np.array([[0], [1], [3], [7]], dtype)
     with np.errstate(all="ignore"):
-        expected = [numpy_of(name)(x, y) for name in names] + [x // safe, x % safe]
-    agree(lambda x: [getattr(hf, name)(x, y) for name in names] + [x // safe, x % safe], x, expected)
+        expected = [numpy_of(name)(x, y) for name in names] + [x // safe, x % safe, x << bits, x >> bits]
+    agree(
+        lambda x: [getattr(hf, name)(x, y) for name in names] + [x // safe, x % safe, x << bits, x >> bits], x, expected
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
