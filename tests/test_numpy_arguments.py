@@ -153,6 +153,11 @@ DIFFERS: list[tuple[str, Callable[[Any], Any], Any]] = [
     ("to int", lambda x: x.astype(np.int32), np.array([np.nan], np.float32)),
     ("float //", lambda x: x // 1, np.array([np.inf], np.float32)),
     ("int ** negative", lambda x: x ** np.int32(-1), np.array([2], np.int32)),
+    ("root of -inf", lambda x: x**0.5, np.array([-np.inf], np.float32)),
+    ("a list beside it", lambda x: x * [1, 2], np.array([1, 3], np.float32)),
+    ("compared with None", lambda x: x == None, np.array([1, 3], np.float32)),  # noqa: E711
+    ("sorted", lambda x: sorted(x)[0] / 2, np.array([3, 1], np.int32)),
+    ("sum of some", lambda x: sum(one for one in x if one > 1) / 2, np.array([3, 1], np.int32)),
     ("another library", lambda x: x / 2, jax.numpy.arange(3)),
 ]
 
@@ -165,7 +170,7 @@ def test_what_numpy_does_otherwise_is_an_error_that_names_the_argument(
         hf.compile(fn, name=what)(array)
     assert "hf.asarray(x)" in str(caught.value)
     tensors = jax.tree_util.tree_map(hf.asarray, array)
-    if what not in ("np.exp", "int ** negative"):
+    if what not in ("np.exp", "int ** negative", "a list beside it", "compared with None"):
         np.testing.assert_array_equal(leaves_of(hf.compile(fn)(tensors)), leaves_of(fn(tensors)))
 
 
@@ -254,6 +259,20 @@ def test_an_input_signature_says_that_it_is_a_tensor() -> None:
     assert f(x).dtype == hf.float32
     with hf.config.run_eagerly():
         assert f(x).dtype == hf.float32
+
+
+def test_it_is_printed_and_handed_to_python_as_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(x: Any, one: Any) -> Any:
+        print(x, x[0], one, f"{x}")
+        return hf.pure_callback(lambda x, one: x * one, hf.TensorSpec((2,), hf.float32), x, one)
+
+    x = np.array([1.0, 3.0], np.float32), np.float32(2)
+    shown(*x)
+    eager = capsys.readouterr().out
+    compiled = hf.compile(shown)
+    for _ in range(2):
+        assert compiled(*x).tolist() == [2.0, 6.0]
+        assert capsys.readouterr().out == eager == "[1. 3.] 1.0 2.0 [1. 3.]\n"
 
 
 # -- control flow --------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from hybridflow.convert.filtered import Filtered, truths
 from hybridflow.convert.rows import Rows, TensorRange, enumerated, ranged, reversed_rows, zipped
 from hybridflow.convert.staged import as_bool
 from hybridflow.convert.staged_math import NUMBER_FUNCTIONS
-from hybridflow.convert.values import is_staged, is_tensor, truth
+from hybridflow.convert.values import is_staged, is_tensor, standing_for, truth
 from hybridflow.core.staged_number import StagedNumber, several_kinds, widest
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_array import TracedArray
@@ -93,7 +93,7 @@ def sorted_items(iterable: Iterable[Any], *, key: Callable[[Any], Any] | None = 
         return sorted(items, key=key, reverse=reverse)
     order: Any = PUBLIC.argsort(PUBLIC.stack(list(map(as_tensor, keys))), descending=bool(reverse), stable=True)
     whole: Any = PUBLIC.stack(list(map(as_tensor, items)))
-    return [whole[order[index]] for index in range(len(items))]
+    return [standing_for(items[0], whole[order[index]], *items[1:]) for index in range(len(items))]
 
 
 def _bool(value: Any) -> Any:

@@ -166,10 +166,13 @@ def _applied(ufunc: np.ufunc, name: str, operands: Sequence[Any]) -> Any:
 
 def _require_same_values(array: TracedArray, ufunc: np.ufunc, what: str, operands: Sequence[Any], dtype: DType) -> None:
     """Raise where NumPy and hybridflow give other values of the same dtype."""
+    power = operands[-1]
     if ufunc is np.power and dtype.kind in "iu":
-        power = operands[1]
         if type(power) is not int or power < 0:
             raise _refused(array, what, "NumPy has no negative powers of integers")
+    elif ufunc is np.power and not getattr(power, "ndim", 0) and (not isinstance(power, int) or type(power) is bool):
+        if type(power) is not float or power == 0.5:
+            raise _refused(array, what, "NumPy takes the root for a power of 0.5, of which -inf has another")
     elif ufunc is np.floor_divide and dtype.kind == "f":
         raise _refused(array, what, "NumPy gives NaN where infinities are divided, hybridflow the infinity")
     elif ufunc is np.matmul and dtype.num in LOW_PRECISION:
@@ -190,6 +193,9 @@ def _with_tensor(ufunc: np.ufunc, operands: Sequence[Any]) -> Any:
     return cast(Any, tensor).__array_ufunc__(ufunc, "__call__", *map(without_array, operands))
 
 
+_TAKEN = object()
+
+
 def _is_operand(value: Any) -> bool:
     return type(value) is TracedArray or _is_plain_number(value) or isinstance(value, np.ndarray | np.generic)
 
@@ -197,13 +203,14 @@ def _is_operand(value: Any) -> bool:
 def _binary(ufunc: np.ufunc, name: str, *, reflected: bool) -> Callable[[TracedArray, Any], Any]:
     def operator(self: TracedArray, other: Any) -> Any:
         operands = (other, self) if reflected else (self, other)
+        _require_numpy(self, f"numpy.{ufunc.__name__}")
         if isinstance(other, TensorMethods):
             return _with_tensor(ufunc, operands)
         if _is_operand(other):
             return _applied(ufunc, name, operands)
-        if ufunc in (np.equal, np.not_equal):
-            raise _refused(self, f"numpy.{ufunc.__name__}", f"NumPy compares its elements with {describe(other)}")
-        return NotImplemented
+        if getattr(type(other), "__array_ufunc__", _TAKEN) is None:
+            return NotImplemented  # NumPy leaves it to the other operand
+        raise _refused(self, f"numpy.{ufunc.__name__}", f"NumPy makes an array of {describe(other)}")
 
     return operator
 
