@@ -108,13 +108,56 @@ def test_kernels_with_infinities_give_the_inputs_gradient_nan_or_the_same(stride
     np.testing.assert_allclose(compiled[told], eager[told], rtol=1e-5, atol=1e-5)
 
 
-def test_numpy_arguments_are_tensors_when_compiled_and_asarray_makes_both_modes_the_same() -> None:
-    def halved(x: Any) -> Any:
-        return x / 2
+def raises(x: Any, count: Any, log: list[int]) -> Any:
+    count.assign_add(1.0)
+    log.append(1)
+    drawn = hf.random.normal(())
+    if not log:
+        return drawn
+    raise KeyError("no")
 
-    x = np.array([1, 3], np.int32)
-    eager, compiled = both(halved, x)
-    assert (eager.dtype, compiled.dtype) == (np.float64, hf.float32)
-    assert eager.tolist() == compiled.tolist() == [0.5, 1.5]
-    eager, compiled = both(halved, hf.asarray(x))
-    assert eager.dtype == compiled.dtype == hf.float32
+
+def asserts(x: Any, count: Any, log: list[int]) -> Any:
+    count.assign_add(1.0)
+    log.append(1)
+    drawn = hf.random.normal(())
+    assert x > 0, "positive"
+    log.append(2)
+    return drawn
+
+
+def raises_in_a_branch(x: Any, count: Any, log: list[int]) -> Any:
+    count.assign_add(1.0)
+    log.append(1)
+    drawn = hf.random.normal(())
+    if x < 0:
+        raise KeyError("negative")
+    log.append(2)
+    return drawn
+
+
+def has_no_such_shape(x: Any, count: Any, log: list[int]) -> Any:
+    count.assign_add(1.0)
+    log.append(1)
+    drawn = hf.random.normal((2,)) @ hf.ones((3,))
+    log.append(2)
+    return drawn * x
+
+
+@pytest.mark.parametrize("fn", [raises, asserts, raises_in_a_branch, has_no_such_shape])
+def test_a_call_that_fails_writes_no_variable_and_draws_nothing(fn: Callable[..., Any]) -> None:
+    x = hf.asarray(-1.0)
+
+    def state_after(run: Callable[..., Any], count: Any, log: list[int]) -> tuple[float, int, float]:
+        hf.random.seed(0)
+        for _ in range(2):
+            with pytest.raises((KeyError, AssertionError, ValueError)):
+                run(x).numpy()
+        return count.item(), len(log), hf.random.normal(()).item()
+
+    hf.random.seed(0)
+    first, _, third = (hf.random.normal(()).item() for _ in range(3))
+    count, log = hf.Variable(0.0), list[int]()
+    assert state_after(lambda x: fn(x, count, log), count, log) == (2.0, 2, third)
+    count, log = hf.Variable(0.0), list[int]()
+    assert state_after(hf.compile(lambda x: fn(x, count, log)), count, log) == (0.0, 2, first)

@@ -49,21 +49,28 @@ def test_dtype_and_shape_of_tensors_make_a_trace_and_values_do_not():
     assert traces_of(f, (ones(2, dtype=np.int32),), (ones(2, dtype=np.uint32),)) == 2
 
 
-def test_arrays_and_numpy_scalars_are_tensors():
+def test_arrays_and_numpy_scalars_have_traces_of_their_own_by_dtype_and_shape():
     def f(x):
-        assert isinstance(x, hf.Tensor)
-        return x * 2
+        return hf.multiply(x, 2)
 
     array = np.ones(3, np.float32)
-    assert traces_of(f, (array,), (hf.asarray(array),), (jax.numpy.asarray(array),)) == 1
-    assert traces_of(f, (np.float32(1),), (np.float32(2),), (hf.asarray(3.0),)) == 1
-    assert traces_of(f, (np.float64(1),), (np.float32(1),), (np.int64(1),), (np.bool_(True),)) == 4
+    assert traces_of(f, (array,), (array + 1,)) == 1
+    assert traces_of(f, (array,), (hf.asarray(array),), (jax.numpy.asarray(array),)) == 3
+    assert traces_of(f, (np.float32(1),), (np.float32(2),), (hf.asarray(3.0),)) == 2
+    assert traces_of(f, (np.float64(1),), (np.float32(1),), (np.int64(1),), (np.uint8(1),)) == 4
     assert hf.compile(f)(np.float64(1)).dtype == hf.float64
 
 
-def test_a_list_of_arrays_is_a_list_of_tensors():
-    compiled = hf.compile(lambda xs: [type(x) for x in xs] == [hf.Tensor] * 2)
-    assert bool(compiled([np.ones(2), np.float32(1)]))
+def test_explain_tells_an_array_and_a_tensor_apart():
+    f = hf.compile(lambda x: x + x)
+    f(np.ones(3, np.float32))
+    f(hf.ones((3,)))
+    assert f.explain()[-1].reason == "x: f32[3] (numpy.ndarray) -> f32[3] (a tensor)"
+
+
+def test_a_list_of_arrays_is_a_list_of_what_they_are():
+    compiled = hf.compile(lambda xs: [type(x) for x in xs] == [np.ndarray, np.float32, hf.Tensor])
+    assert bool(compiled([np.ones(2), np.float32(1), hf.ones(())]))
 
 
 def test_a_users_array_is_copied():
@@ -183,8 +190,8 @@ class Foreign:
         return self.array.__dlpack_device__()
 
 
-def test_arrays_of_other_libraries_are_tensors():
-    compiled = hf.compile(lambda x: x * 2)
+def test_arrays_of_other_libraries_are_tensors_to_functions():
+    compiled = hf.compile(lambda x: hf.multiply(x, 2))
     array = np.ones(2, np.float32)
     assert compiled(Foreign(array)).tolist() == [2.0, 2.0]
     array[:] = 3.0

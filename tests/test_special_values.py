@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -58,9 +59,12 @@ def test_pairs_of_integers_at_the_ends(dtype: str):
     y = np.array([[info.min], [info.max], [1], [3]], dtype)
     names = ["add", "subtract", "multiply", "maximum", "minimum", "less", "equal", "bitwise_xor"]
     safe = np.where(y == 0, np.ones_like(y), y)
+    bits = np.array([[0], [1], [3], [7]], dtype)
     with np.errstate(all="ignore"):
-        expected = [numpy_of(name)(x, y) for name in names] + [x // safe, x % safe]
-    agree(lambda x: [getattr(hf, name)(x, y) for name in names] + [x // safe, x % safe], x, expected)
+        expected = [numpy_of(name)(x, y) for name in names] + [x // safe, x % safe, x << bits, x >> bits]
+    agree(
+        lambda x: [getattr(hf, name)(x, y) for name in names] + [x // safe, x % safe, x << bits, x >> bits], x, expected
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -176,3 +180,70 @@ def test_integers_times_a_float_are_float32(dtype: str) -> None:
         for found, expected in zip(run(hf.asarray([1, 3], dtype=dtype)), ([2, 6], [2, 6], [1.5, 3.5]), strict=True):
             assert found.dtype == hf.float32
             assert found.tolist() == expected
+
+
+# -- draws ---------------------------------------------------------------------------------------------------------
+
+ENDS = [0.0, 1.0, -1.0, 0.5, np.inf, -np.inf, np.nan, 1e-30, 1e-3, 10.0, 1e5, 3e9, 1e30, 3.4028235e38, -3.4028235e38]
+SHARES = [0.0, 1.0, 0.5, np.nan, 1.5, -0.5, 1e-30, 0.99999994, np.inf]
+DRAWS: dict[str, tuple[Callable[..., Any], list[float], list[float]]] = {
+    "normal": (lambda a, b: hf.random.normal((4,), mean=a, std=b), ENDS, ENDS),
+    "lognormal": (lambda a, b: hf.random.lognormal((4,), a, b), ENDS, ENDS),
+    "gamma": (lambda a, b: hf.random.gamma(a, (4,), b), ENDS, [1.0, 0.0, np.nan, 1e38]),
+    "beta": (lambda a, b: hf.random.beta(a, b, (4,)), ENDS, ENDS),
+    "dirichlet": (lambda a, b: hf.random.dirichlet(hf.stack([a, b, a])), ENDS, ENDS),
+    "categorical": (lambda a, b: hf.random.categorical(hf.stack([a, b, a]), (4,)), ENDS, ENDS),
+    "poisson": (lambda a, b: hf.random.poisson(a * b, (4,)), ENDS, [1.0]),
+    "binomial": (lambda a, b: hf.random.binomial(a, b, (4,)), ENDS, SHARES),
+    "geometric": (lambda a, b: hf.random.geometric(a * b, (4,)), SHARES, [1.0]),
+    "choice": (lambda a, b: hf.random.choice(3, (4,), p=hf.stack([a, b, a])), SHARES, SHARES),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_at_the_ends_of_their_parameters_are_the_same_in_both_modes(name: str) -> None:
+    draw, first, second = DRAWS[name]
+    compiled = hf.compile(draw)
+    tiny = np.finfo(np.float32).tiny
+    for a in first:
+        for b in second:
+            found: list[Any] = []
+            for run in (draw, compiled):
+                hf.random.seed(1)
+                try:
+                    y = run(hf.asarray(np.float32(a)), hf.asarray(np.float32(b))).numpy()
+                except hf.HybridflowError as error:
+                    found.append(type(error))
+                    continue
+                found.append(np.where(np.abs(y) < tiny, 0, y) if y.dtype == np.float32 else y)
+            assert found[0] is found[1] or isinstance(found[0], np.ndarray), (a, b, found)
+            np.testing.assert_array_equal(found[1], found[0], err_msg=f"{name}({a}, {b})")
+
+
+# -- low precision -------------------------------------------------------------------------------------------------
+
+LOW = {"float16": [6e4, 11.0, 300.0, 6.2e-5], "bfloat16": [3e38, 88.0, 1e20, 1e-20]}
+OF_ONE = [
+    "sqrt", "rsqrt", "exp", "log", "log1p", "asin", "acosh", "atanh", "tanh", "erf", "sigmoid", "nn.silu", "nn.gelu",
+    "nn.softplus", "nn.mish", "nn.softsign",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_derivatives_of_special_values_in_low_precision(dtype: str) -> None:
+    numbers = [0.0, -0.0, 1.0, -1.0, 0.5, np.inf, -np.inf, np.nan, *LOW[dtype], *[-one for one in LOW[dtype]]]
+    x = hf.asarray(np.array(numbers, np.float32)).astype(dtype)
+    def orders(x: Any) -> list[Any]:
+        found: list[Any] = []
+        for name in OF_ONE:
+            function = functools.reduce(getattr, name.split("."), hf)
+            slope = hf.grad(lambda x, function=function: hf.sum(function(x)))
+            found += [function(x), slope(x), hf.grad(lambda x, slope=slope: hf.sum(slope(x)))(x)]
+        return found
+
+    for number, (one, other) in enumerate(zip(orders(x), hf.compile(orders)(x), strict=True)):
+        name, order = OF_ONE[number // 3], number % 3
+        a, b = (y.astype(hf.float32).numpy() for y in (one, other))
+        least = float(np.finfo(np.float16).tiny) if dtype == "float16" else 1e-36
+        np.testing.assert_allclose(b, a, rtol=0.05, atol=least, err_msg=f"derivative {order} of {name}")
+

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hybridflow.autodiff.backprop import BOUND, backprop
+from hybridflow.autodiff.no_gradient import preparing
 from hybridflow.autodiff.walk import EVER, reachable
 from hybridflow.core.context import context_of
 from hybridflow.core.dtypes import is_differentiable
@@ -149,7 +150,8 @@ def split_gradient(graph: Graph, wanted: Mask, readable: Mask | None = None) -> 
 
 def _split(graph: Graph, wanted: Mask, readable: Mask) -> SplitGradient:
     given = tuple([is_differentiable(spec.dtype) for spec in graph.output_specs])
-    gradient = differentiate_anew(graph, given, wanted)
+    with preparing():
+        gradient = differentiate_anew(graph, given, wanted)
     joint = gradient.graph
     count = len(graph.inputs)
     before = {*gradient.forward_nodes, *joint.inputs[:count]}

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from hybridflow.convert.staged import staged
-from hybridflow.convert.values import Value, holds_traced
+from hybridflow.convert.values import Value, holds_traced, standing_for
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.guards.order import in_order_of
 
@@ -38,4 +38,4 @@ class Appended:
 
 
 def _like(leaf: Any, row: Any) -> Any:
-    return staged(leaf.kinds, row, leaf.limit, leaf.origin) if type(leaf) is StagedNumber else row
+    return staged(leaf.kinds, row, leaf.limit, leaf.origin) if type(leaf) is StagedNumber else standing_for(leaf, row)

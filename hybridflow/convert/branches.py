@@ -21,9 +21,11 @@ from hybridflow.convert.values import (
     holds_traced,
     is_number,
     is_real_number,
+    is_traced,
     made_at,
     same_python,
     shown,
+    standing_for,
     truth,
     zeros_like,
 )
@@ -31,7 +33,7 @@ from hybridflow.core.dtypes import DType, default_dtype, is_integer
 from hybridflow.core.errors import CheckError, TraceError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import INT, StagedNumber, weak_dtype_of
-from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.tensor import as_tensor
 from hybridflow.ir.builder import Traced, add_check, trace_body
 from hybridflow.ir.checks import again
 from hybridflow.nested.bodies import predicate, trace_function
@@ -232,6 +234,7 @@ class _Branches:
         def build(made: list[Any]) -> Any:
             known = zip(constant, one.dynamic(), places, finish, strict=True)
             leaves = [leaf if same else last(made[place]) for same, leaf, place, last in known]
+            leaves = [standing_for(p, leaf, q) for (p, q), leaf in zip(pairs, leaves, strict=True)]
             value = one.apart_from(two).filled(leaves, two.source)
             if late is None:
                 return value
@@ -375,7 +378,7 @@ def _is_text(error: Exception) -> bool:
 def _is_known(error: Exception) -> bool:
     """Whether an exception can be made again, without values that only the trace has."""
     leaves = jax.tree_util.tree_leaves((error.args, vars(error)))
-    if any(type(leaf) is StagedNumber or (isinstance(leaf, Tensor) and leaf._value is None) for leaf in leaves):
+    if any(map(is_traced, leaves)):
         return False
     try:
         return type(again(error)) is type(error)

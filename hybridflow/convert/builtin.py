@@ -17,11 +17,12 @@ from hybridflow.convert.filtered import Filtered, truths
 from hybridflow.convert.rows import Rows, TensorRange, enumerated, ranged, reversed_rows, zipped
 from hybridflow.convert.staged import as_bool
 from hybridflow.convert.staged_math import NUMBER_FUNCTIONS
-from hybridflow.convert.values import is_staged, is_tensor, truth
+from hybridflow.convert.values import is_staged, is_tensor, standing_for, truth
 from hybridflow.core.staged_number import StagedNumber, several_kinds, widest
 from hybridflow.core.tensor import as_tensor
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
-from hybridflow.guards import observe
+from hybridflow.guards import numpy_rules, observe
 from hybridflow.ops import effects
 from hybridflow.ops.host_values import Joined
 
@@ -92,7 +93,7 @@ def sorted_items(iterable: Iterable[Any], *, key: Callable[[Any], Any] | None = 
         return sorted(items, key=key, reverse=reverse)
     order: Any = PUBLIC.argsort(PUBLIC.stack(list(map(as_tensor, keys))), descending=bool(reverse), stable=True)
     whole: Any = PUBLIC.stack(list(map(as_tensor, items)))
-    return [whole[order[index]] for index in range(len(items))]
+    return [standing_for(items[0], whole[order[index]], *items[1:]) for index in range(len(items))]
 
 
 def _bool(value: Any) -> Any:
@@ -110,6 +111,9 @@ def printed(*values: Any, sep: str | None = " ", end: str | None = "\n", **more:
 
 def contains(item: Any, container: Any) -> Any:
     """Return ``item in container``."""
+    if type(container) is TracedArray:
+        container = container == item
+        return truth(container.any())
     if is_tensor(container):
         return PUBLIC.any(PUBLIC.equal(as_tensor(container), item))
     users = protocols.contains(container)
@@ -124,9 +128,11 @@ def contains(item: Any, container: Any) -> Any:
 
 
 def type_of(*args: Any, **more: Any) -> Any:
-    """Return ``type``: of what stands for a Python number, the number's."""
+    """Return ``type``: of what stands for a Python number or an array, the number's or the array's."""
     if len(args) == 1 and type(args[0]) is TracedFloat:
         return float
+    if len(args) == 1 and type(args[0]) is TracedArray:
+        return numpy_rules.kind_of(args[0])
     if len(args) == 1 and type(args[0]) is StagedNumber:
         if len(args[0].kinds) > 1:
             raise several_kinds(args[0], "is asked for its type")

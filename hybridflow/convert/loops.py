@@ -24,12 +24,14 @@ from hybridflow.convert.values import (
     is_real_number,
     made_at,
     same_python,
+    standing_for,
     truth,
     type_name,
 )
 from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.staged_number import BOOL, INT, LARGEST, Kinds, weak_dtype_of
 from hybridflow.core.tensor import as_tensor, asarray
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.ir.builder import add_check, trace_with_variables
 from hybridflow.nested.limits import LIMIT
 from hybridflow.nested.loops import iterate
@@ -86,6 +88,8 @@ class _Loop:
         self.live = names.live
         self.values: dict[str, Value] = {}
         self.after: dict[str, Value] = {}
+        # The leaves that are arrays of an argument after a step, and were none before the loop.
+        self.arrays: dict[tuple[str, int], TracedArray] = {}
         # The variables whose objects are taken apart: the steps make them anew.
         self.opened: set[str] = set()
         self.first_set: list[str] = []
@@ -281,6 +285,10 @@ class _Loop:
                 adapt[key] = found
             return raw_of(b, raw_dtype(found))
         self.require_shape(what, a, b)
+        if type(b) is TracedArray and type(a) is not TracedArray and key not in self.arrays:
+            self.arrays[key] = b
+            adapt[key] = b.dtype
+            return as_tensor(b)
         if kinds is not None:
             other = as_tensor(b)
             if not takes_dtype(a, other.dtype):
@@ -396,7 +404,7 @@ class _Loop:
                     self.weak.pop((name, index), None)
                     value = self.values[name]
                     leaves = list(value.leaves)
-                    leaves[index] = asarray(leaves[index], dtype=dtype)
+                    leaves[index] = self.as_array((name, index), leaves[index], dtype)
                     self.values[name] = value._replace(leaves=leaves)
         if self.certain:
             self.weak.update({key: kinds for key, kinds in self.last.items() if key in self.weak})
@@ -408,6 +416,12 @@ class _Loop:
             if name in self.live and name not in self.carried:
                 after[name] = self.before[name]
         self.cells.write(after)
+
+    def as_array(self, key: tuple[str, int], leaf: Any, dtype: Any) -> Any:
+        """Return a leaf in the dtype that the steps give it, as an array if they make it one of an argument."""
+        made = asarray(leaf, dtype=dtype)
+        found = self.arrays.get(key)
+        return made if found is None else standing_for(found, made, leaf)
 
     @property
     def names(self) -> list[str]:

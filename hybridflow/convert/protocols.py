@@ -15,6 +15,7 @@ from hybridflow.convert.values import negated
 from hybridflow.core.attached import attached
 from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.guards import observe
@@ -22,8 +23,8 @@ from hybridflow.guards.access import IN_CLASS, MISSING
 from hybridflow.guards.users import is_users, is_users_class
 
 _PLAIN = frozenset(
-    {Tensor, Variable, TracedFloat, StagedNumber, int, float, bool, complex, str, bytes, list, tuple, dict, set,
-     type(None), range, np.ndarray, type, slice}
+    {Tensor, Variable, TracedArray, TracedFloat, StagedNumber, int, float, bool, complex, str, bytes, list, tuple, dict,
+     set, type(None), range, np.ndarray, type, slice}
 )  # fmt: skip
 """Types whose special methods are no user's."""
 _COLLECTIONS = frozenset({list, tuple, dict, set})

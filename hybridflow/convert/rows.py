@@ -14,6 +14,7 @@ from hybridflow.core.dtypes import int32, int64
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.ir.builder import add_check
 
 _INT32 = int(np.iinfo(np.int32).max)
@@ -45,6 +46,8 @@ def rows_of(tensor: Any) -> Rows:
     whole = as_tensor(tensor)
     if not whole.shape:
         raise ArgumentTypeError(message("iter: a tensor of shape () cannot be iterated", got=str(whole.spec)))
+    if type(tensor) is TracedArray:
+        return Rows((whole,), lambda row: tensor.like(row[0]), lambda: iter(tensor))
     return Rows((whole,), lambda row: row[0], lambda: iter(whole))
 
 
@@ -96,7 +99,8 @@ def reversed_rows(iterable: Any) -> Any:
     if not is_tensor(iterable):
         return reversed(iterable)
     whole = as_tensor(iterable)
-    return Rows((PUBLIC.flip(whole, axis=0),), lambda row: row[0], lambda: iter(PUBLIC.flip(whole, axis=0)))
+    flipped: Any = PUBLIC.flip(whole, axis=0)
+    return rows_of(iterable.like(flipped) if type(iterable) is TracedArray else flipped)
 
 
 class TensorRange:

@@ -42,6 +42,7 @@ from hybridflow.core.staged_number import (
     widest,
 )
 from hybridflow.core.tensor import Tensor, asarray
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import add_check
@@ -404,13 +405,14 @@ _ORDER: dict[str, Any] = {name: _compare(getattr(operator, name)) for name in ("
 
 def apply(name: str, left: Any, right: Any) -> Any:
     """Return what a binary operator gives for two numbers, one of them staged; of arrays, what tensors give."""
-    if isinstance(left, Tensor | Variable) or isinstance(right, Tensor | Variable):
-        return NotImplemented
+    for one in (left, right):
+        if isinstance(one, Tensor | Variable) or type(one) is TracedArray:
+            return NotImplemented
     for array, other, flipped in ((left, right, False), (right, left, True)):
         if isinstance(array, np.ndarray | np.generic | jax.Array):
             function = getattr(operator, f"{name}_" if name in ("and", "or") else name)
-            tensor = asarray(array)
-            return function(other, tensor) if flipped else function(tensor, other)
+            made = TracedArray(asarray(array), type(array), "an array from outside")
+            return function(other, made) if flipped else function(made, other)
     a, b = operand_of(left), operand_of(right)
     if a is None or b is None:
         return NotImplemented

@@ -18,6 +18,7 @@ from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.node import format_where
 from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.guards import observe
@@ -32,8 +33,8 @@ _REAL = _NUMBERS - {complex}
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor or a Variable."""
-    return type(value) is Tensor or isinstance(value, Tensor | Variable)
+    """Whether a value is a tensor, a Variable or an array among the arguments."""
+    return type(value) is Tensor or type(value) is TracedArray or isinstance(value, Tensor | Variable)
 
 
 def is_staged(value: Any) -> bool:
@@ -113,7 +114,7 @@ class Value(NamedTuple):
             *others: values that it stands for in some calls, besides this one.
         """
         rest = iter(dynamic)
-        leaves = [next(rest) if is_dynamic(leaf) else leaf for leaf in self.leaves]
+        leaves = [standing_for(leaf, next(rest)) if is_dynamic(leaf) else leaf for leaf in self.leaves]
         value = jax.tree_util.tree_unflatten(self.tree, leaves)
         if self.opened:
             note_remade(objects_in(value))
@@ -126,6 +127,21 @@ class Value(NamedTuple):
         pairs = zip(self.leaves, other.leaves, strict=True)
         leaves = [copy.copy(a) if a is not b and type(a) in _COPIED else a for a, b in pairs]
         return self._replace(leaves=leaves)
+
+
+def standing_for(leaf: Any, made: Any, *others: Any) -> Any:
+    """Return what a branch or loop made of a leaf: of an array among the arguments, an array again.
+
+    Args:
+        leaf: what it was.
+        made: what holds it now.
+        *others: what it is in other calls. Where only some of all are arrays, it does what they and tensors do alike.
+    """
+    found = [one for one in (leaf, *others) if type(one) is TracedArray]
+    if not found or type(made) is not Tensor:
+        return made
+    certain = all(one.__class__ is found[0].kind for one in (leaf, *others)) and all(one.certain for one in found)
+    return TracedArray(made, found[0].kind, found[0].origin, certain)
 
 
 class TakeApart(Exception):
@@ -142,11 +158,13 @@ class TakeApart(Exception):
 
 def holds_traced(value: Any) -> bool:
     """Whether an object in a structure holds a tensor or number that was traced."""
-    return any(_is_traced(leaf) for one in objects_in(value) for leaf in jax.tree_util.tree_leaves(vars_of(one)))
+    leaves = [leaf for one in objects_in(value) for leaf in jax.tree_util.tree_leaves(vars_of(one))]
+    return any(is_traced(leaf) or type(leaf) is TracedFloat for leaf in leaves)
 
 
-def _is_traced(leaf: Any) -> bool:
-    return type(leaf) in (StagedNumber, TracedFloat) or (isinstance(leaf, Tensor) and leaf._value is None)
+def is_traced(leaf: Any) -> bool:
+    """Whether a leaf is a traced tensor or array, or a number that a tensor decides."""
+    return type(leaf) in (StagedNumber, TracedArray) or (isinstance(leaf, Tensor) and leaf._value is None)
 
 
 def are_alike(a: Any, b: Any) -> bool:
@@ -185,6 +203,8 @@ def zeros_like(leaf: Any) -> Tensor:
 
 def made_at(leaf: Any) -> str:
     """Describe a leaf and the line that made it."""
+    if type(leaf) is TracedArray:
+        return f"{leaf!r}, of {leaf.origin}"
     if isinstance(leaf, Tensor):
         edge = leaf._edge
         where = None if edge is None else format_where(edge[0].where)

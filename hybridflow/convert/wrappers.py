@@ -16,11 +16,11 @@ from typing import Any, cast
 
 import jax
 
+from hybridflow.convert.values import is_traced
 from hybridflow.core.attached import attached
 from hybridflow.core.context import context_of, current
 from hybridflow.core.errors import LeakError, MutationError, TracedValueError, message
 from hybridflow.core.node import format_where, user_place
-from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.guards import observe
 from hybridflow.guards.access import MISSING
@@ -61,7 +61,7 @@ def _remembered(key: Hashable, objects: Any, make: Callable[[], Any]) -> Any:
 def _traced(value: Any) -> bool:
     """Whether a traced tensor or number is in a structure."""
     leaves = jax.tree_util.tree_leaves(value)
-    return any(type(leaf) is StagedNumber or (isinstance(leaf, Tensor) and leaf._value is None) for leaf in leaves)
+    return any(map(is_traced, leaves))
 
 
 def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -44,6 +44,7 @@ from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_calls
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.staged_number import StagedNumber
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 
 _new = object.__new__
@@ -462,6 +463,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
         return obj.tensor(wanted or float32)
     if type(obj) is StagedNumber:
         return obj.tensor(wanted)
+    if type(obj) is TracedArray:
+        obj = obj.tensor
     if isinstance(obj, TensorMethods):
         tensor = as_tensor(obj)
         if wanted is not None and tensor.dtype != wanted:
@@ -503,10 +506,13 @@ def _size_tensor(size: Dim | SizeFloat, dtype: DType) -> Tensor:
     return cast(Any, REGISTRY["full"].public)((), size, dtype=dtype)
 
 
+_TRACED = frozenset({TracedFloat, TracedArray, StagedNumber, Dim, SizeFloat})
+
+
 def tensors_in(obj: Any) -> bool:
     """Whether a nested sequence has tensors or Variables in it."""
     if not isinstance(obj, list | tuple):
-        return isinstance(obj, TensorMethods) or type(obj) in (TracedFloat, StagedNumber, Dim, SizeFloat)
+        return isinstance(obj, TensorMethods) or type(obj) in _TRACED
     return not NUMBERS.issuperset(map(type, cast("list[Any]", obj))) and any(map(tensors_in, cast("list[Any]", obj)))
 
 

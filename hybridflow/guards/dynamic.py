@@ -40,7 +40,7 @@ def with_patterns(signature: Signature, patterns: Mapping[int, Pattern]) -> Sign
     leaves = list(signature.leaves)
     for position, pattern in patterns.items():
         path, kind, value, key = leaves[position]
-        leaves[position] = Leaf(path, kind, value, (TENSOR, pattern, key[2]))
+        leaves[position] = Leaf(path, kind, value, (TENSOR, pattern, *key[2:]))
     names, trees, _ = signature.key
     return Signature(leaves, signature.tree, (names, trees, tuple([leaf[3] for leaf in leaves])), signature.arguments)
 
@@ -167,7 +167,7 @@ class SeenShapes:
 def _ranks(signature: Signature) -> Any:
     """Return the signature's key with the number of dimensions in the place of every shape."""
     names, trees, keys = signature.key
-    ranks = tuple([(TENSOR, len(key[1]), key[2]) if key[0] == TENSOR else key for key in keys])
+    ranks = tuple([(TENSOR, len(key[1]), *key[2:]) if key[0] == TENSOR else key for key in keys])
     return names, trees, ranks
 
 

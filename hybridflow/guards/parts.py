@@ -21,6 +21,7 @@ import numpy as np
 
 from hybridflow.core.functions import LAYERS
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, CALLED, CELL, CURRENT, ITEM, MISSING, RAW, STATE, TYPE, Access
@@ -41,8 +42,9 @@ WRAPPERS: dict[type, tuple[str, ...]] = {
 }
 """The attributes that are all there is to objects of types without a ``__dict__``."""
 _CLOSED = (
-    Tensor, Variable, TracedFloat, jax.Array, np.dtype, np.generic, np.ufunc, types.CodeType, types.FrameType,
-    types.TracebackType, types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType,
+    Tensor, Variable, TracedArray, TracedFloat, jax.Array, np.dtype, np.generic, np.ufunc, types.CodeType,
+    types.FrameType, types.TracebackType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    types.WrapperDescriptorType,
     types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.CellType,
     datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, re.Pattern, range, slice,
     operator.attrgetter, operator.itemgetter, operator.methodcaller, type(NotImplemented),

@@ -15,7 +15,9 @@ import numpy as np
 
 from hybridflow.core.functions import is_layers
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.variable import Variable
+from hybridflow.guards import numpy_rules
 from hybridflow.guards.access import ATTRIBUTE, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE
 from hybridflow.guards.guards import CONTAINERS, PLAIN, Place
 from hybridflow.guards.observations import Observations
@@ -101,6 +103,9 @@ def of_super(found: Observations, obj: Any, name: str) -> Any:
 
 def kind_of(found: Observations, obj: Any) -> None:
     """Take note that an object's class was asked."""
+    if type(obj) is TracedArray:
+        numpy_rules.kind_of(obj)
+        return
     place = found.place_of(obj)
     if place is not None and type(obj) not in PLAIN:
         found.read(place, TYPE, None, type(obj))

@@ -20,6 +20,7 @@ from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.functions import Whole, is_whole
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.guards.fields import closed, is_by_fields, opened
@@ -49,6 +50,11 @@ class Leaf(NamedTuple):
     value: Any
     key: Any
 
+    @property
+    def array(self) -> type | None:
+        """The type of an array of NumPy or of another library that is given for a tensor, None for tensors."""
+        return self.key[3] if len(self.key) > 3 and self.kind == TENSOR else None
+
     def describe(self) -> str:
         """Describe the leaf as ``explain`` shows it."""
         if self.kind == TENSOR:
@@ -64,6 +70,10 @@ class Leaf(NamedTuple):
             return f"a {type(self.value).__name__}"
         kind = self.value.kind if isinstance(self.value, _Text) else type(self.value).__name__
         return f"{kind} {self.value!r}"[:80]
+
+
+def _kind(leaf: Leaf) -> str:
+    return "a tensor" if leaf.array is None else f"{leaf.array.__module__.partition('.')[0]}.{leaf.array.__name__}"
 
 
 class Identity:
@@ -280,6 +290,8 @@ def _leaf(value: Any, seen: dict[int, int]) -> Leaf:
         return Leaf("", STATIC, value, (STATIC, kind, value))
     if kind is float or kind is TracedFloat:
         return Leaf("", FLOAT, value, _FLOAT_KEY)
+    if kind is TracedArray:
+        return _leaf(value.tensor, seen)
     if isinstance(value, Variable):
         order = seen.setdefault(id(value), len(seen))
         leaf = value._notes is not None, value._edge is not None
@@ -287,7 +299,7 @@ def _leaf(value: Any, seen: dict[int, int]) -> Leaf:
     if is_array(value):
         # A user's array is copied: XLA runs asynchronously and would see later writes.
         tensor = make_tensor(to_numpy(value))
-        return Leaf("", TENSOR, tensor, (TENSOR, tensor.shape, tensor.dtype.num))
+        return Leaf("", TENSOR, tensor, (TENSOR, tensor.shape, tensor.dtype.num, kind))
     return Leaf("", STATIC, value, (STATIC, *static_key(value)))
 
 
@@ -356,6 +368,8 @@ def _told_apart(a: Leaf, b: Leaf) -> tuple[str, str]:
     if left == right:
         if a.kind == VARIABLE:
             return f"{left} (alias pattern {a.key[1]})", f"{right} (alias pattern {b.key[1]})"
+        if a.kind == b.kind == TENSOR:
+            return f"{left} ({_kind(a)})", f"{right} ({_kind(b)})"
         return f"{left} (id {id(a.value):#x})", f"{right} (id {id(b.value):#x})"
     return left, right
 

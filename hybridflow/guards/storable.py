@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from hybridflow.core.dims import Dim, NeedsSizes, SizeFloat
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS
 from hybridflow.guards.parts import items_of
@@ -15,7 +16,8 @@ from hybridflow.ir.variables import ArgumentVariable
 def is_traced(value: Any) -> bool:
     """Whether a value is known to the trace alone."""
     kind = type(value)
-    return (kind is Tensor and value._value is None) or kind is TracedFloat or isinstance(value, ArgumentVariable)
+    stands_in = kind is TracedArray or kind is TracedFloat or isinstance(value, ArgumentVariable)
+    return stands_in or (kind is Tensor and value._value is None)
 
 
 def holds_traced(value: Any) -> bool:

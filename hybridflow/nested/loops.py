@@ -13,9 +13,10 @@ from hybridflow.autodiff.dependence import of_loop
 from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.autodiff.no_gradient import no_gradient
 from hybridflow.backend.host_calls import goes_on
 from hybridflow.core.context import current
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -290,13 +291,16 @@ def _vjp(
     """Scan backwards over the steps that there were."""
     del F, cond
     if bound is None:
-        raise GradientError(
-            message("while: has no gradient: XLA does not know how many steps to keep",
-                    hint="Write the loop in `with hf.max_iterations(n):`, pass max_iterations to hf.while_loop, or use "
-                         "hf.stop_gradient if no gradient is wanted.")
-        )  # fmt: skip
+        return [lambda x=x: no_gradient(x, _NO_BOUND) for x in xs]
     gs = list(g) if isinstance(g, tuple) else [g]
     return backward_scan(body, carry, 0, xs, y[1:], gs[1:], (bound, True), y[0])
+
+
+_NO_BOUND = message(
+    "while: has no gradient: XLA does not know how many steps to keep",
+    hint="Write the loop in `with hf.max_iterations(n):`, pass max_iterations to hf.while_loop, or use "
+         "hf.stop_gradient if no gradient is wanted.",
+)  # fmt: skip
 
 
 def _onnx(o: Any, *xs: Any, cond: Graph, body: Graph, carry: int, bound: int | None) -> Any:

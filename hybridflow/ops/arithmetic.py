@@ -81,7 +81,7 @@ def divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 @op(
     kernel=np.reciprocal,
-    lower=lambda x: lax.div(np.ones((), x.dtype), x) if x.ndim == 0 else lax.div(lax.full_like(x, 1), x),
+    lower=lambda x: hidden_result(lax.div(np.ones((), x.dtype) if x.ndim == 0 else lax.full_like(x, 1), x)),
     infer=pointwise("reciprocal", FLOATING),
     vjp=lambda F, g, y, x: (-g * (y * y),),
     saves=Saves(y=True),
@@ -454,8 +454,7 @@ def _power_lower(a: Any, b: Any) -> Any:
     a, b = broadcast_lowered(a, shape), broadcast_lowered(b, shape)
     if is_integer(a.dtype):
         return _integer_power_lower(a, b)
-    y = lax.pow(a, b)
-    return y if y.dtype.kind == "c" else hidden_result(y)
+    return hidden_result(lax.pow(a, b))
 
 
 def _power_of_base(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:

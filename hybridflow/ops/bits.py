@@ -190,7 +190,8 @@ def _bitwise_left_shift_kernel(a: Any, b: Any) -> Any:
 def _bitwise_right_shift_kernel(a: Any, b: Any) -> Any:
     width = a.dtype.itemsize * 8
     inside = (b >= 0) & (b < width)
-    return np.where(inside, np.right_shift(a, np.where(inside, b, 0)), np.where(a < 0, -1, 0)).astype(a.dtype)
+    shifted = np.right_shift(a, np.where(inside, b, 0))
+    return np.where(inside, shifted, np.where(a < 0, -1, 0).astype(shifted.dtype)).astype(a.dtype)
 
 
 _bitwise_left_shift_lower = broadcasting(lax.shift_left)

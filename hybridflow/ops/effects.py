@@ -71,6 +71,8 @@ def _printed(kind: str, array: Any, name: Any) -> Any:
         return int(array)
     if kind == "number":
         return np.asarray(array).item()
+    if kind == "array":
+        return _array(array, name)
     if kind == "variable":
         text = format_tensor("Variable", make_tensor(array), name)
         return _Text(text, text)
@@ -173,8 +175,14 @@ def _as_argument(value: Any) -> Any:
     return value
 
 
+def _array(array: Any, kind: type) -> Any:
+    """Return an array of NumPy as what it is, an array or a scalar."""
+    return np.asarray(array)[()] if issubclass(kind, np.generic) else np.asarray(array)
+
+
 def _argument(kind: str, array: Any, name: Any) -> Any:
-    del name
+    if kind == "array" and issubclass(name, np.generic):
+        return _array(array, name)
     if kind == "size":
         return int(array)
     if kind == "number":

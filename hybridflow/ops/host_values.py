@@ -11,11 +11,13 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import int32
 from hybridflow.core.staged_number import StagedNumber, several_kinds
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.variable import Variable
 from hybridflow.ops.creation import full
 
 Fill = Callable[[str, Any, Any], Any]
-"""``(kind, array, name)`` to the value to put in an array's place: of a tensor, size, number or variable (its name)."""
+"""``(kind, array, name)`` to the value to put in an array's place: of a tensor, size, number, array (named by its type)
+or Variable (by its name)."""
 
 
 class Joined:
@@ -81,6 +83,8 @@ class Template:
             return self._hole(value.read(), "variable", value.name)
         if isinstance(value, Tensor):
             return self._hole(value, "tensor")
+        if type(value) is TracedArray:
+            return self._hole(value.tensor, "array", value.kind)
         if type(value) is StagedNumber:
             if len(value.kinds) > 1:
                 raise several_kinds(value, "is printed or handed to Python")

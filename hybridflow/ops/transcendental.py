@@ -26,6 +26,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.complex_values import with_special_values
 from hybridflow.ops.onnx import exp_m1, log_1p
+from hybridflow.ops.xla_algebra import hidden_result
 
 # -- exponentials and logarithms ----------------------------------------------------------------------------------
 
@@ -385,7 +386,7 @@ def sqrt(x: TensorLike, /) -> Tensor:
 
 @op(
     kernel=lambda x: np.reciprocal(np.sqrt(x)),
-    lower=lax.rsqrt,
+    lower=lambda x: hidden_result(lax.rsqrt(x)),
     infer=pointwise("rsqrt", FLOATING),
     vjp=lambda F, g, y, x: (g * (-0.5 * (y * y * y)),),
     saves=Saves(y=True),

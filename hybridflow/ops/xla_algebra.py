@@ -35,10 +35,10 @@ def hidden(x: Any, beside: Any) -> Any:
 def hidden_result(y: Any) -> Any:
     """Return a float result in a form of which XLA's algebra does not know where it comes from.
 
-    It would make ``log(a ** b)`` ``b * log(a)``, which is NaN for ``a < 0``. Limits that nothing exceeds leave each
-    value as it is, NaN too.
+    It would make ``log(a ** b)`` ``b * log(a)``, which is NaN for ``a < 0``, and ``a / b / c`` ``a / (b * c)``. Limits
+    that nothing exceeds leave each value as it is, NaN too. Complex numbers have none.
     """
-    if _LINEAR.get():
+    if _LINEAR.get() or y.dtype.kind == "c":
         return y
     infinity = np.asarray(np.inf, y.dtype)
     return lax.clamp(-infinity, y, infinity)

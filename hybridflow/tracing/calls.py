@@ -14,8 +14,17 @@ from hybridflow.core.errors import ArgumentTypeError, DepthError, MutationError,
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards.fields import opened
+from hybridflow.guards.numpy_rules import array_argument
 from hybridflow.guards.order import has_order, in_order_of
-from hybridflow.guards.signature import LEAF, Signature, flatten_again, is_array, unflatten_arguments
+from hybridflow.guards.signature import (
+    LEAF,
+    NOTHING,
+    Signature,
+    flatten_again,
+    is_array,
+    named_leaves,
+    unflatten_arguments,
+)
 from hybridflow.nested.tensor_array import looking
 
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
@@ -99,7 +108,7 @@ def check_unchanged(
 
 
 def holds_arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an array, which a traced function gets as a tensor, is among the arguments."""
+    """Whether an array, for which a traced function gets what stands for it, is among the arguments."""
     leaves = jax.tree_util.tree_leaves((args, kwargs))
     return any(map(is_array, leaves)) or any(map(is_array, jax.tree_util.tree_leaves(list(map(opened, leaves)))))
 
@@ -107,8 +116,12 @@ def holds_arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def call_with_tensors(
     label: str, call: Callable[[dict[str, Any]], Any], signature: Signature, static: frozenset[str]
 ) -> Any:
-    """Call a function as plain Python with what a trace would give it: tensors in the places of arrays."""
-    values = [leaf.value for leaf in signature.leaves]
+    """Call a function as plain Python with what a trace would give it: tensors, and what stands for arrays."""
+    values: list[Any] = [
+        leaf.value if leaf.array is None else array_argument(leaf.value, leaf.array, leaf.path)
+        for leaf in named_leaves(signature)
+        if leaf.kind != NOTHING
+    ]
     arguments = unflatten_arguments(signature, values, static)
     result = call(arguments)
     check_unchanged(label, arguments, values, signature, static)

@@ -195,7 +195,7 @@ class CompiledFunction(Entry, Generic[P, R]):
     def _call_python(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None) -> Any:
         """Call the function itself, with what a trace would give it and to what a compiled call would return."""
         label = getattr(self._function, "__qualname__", self._name)
-        if inputs is not None or holds_arrays(args, kwargs):
+        if inputs is not None or (current().tracer is not None and holds_arrays(args, kwargs)):
             signature = self._signature(args, kwargs, inputs)
             result = call_with_tensors(label, self._caller(args), signature, self._static)
         else:

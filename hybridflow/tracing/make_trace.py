@@ -19,6 +19,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.guards.dynamic import symbol_places, symbolic_specs
 from hybridflow.guards.fields import is_by_fields
 from hybridflow.guards.leaves import TracedLeaves
+from hybridflow.guards.numpy_rules import array_argument
 from hybridflow.guards.objects import is_record, opened
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.order import has_order, skeleton
@@ -155,7 +156,8 @@ def _traced_value(
 ) -> Any:
     """Return what the function gets for an argument's leaf while it is traced."""
     if spec is not None:
-        return builder.argument(spec, leaf.path)
+        made = builder.argument(spec, leaf.path)
+        return made if leaf.array is None else array_argument(made, leaf.array, leaf.path)
     if leaf.kind == FLOAT:
         return builder.float_argument()
     return stand_ins[leaf.key[1]] if leaf.kind == VARIABLE else leaf.value

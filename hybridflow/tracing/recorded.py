@@ -10,14 +10,17 @@ import numpy as np
 
 from hybridflow.autodiff.dependence import of_graph
 from hybridflow.autodiff.graph_ops import graph_pullback
+from hybridflow.autodiff.no_gradient import require_gradients
 from hybridflow.autodiff.transform import Mask, SplitGradient, reached_inputs, split_gradient, zero_cotangents
 from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.errors import GradientError
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.op import No, Op, Saves
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import ASSIGN, REREAD
+from hybridflow.ir.effects import silenced
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph, clone_node
 from hybridflow.passes import run_passes
@@ -60,32 +63,61 @@ def graph_to_record(graph: Graph, assignments: Mapping[Node, Node], outputs: int
 def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) -> Op:
     """Return the op of recorded calls of a graph; ``op.jitted["forward"]`` runs it.
 
+    A graph that has no gradient, for a loop of any number of steps in it say, is an error only to who asks for what
+    leads through there.
+
     Args:
         graph: what `graph_to_record` returned.
         wanted: per input, whether its gradient may be asked.
         device: the jax device to run on; jax's default one if None.
         sizes: the size of each symbol.
     """
+    try:
+        return _split_op(graph, wanted, device, sizes)
+    except GradientError:
+        return _asked_op(graph, wanted, device, sizes)
+
+
+def _split_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) -> Op:
+    """Return the op whose backward graph reads what the forward one hands over."""
     split = split_gradient(graph, wanted)
     forward, _ = run_passes(split.forward, differentiable=False)
     backward, _ = run_passes(split.backward, differentiable=False)
+    require_gradients(backward)
     executable = compile_graph(forward, sizes=sizes, device=device)
     rule = _Backward(graph, split._replace(backward=backward), sizes, device)
+    op = _op(graph, lower_graph(forward, sizes), rule, split.residuals)
+    op.jitted["forward"] = _timed_if_profiled(rule, "forward", forward, executable.call)
+    return op
+
+
+def _asked_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) -> Op:
+    """Return the op whose gradients are made when they are asked for, of the outputs that they are asked of."""
+    forward, _ = run_passes(graph, differentiable=False)
+    executable = compile_graph(forward, sizes=sizes, device=device)
+    rule = _Asked(graph, wanted, sizes, device)
+    op = _op(graph, lower_graph(forward, sizes), rule, 0)
+    op.jitted["forward"] = _timed_if_profiled(rule, "forward", forward, executable.call)
+    return op
+
+
+def _op(graph: Graph, lower: Callable[..., Any], rule: _Backward | _Asked, residuals: int) -> Op:
     op = Op(
         name=graph.name,
         kernel=No("compiled"),
-        lower=lower_graph(forward, sizes),
+        lower=lower,
         infer=_recorded_infer(graph),
         vjp=rule.rule,
-        saves=Saves(x="all", hidden=split.residuals, depends=lambda *, graph, **_: of_graph(graph)),  # pyright: ignore
+        saves=Saves(x="all", hidden=residuals, depends=lambda *, graph, **_: of_graph(graph)),  # pyright: ignore
         traits=frozenset({"nested"}),
     )
-    op.jitted["forward"] = _timed_if_profiled(rule, "forward", forward, executable.call)
     op.jitted["rule"] = rule.compiled
     return op
 
 
-def _timed_if_profiled(rule: _Backward, part: Hashable, graph: Graph, call: Callable[..., Any]) -> Callable[..., Any]:
+def _timed_if_profiled(
+    rule: _Backward | _Asked, part: Hashable, graph: Graph, call: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return a compiled graph's call that hands itself to `hf.profile` inside of its block."""
 
     def run(*arrays: Any) -> Any:
@@ -179,3 +211,49 @@ class _Backward:
         # The backward graph took zeros for outputs without a gradient; what only those depend on has none either.
         reached = reached_inputs(self.graph, tuple([one is not None for one in gs]))
         return [one if reach else None for one, reach in zip(placed, reached, strict=True)]
+
+
+class _Asked:
+    """The gradient rule of a recorded call of a graph that has not all of its gradients.
+
+    Args:
+        graph: the graph that is called.
+        wanted: per input, whether its gradient may be asked.
+        sizes: the size of each symbol.
+        device: the jax device to run on.
+    """
+
+    def __init__(self, graph: Graph, wanted: Mask, sizes: dict[str, int], device: Any) -> None:
+        self.graph = graph
+        self.wanted = wanted
+        self.sizes = sizes
+        self.device = device
+        self.ops: dict[tuple[Mask, Mask], Op] = {}
+
+    def rule(self, F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Any]:
+        """Return every input's gradient, by a call of the graph.
+
+        Raises:
+            GradientError: it leads through something that has none.
+        """
+        del y, attrs
+        return graph_pullback(F, self.graph, xs, list(g) if isinstance(g, tuple) else [g], self.wanted)
+
+    def compiled(self, g: Any, args: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+        """As `_Backward.compiled`; what the backward graph reads is computed again.
+
+        Raises:
+            GradientError: a gradient that is asked for leads through something that has none.
+        """
+        gs = list(g) if isinstance(g, tuple) else [g]
+        xs = args[1:]
+        given = tuple([one is not None for one in gs])
+        asked = tuple([want and may for want, may in zip(wanted, self.wanted, strict=True)])
+        op = self.ops.get((given, asked))
+        if op is None:
+            outputs = tuple([edge for edge, has in zip(self.graph.outputs, given, strict=True) if has])
+            part = Graph(self.graph.name, self.graph.inputs, self.graph.nodes, outputs, self.graph.dims)
+            op = self.ops[given, asked] = _split_op(silenced(part), asked, self.device, self.sizes)
+        made = tuple(op.jitted["forward"](*xs))
+        cotangents = tuple([one for one in gs if one is not None])
+        return op.jitted["rule"](cotangents, (made, *xs), asked)

@@ -34,7 +34,7 @@ def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | 
     Returns:
         A function of the general call, which gets what the short way is not for. It returns the whole call.
     """
-    plain = all(leaf.kind in (TENSOR, FLOAT) for leaf in signature.leaves)
+    plain = all(leaf.kind in (TENSOR, FLOAT) and leaf.array is None for leaf in signature.leaves)
     flat = all(tree == LEAF for tree in signature.tree)
     context = current()
     quiet = context.device is None and context.autocast is None

@@ -27,6 +27,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.host_rows import in_blocks
 from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.onnx import exactly, exp_m1
+from hybridflow.ops.xla_algebra import hidden_result
 
 
 def _away_from_zero(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> Any:
@@ -305,7 +306,7 @@ def silu(x: TensorLike, /) -> Tensor:
 
 def _softsign_lower(x: Any) -> Any:
     full = lower_wide(x)
-    return lower_narrow(lax.div(full, lax.add(lax.abs(full), lax.full_like(full, 1))), x.dtype)
+    return lower_narrow(hidden_result(lax.div(full, lax.add(lax.abs(full), lax.full_like(full, 1)))), x.dtype)
 
 
 @op(

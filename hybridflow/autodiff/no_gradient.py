@@ -1,0 +1,71 @@
+"""A gradient that there is none of, inside of one that is prepared before it is known which gradients are asked for.
+
+What a branch or loop keeps for its gradient is found when it runs. Something without a gradient in there, such as a
+loop of any number of steps, is an error to who asks for a gradient that leads through it, and to nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import GradientError
+from hybridflow.core.op import No, Op, Stops, register
+from hybridflow.core.spec import TensorSpec
+from hybridflow.core.tensor import Tensor
+from hybridflow.ir.graph import Graph, graphs_of
+
+_PREPARING: ContextVar[bool] = ContextVar("preparing a gradient", default=False)
+
+
+@contextmanager
+def preparing() -> Generator[None]:
+    """Trace a gradient that nobody has asked for yet."""
+    token = _PREPARING.set(True)
+    try:
+        yield
+    finally:
+        _PREPARING.reset(token)
+
+
+def no_gradient(x: Tensor, text: str) -> Tensor:
+    """Return what stands for the gradient of a tensor, where there is none and none was asked for yet.
+
+    Raises:
+        GradientError: it was.
+    """
+    if not _PREPARING.get():
+        raise GradientError(text)
+    return bind(NO_GRADIENT, (x,), {"text": text})
+
+
+def require_gradients(graph: Graph) -> None:
+    """Raise if a graph of gradients needs one that there is none of.
+
+    Raises:
+        GradientError: it does.
+    """
+    for one in graphs_of(graph):
+        for node in one.nodes:
+            if node.op is NO_GRADIENT:
+                raise GradientError(node.attrs["text"])
+
+
+def _infer(x: TensorSpec, text: str) -> TensorSpec:
+    del text
+    return x
+
+
+def _lower(x: Any, text: str) -> Any:
+    del x
+    raise GradientError(text)
+
+
+_TESTED = No("made by gradients of loops; tested in tests/test_control_flow_gradients.py")
+NO_GRADIENT = register(
+    Op("no_gradient", No("there is none"), _lower, _infer, Stops("there is none"), samples=_TESTED,
+       onnx=No("there is none"))
+)  # fmt: skip

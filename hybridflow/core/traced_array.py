@@ -1,0 +1,69 @@
+"""`TracedArray`: an array of NumPy, or of another library, among the arguments of a function while it is traced.
+
+Eagerly the function gets the array itself, so the array's own rules hold until it meets a tensor or goes to a function
+of hybridflow. In a trace a `TracedArray` stands for it. It does what NumPy and hybridflow do alike, and what they do
+differently is an error. The operators and methods are in `hybridflow.tracing.numpy_rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from hybridflow.core.tensor import Tensor
+
+
+class TracedArray:
+    """An array that each call has its own value of; to `isinstance` it is one of its library.
+
+    Attributes:
+        tensor: the traced tensor that holds it, which is what functions of hybridflow take.
+        kind: its type: ``np.ndarray``, a type of NumPy's scalars, or that of another library.
+        origin: the argument that it comes from, for messages.
+        certain: whether it is an array in every call; if not, a branch or loop on tensors leaves a tensor in some.
+    """
+
+    __slots__ = ("__weakref__", "certain", "kind", "origin", "tensor")
+
+    __array_priority__ = 1000
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __iter__(self) -> Iterator[Any]: ...
+
+    def __init__(self, tensor: Tensor, kind: type, origin: str, certain: bool = True) -> None:
+        self.tensor = tensor
+        self.kind = kind
+        self.origin = origin
+        self.certain = certain
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The array's type, for `isinstance`."""
+        return self.kind
+
+    def like(self, tensor: Tensor) -> TracedArray:
+        """Return another tensor as an array of the same library: NumPy's arrays without a dimension are scalars."""
+        kind = self.kind
+        if kind is np.ndarray or issubclass(kind, np.generic):
+            kind = np.ndarray if tensor.shape else tensor.dtype.type
+        return TracedArray(tensor, kind, self.origin, self.certain)
+
+    def __copy__(self) -> TracedArray:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TracedArray:
+        return self
+
+    def __repr__(self) -> str:
+        return f"{self.kind.__name__}(traced {self.tensor.spec})"
+
+
+def without_array(value: Any) -> Any:
+    """Return the tensor of what stands for an array, and everything else as it is."""
+    return value.tensor if type(value) is TracedArray else value

@@ -1,0 +1,443 @@
+"""What a `TracedArray` does: what NumPy does with the array, where hybridflow does the same with its tensor.
+
+NumPy says itself which dtypes its functions compute in and give. Where hybridflow's are the same, the tensor is
+computed and stands for NumPy's array; where they differ the trace ends in an error. A tensor among the operands makes
+the result a tensor, as NumPy's protocols do eagerly.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core.convert import is_number
+from hybridflow.core.dims import Dim, SizeFloat
+from hybridflow.core.dtypes import LOW_PRECISION, DType, as_differentiable, as_dtype, promote_types
+from hybridflow.core.errors import ArgumentTypeError, DTypeError, MutationError, message
+from hybridflow.core.methods import TensorMethods
+from hybridflow.core.node import format_where, user_place
+from hybridflow.core.staged_number import StagedNumber, default_dtype_of, weak_dtype_of
+from hybridflow.core.tensor import Tensor, describe
+from hybridflow.core.traced_array import TracedArray, without_array
+from hybridflow.core.traced_float import TracedFloat
+
+_HINT = "Write x = hf.asarray(x) at the top of the function, which makes both modes the same, or pass a tensor."
+_OPERATORS: dict[str, tuple[np.ufunc, str]] = {
+    "add": (np.add, "add"), "sub": (np.subtract, "subtract"), "mul": (np.multiply, "multiply"),
+    "truediv": (np.divide, "divide"), "floordiv": (np.floor_divide, "floor_divide"), "mod": (np.remainder, "remainder"),
+    "pow": (np.power, "pow"), "matmul": (np.matmul, "matmul"), "and": (np.bitwise_and, "bitwise_and"),
+    "or": (np.bitwise_or, "bitwise_or"), "xor": (np.bitwise_xor, "bitwise_xor"),
+    "lshift": (np.left_shift, "bitwise_left_shift"), "rshift": (np.right_shift, "bitwise_right_shift"),
+}  # fmt: skip
+"""NumPy's and hybridflow's function for each binary operator."""
+_COMPARISONS: dict[str, tuple[np.ufunc, str]] = {
+    "eq": (np.equal, "equal"), "ne": (np.not_equal, "not_equal"), "lt": (np.less, "less"),
+    "le": (np.less_equal, "less_equal"), "gt": (np.greater, "greater"), "ge": (np.greater_equal, "greater_equal"),
+}  # fmt: skip
+_UNARY: dict[str, tuple[np.ufunc, str]] = {
+    "neg": (np.negative, "negative"), "pos": (np.positive, "positive"), "abs": (np.absolute, "abs"),
+    "invert": (np.invert, "bitwise_invert"),
+}  # fmt: skip
+_OURS = {ufunc: ours for ufunc, ours in (*_OPERATORS.values(), *_COMPARISONS.values(), *_UNARY.values())}
+_REDUCTIONS = frozenset({"sum", "prod", "mean", "max", "min", "argmax", "argmin", "any", "all", "std", "var"})
+_ROUNDED_ON_THE_WAY = frozenset({"sum", "prod", "mean", "std", "var", "cumsum", "cumprod"})
+"""What NumPy does in the precision of the array, hybridflow in float32 if that is a low one."""
+_CUMULATIVE = {"cumsum": "cumulative_sum", "cumprod": "cumulative_prod"}
+
+
+def array_argument(tensor: Tensor, kind: type, path: str) -> TracedArray:
+    """Return what stands for an array among the arguments.
+
+    Args:
+        tensor: the traced tensor that holds it.
+        kind: its type.
+        path: where it is among the arguments.
+    """
+    return TracedArray(tensor, kind, f"the argument {path!r}")
+
+
+# -- errors -------------------------------------------------------------------------------------------------------
+
+
+def _refused(array: TracedArray, what: str, why: str) -> DTypeError:
+    return DTypeError(
+        message(f"{what}: {array.origin} is {_named(array.kind)}, and {why}",
+                got=f"{array!r} at {format_where(user_place(3))}", hint=_HINT)
+    )  # fmt: skip
+
+
+def _named(kind: type) -> str:
+    if kind is np.ndarray:
+        return "a NumPy array"
+    return f"NumPy's {kind.__name__}" if issubclass(kind, np.generic) else f"an array of {kind.__module__}"
+
+
+def _require_numpy(array: TracedArray, what: str) -> None:
+    """Raise for an array whose library's rules are not known here."""
+    if array.kind is not np.ndarray and not issubclass(array.kind, np.generic):
+        raise _refused(array, what, f"what {array.kind.__module__} makes of that is no tensor")
+
+
+def _require_same(array: TracedArray, what: str, numpy: Any, ours: Any) -> None:
+    if np.dtype(numpy) != ours:
+        raise _refused(array, what, f"NumPy computes in {np.dtype(numpy)} here, hybridflow in {ours}")
+
+
+def kind_of(array: TracedArray) -> type:
+    """Return the type of an array, where that is asked for.
+
+    Raises:
+        DTypeError: it is a tensor in some calls.
+    """
+    if not array.certain:
+        raise _refused(array, "type", "a branch or loop on tensors leaves a tensor in some calls")
+    return array.kind
+
+
+# -- dtypes -------------------------------------------------------------------------------------------------------
+
+
+def _is_plain_number(value: Any) -> bool:
+    return is_number(value) or type(value) in (TracedFloat, StagedNumber, Dim, SizeFloat)
+
+
+def _numpy_dtype(value: Any) -> Any:
+    """Return what NumPy's rules know of an operand: its dtype, or the type of a Python number."""
+    if not _is_plain_number(value):
+        return np.dtype(value.dtype)
+    if isinstance(value, bool):
+        return np.dtype(bool)
+    return next(kind for kind in (int, float, complex) if isinstance(value, kind) or type(value) is _SIZES.get(kind))
+
+
+_SIZES: dict[type, type] = {int: Dim, float: SizeFloat}
+
+
+def _our_dtype(operands: Sequence[Any], *, as_float: bool) -> DType:
+    """Return the dtype in which hybridflow's operators take operands."""
+    found: DType | None = None
+    for one in operands:
+        if not _is_plain_number(one):
+            found = as_dtype(one.dtype) if found is None else promote_types(found, as_dtype(one.dtype))
+    for one in operands:
+        if _is_plain_number(one):
+            found = default_dtype_of(one) if found is None else weak_dtype_of(one, found)
+    assert found is not None
+    return as_differentiable(found) if as_float else found
+
+
+def _loop(ufunc: np.ufunc, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the dtypes that NumPy computes in, the operands' first."""
+    return ufunc.resolve_dtypes((*map(_numpy_dtype, operands), *[None] * ufunc.nout))
+
+
+# -- elementwise functions and operators --------------------------------------------------------------------------
+
+
+def _first(operands: Sequence[Any]) -> TracedArray:
+    return next(one for one in operands if type(one) is TracedArray)
+
+
+def _applied(ufunc: np.ufunc, name: str, operands: Sequence[Any]) -> Any:
+    """Return what NumPy's function gives for arrays and numbers, as hybridflow computes it.
+
+    Raises:
+        DTypeError: it gives something else.
+    """
+    array = _first(operands)
+    what = f"numpy.{ufunc.__name__}"
+    for one in operands:
+        if type(one) is TracedArray:
+            _require_numpy(one, what)
+    loop = _loop(ufunc, operands)
+    result: Any = _our_function(name, what)(*map(without_array, operands))
+    _require_same(array, what, loop[-1], result.dtype)
+    if len(operands) > 1 or loop[0] == loop[-1]:
+        ours = _our_dtype(operands, as_float=ufunc is np.divide)
+        for dtype in loop[: len(operands)]:
+            _require_same(array, what, dtype, ours)
+    _require_same_values(array, ufunc, what, operands, result.dtype)
+    return array.like(result)
+
+
+def _require_same_values(array: TracedArray, ufunc: np.ufunc, what: str, operands: Sequence[Any], dtype: DType) -> None:
+    """Raise where NumPy and hybridflow give other values of the same dtype."""
+    power = operands[-1]
+    if ufunc is np.power and dtype.kind in "iu":
+        if type(power) is not int or power < 0:
+            raise _refused(array, what, "NumPy has no negative powers of integers")
+    elif ufunc is np.power and not getattr(power, "ndim", 0) and (not isinstance(power, int) or type(power) is bool):
+        if type(power) is not float or power == 0.5:
+            raise _refused(array, what, "NumPy takes the root for a power of 0.5, of which -inf has another")
+    elif ufunc is np.floor_divide and dtype.kind == "f":
+        raise _refused(array, what, "NumPy gives NaN where infinities are divided, hybridflow the infinity")
+    elif ufunc is np.matmul and dtype.num in LOW_PRECISION:
+        raise _refused(array, what, f"NumPy adds up in {dtype}, hybridflow in float32")
+
+
+def _our_function(name: str, what: str) -> Callable[..., Any]:
+    found = getattr(sys.modules["hybridflow"], name, None)
+    if found is None:
+        text = message(f"{what}: a compiled function does not know it", hint="Use the functions of hf.")
+        raise ArgumentTypeError(text)
+    return found
+
+
+def _with_tensor(ufunc: np.ufunc, operands: Sequence[Any]) -> Any:
+    """Return what NumPy makes of an array and a tensor: it leaves them to the tensor."""
+    tensor = next(one for one in operands if isinstance(one, TensorMethods))
+    return cast(Any, tensor).__array_ufunc__(ufunc, "__call__", *map(without_array, operands))
+
+
+_TAKEN = object()
+
+
+def _is_operand(value: Any) -> bool:
+    return type(value) is TracedArray or _is_plain_number(value) or isinstance(value, np.ndarray | np.generic)
+
+
+def _binary(ufunc: np.ufunc, name: str, *, reflected: bool) -> Callable[[TracedArray, Any], Any]:
+    def operator(self: TracedArray, other: Any) -> Any:
+        operands = (other, self) if reflected else (self, other)
+        _require_numpy(self, f"numpy.{ufunc.__name__}")
+        if isinstance(other, TensorMethods):
+            return _with_tensor(ufunc, operands)
+        if _is_operand(other):
+            return _applied(ufunc, name, operands)
+        if getattr(type(other), "__array_ufunc__", _TAKEN) is None:
+            return NotImplemented  # NumPy leaves it to the other operand
+        raise _refused(self, f"numpy.{ufunc.__name__}", f"NumPy makes an array of {describe(other)}")
+
+    return operator
+
+
+def _unary(ufunc: np.ufunc, name: str) -> Callable[[TracedArray], Any]:
+    def operator(self: TracedArray) -> Any:
+        return _applied(ufunc, name, (self,))
+
+    return operator
+
+
+def _in_place(name: str) -> Callable[[TracedArray, Any], Any]:
+    def operator(self: TracedArray, other: Any) -> Any:
+        if self.kind is not np.ndarray and issubclass(self.kind, np.generic):
+            return NotImplemented  # a scalar: Python goes on with the operator itself
+        raise _changes(self, f"x {name}= ...", f"Write x = x {name} ..., which makes a new array.")
+
+    return operator
+
+
+def _changes(array: TracedArray, what: str, hint: str) -> MutationError:
+    return MutationError(
+        message(f"{what}: changes {array.origin}, {_named(array.kind)}, in place: the caller's array, eagerly",
+                got=f"{array!r} at {format_where(user_place(3))}", hint=hint)
+    )  # fmt: skip
+
+
+def _array_ufunc(self: TracedArray, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    """Do what NumPy's elementwise function does with arrays of which one is traced."""
+    what = f"numpy.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+    if kwargs.get("out") is not None:
+        raise _changes(self, what, "Write x = x + y in place of x += y, and leave `out` away.")
+    if any(isinstance(one, TensorMethods) for one in inputs):
+        return _with_tensor(ufunc, inputs)
+    if method != "__call__" or kwargs or ufunc.nout != 1:
+        raise _refused(self, what, "it is not traced in this form")
+    return _applied(ufunc, _OURS.get(ufunc, ufunc.__name__), inputs)
+
+
+def _array_function(self: TracedArray, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    """Do what a function of NumPy does that is a method of arrays too."""
+    name = function.__name__
+    if args and type(args[0]) is TracedArray and name in _AS_FUNCTIONS:
+        found = getattr(args[0], name)
+        return found(*args[1:], **kwargs) if callable(found) else found
+    raise _refused(self, f"numpy.{name}", f"a compiled function cannot call numpy.{name} of what each call passes")
+
+
+# -- methods ------------------------------------------------------------------------------------------------------
+
+
+def _reduction(name: str) -> Callable[..., Any]:
+    def method(self: TracedArray, axis: Any = None, dtype: Any = None, **options: Any) -> Any:
+        what = f"ndarray.{name}"
+        _require_numpy(self, what)
+        if name in ("max", "min", "any", "all", "argmax", "argmin") and dtype is not None:
+            raise _refused(self, what, "its second positional argument is an array for the result")
+        if options.keys() - {"keepdims", "ddof", "correction"}:
+            raise _refused(self, what, f"the options {sorted(options)} are not traced")
+        if name in _ROUNDED_ON_THE_WAY and self.tensor.dtype.num in LOW_PRECISION:
+            raise _refused(self, what, f"NumPy adds up in {self.tensor.dtype}, hybridflow in float32")
+        given = {} if dtype is None else {"dtype": np.dtype(dtype)}
+        if name in _CUMULATIVE and axis is None and self.ndim != 1:
+            return getattr(self.ravel(), name)(**given)
+        expected = _tried(self, name, axis=axis, **given, **options)
+        if name in ("std", "var"):
+            options["correction"] = options.pop("ddof", options.get("correction", 0))
+        ours = _our_function(_CUMULATIVE.get(name, name), what)
+        result: Any = ours(self.tensor, axis=axis, **given, **options)
+        _require_same(self, what, expected, result.dtype)
+        return self.like(result)
+
+    return method
+
+
+def _tried(array: TracedArray, name: str, **options: Any) -> DType:
+    """Return the dtype of what a method of NumPy's arrays gives, asked of one with a single element."""
+    example = np.ones((1,) * array.ndim, array.tensor.dtype)
+    with np.errstate(all="ignore"):
+        return np.asarray(getattr(example, name)(**options)).dtype
+
+
+def _reshape(self: TracedArray, *shape: Any, order: str = "C") -> TracedArray:
+    _require_numpy(self, "ndarray.reshape")
+    if order != "C":
+        raise _refused(self, "ndarray.reshape", f"the order {order!r} is not traced")
+    sizes: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+    return _array_like(self, PUBLIC.reshape(self.tensor, tuple(sizes)))
+
+
+def _ravel(self: TracedArray) -> TracedArray:
+    return _reshape(self, -1)
+
+
+def _transpose(self: TracedArray, *axes: Any) -> TracedArray:
+    _require_numpy(self, "ndarray.transpose")
+    if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], tuple | list)):
+        axes = tuple(axes[0] or ())
+    return _array_like(self, PUBLIC.permute_dims(self.tensor, axes or tuple(range(self.ndim))[::-1]))
+
+
+def _swapaxes(self: TracedArray, first: int, second: int) -> TracedArray:
+    axes = list(range(self.ndim))
+    axes[first], axes[second] = axes[second], axes[first]
+    return _transpose(self, *axes)
+
+
+def _squeeze(self: TracedArray, axis: Any = None) -> TracedArray:
+    _require_numpy(self, "ndarray.squeeze")
+    if axis is None:
+        axis = tuple([place for place, size in enumerate(self.shape) if size == 1])
+    return _array_like(self, PUBLIC.squeeze(self.tensor, axis=axis))
+
+
+def _copied(self: TracedArray) -> TracedArray:
+    return self
+
+
+def _array_like(array: TracedArray, tensor: Any) -> TracedArray:
+    """Return what only moves elements: an array stays one, also without a dimension."""
+    return TracedArray(tensor, array.kind, array.origin, array.certain)
+
+
+def _astype(self: TracedArray, dtype: Any, *, copy: bool = True) -> TracedArray:
+    _require_numpy(self, "ndarray.astype")
+    target = as_dtype(dtype)
+    kinds = self.tensor.dtype.kind, target.kind
+    if kinds[0] in "fc" and kinds[1] in "iu":
+        raise _refused(self, "ndarray.astype", "what becomes of NaN and of numbers out of range depends on the machine")
+    return _array_like_scalar(self, PUBLIC.astype(self.tensor, dtype=target))
+
+
+def _array_like_scalar(array: TracedArray, tensor: Any) -> TracedArray:
+    kind = tensor.dtype.type if issubclass(array.kind, np.generic) else array.kind
+    return TracedArray(tensor, kind, array.origin, array.certain)
+
+
+def _clip(self: TracedArray, min: Any = None, max: Any = None) -> Any:
+    if min is None and max is None:
+        raise _refused(self, "ndarray.clip", "it is called without a bound")
+    found: Any = self if min is None else _applied(np.maximum, "maximum", (self, min))
+    return found if max is None else _applied(np.minimum, "minimum", (found, max))
+
+
+def _divmod(self: TracedArray, other: Any) -> Any:
+    return cast(Any, self) // other, cast(Any, self) % other
+
+
+def _getitem(self: TracedArray, key: Any) -> Any:
+    _require_numpy(self, "x[...]")
+    keys = tuple(map(without_array, key)) if isinstance(key, tuple) else without_array(key)
+    return self.like(cast(Any, self.tensor)[keys])
+
+
+def _setitem(self: TracedArray, key: Any, value: Any) -> None:
+    raise _changes(self, "x[...] = ...", "Write x = hf.asarray(x).at[...].set(value), which makes a new tensor.")
+
+
+def _iter(self: TracedArray) -> Iterator[Any]:
+    return iter([_getitem(self, index) for index in range(len(self.tensor))])
+
+
+def _contains(self: TracedArray, item: Any) -> bool:
+    return bool((self == item).any())
+
+
+def _hash(self: TracedArray) -> int:
+    raise TypeError(f"unhashable type: {self.kind.__name__!r}, of which each call has another value")
+
+
+def _unknown(self: TracedArray, name: str) -> Any:
+    """Say what is wrong with an attribute that is not traced."""
+    if name.startswith("__") or not hasattr(self.kind, name):
+        hint = f" (hybridflow's tensors have one: {_HINT})" if hasattr(TensorMethods, name) else ""
+        raise AttributeError(f"{self.kind.__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+    raise _refused(self, f"{self.kind.__name__}.{name}", "a compiled function cannot use that of what each call passes")
+
+
+def _of_tensor(name: str) -> Callable[..., Any]:
+    def method(self: TracedArray, *args: Any) -> Any:
+        return getattr(self.tensor, name)(*args)
+
+    return method
+
+
+_AS_FUNCTIONS = frozenset({
+    *_REDUCTIONS, *_CUMULATIVE, "reshape", "ravel", "transpose", "swapaxes", "squeeze", "clip", "shape", "ndim", "size",
+    "real", "imag",
+})  # fmt: skip
+"""Functions of NumPy that arrays have as methods or attributes."""
+
+
+def _install() -> None:
+    """Give the class its operators and methods (done once)."""
+    target: Any = TracedArray
+    for name, pair in _OPERATORS.items():
+        setattr(target, f"__{name}__", _binary(*pair, reflected=False))
+        setattr(target, f"__r{name}__", _binary(*pair, reflected=True))
+        setattr(target, f"__i{name}__", _in_place(_SYMBOLS[name]))
+    for name, pair in _COMPARISONS.items():
+        setattr(target, f"__{name}__", _binary(*pair, reflected=False))
+    for name, pair in _UNARY.items():
+        setattr(target, f"__{name}__", _unary(*pair))
+    for name in (*_REDUCTIONS, *_CUMULATIVE):
+        setattr(target, name, _reduction(name))
+    for name in ("bool", "int", "float", "complex", "index", "len", "array", "format"):
+        setattr(target, f"__{name}__", _of_tensor(f"__{name}__"))
+    for name in ("item", "tolist"):
+        setattr(target, name, _of_tensor(name))
+    for name in ("shape", "ndim", "size", "dtype", "nbytes"):
+        setattr(target, name, property(lambda self, name=name: getattr(self.tensor, name)))
+    for name in ("real", "imag"):
+        setattr(target, name, property(lambda self, name=name: _array_like(self, getattr(PUBLIC, name)(self.tensor))))
+    target.T = property(_transpose)
+    methods: dict[str, Any] = {
+        "__array_ufunc__": _array_ufunc, "__array_function__": _array_function, "__getitem__": _getitem,
+        "__setitem__": _setitem, "__iter__": _iter, "__contains__": _contains, "__hash__": _hash,
+        "__getattr__": _unknown, "reshape": _reshape, "ravel": _ravel, "flatten": _ravel, "transpose": _transpose,
+        "swapaxes": _swapaxes, "squeeze": _squeeze, "copy": _copied, "astype": _astype, "clip": _clip,
+        "__divmod__": _divmod,
+    }  # fmt: skip
+    for name, function in methods.items():
+        setattr(target, name, function)
+
+
+_SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
+}  # fmt: skip
+_install()
