@@ -114,6 +114,7 @@ from hybridflow import later as _later
 if _TYPE_CHECKING:  # what `later` imports when it is asked for
     from hybridflow import data as data
     from hybridflow import debugging as debugging
+    from hybridflow import export as export
     from hybridflow import metrics as metrics
     from hybridflow import optim as optim
     from hybridflow import summary as summary

@@ -1,1 +1,7 @@
-"""Files of graphs that other programs read."""
+"""`hf.export`: functions as files, which other programs load without the source, and other packages read."""
+
+from hybridflow.export.artifact import save as save
+from hybridflow.export.loaded import Artifact as Artifact
+from hybridflow.export.loaded import Function as Function
+from hybridflow.export.loaded import Limits as Limits
+from hybridflow.export.loaded import load as load

@@ -57,7 +57,7 @@ def save(
     Reference:
         The format: https://github.com/huggingface/safetensors
     """
-    texts = _checked(metadata or {})
+    texts = texts_of(metadata or {}, "save")
     found = found_in(values, "save").values
     if not overwrite and os.path.lexists(path):  # seen again when the file gets its name, but this costs nothing
         raise writer.there("save", path)
@@ -67,17 +67,18 @@ def save(
     writer.write(path, arrays, texts, what="save", replace=overwrite)
 
 
-def _checked(metadata: Any) -> Mapping[str, str]:
+def texts_of(metadata: Any, what: str) -> Mapping[str, str]:
+    """Return metadata, checked to be texts by name."""
     if not isinstance(metadata, Mapping) or not all([
         isinstance(text, str) and isinstance(name, str) for name, text in cast("Mapping[Any, Any]", metadata).items()
     ]):  # fmt: skip
         raise ArgumentTypeError(
-            message("save: metadata is a mapping from texts to texts", got=repr(metadata)[:120],
+            message(f"{what}: metadata is a mapping from texts to texts", got=repr(metadata)[:120],
                     hint="Write numbers as texts, or as arrays among the values.")
         )  # fmt: skip
     for text in (one for pair in cast("Mapping[str, str]", metadata).items() for one in pair):
         if not writer.is_text(text):
-            raise ArgumentError(message(f"save: {text!r} in metadata cannot be a text in a file"))
+            raise ArgumentError(message(f"{what}: {text!r} in metadata cannot be a text in a file"))
     return cast("Mapping[str, str]", metadata)
 
 

@@ -32,19 +32,20 @@ class Contents(NamedTuple):
     metadata: Mapping[str, str]
 
 
-def read(path: PathLike, *, what: str = "load", copy: bool = False) -> Contents:
+def read(path: PathLike, *, what: str = "load", copy: bool = False, follow: bool = True) -> Contents:
     """Read a safetensors file.
 
     Args:
         path: the file.
         what: who reads it, for messages.
         copy: whether it is read into memory of one's own, and not mapped.
+        follow: whether it may be a link.
 
     Raises:
         FileError: the file cannot be read, or is no regular file.
         FileFormatError: it is not as the format says.
     """
-    with opened(path, what) as handle, _named(path, what):
+    with opened(path, what, follow=follow) as handle, named(path, what):
         size = os.fstat(handle).st_size
         entries, metadata, start = _header(handle, size)
         data = _copied(handle, start, size) if copy else _mapped(handle, start, size)
@@ -67,19 +68,20 @@ def _copied(handle: int, start: int, size: int) -> Bytes:
 
 def read_metadata(path: PathLike, what: str) -> Mapping[str, str]:
     """Return a safetensors file's metadata, with its header and size checked as by `read`."""
-    with opened(path, what) as handle, _named(path, what):
+    with opened(path, what) as handle, named(path, what):
         return _header(handle, os.fstat(handle).st_size)[1]
 
 
 @contextmanager
-def opened(path: PathLike, what: str) -> Generator[int]:
-    """Return a context with a regular file, open for reading.
+def opened(path: PathLike, what: str, *, follow: bool = True) -> Generator[int]:
+    """Return a context with a regular file, open for reading; `follow` says whether it may be a link.
 
     Raises:
         FileMissingError: there is none.
         FileError: it cannot be read, or is a directory, a pipe, a device.
     """
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags |= 0 if follow else getattr(os, "O_NOFOLLOW", 0)
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # a pipe must not be waited for
     try:
         handle = os.open(path, flags)
@@ -105,7 +107,7 @@ def file_error(kind: type[FileError], what: str, path: PathLike, said: str, erro
 
 
 @contextmanager
-def _named(path: PathLike, what: str) -> Generator[None]:
+def named(path: PathLike, what: str) -> Generator[None]:
     """Return a context whose errors say which file it is."""
     try:
         yield

@@ -1,0 +1,374 @@
+"""`hf.export.save`: functions as data, a directory with their graphs as text and their weights."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from hybridflow.backend.files import sync_directory, whole_file
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ExportError, FileError, HybridflowError, message
+from hybridflow.core.functions import is_whole
+from hybridflow.core.node import Edge, Node, format_where, short_where
+from hybridflow.core.spec import TensorSpec
+from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.export.structure import structure_of
+from hybridflow.ir.effects import has_effect
+from hybridflow.ir.graph import CONSTANT, Graph, input_node, reading_from
+from hybridflow.ir.parser import parse
+from hybridflow.ir.printer import format_node, print_graph
+from hybridflow.nn.state import set_mode
+from hybridflow.ops.random import default_generator
+from hybridflow.saving import writer
+from hybridflow.saving.files import texts_of
+from hybridflow.saving.reader import PathLike, file_error
+from hybridflow.saving.values import on_host, require_eager, snapshot_of
+from hybridflow.tracing.costing import Specs
+from hybridflow.tracing.function import CompiledFunction
+from hybridflow.tracing.trace import Trace
+
+FORMAT = "hybridflow artifact"
+VERSION = 1
+MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"
+RANDOM = "random state"
+"""What stands in the place of a weight for the state of the reader's `hf.random`."""
+_LARGE = 256
+"""How many bytes a constant may have that stands in the text."""
+
+
+class Function(NamedTuple):
+    """A function as it is written.
+
+    Attributes:
+        text: the graph.
+        fields: what the manifest says of it.
+    """
+
+    text: str
+    fields: dict[str, Any]
+
+
+class Weights:
+    """The values that functions share, each once, by path.
+
+    Attributes:
+        values: the Variables, tensors and arrays.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._paths: dict[int, str] = {}
+        self._kept: list[Any] = []
+
+    def path_of(self, value: Any, name: str) -> str:
+        """Return the path of a value, which is a name that no other has."""
+        key = id(value)
+        if key not in self._paths:
+            path, count = name, 1
+            while path in self.values:
+                count += 1
+                path = f"{name}_{count}"
+            self._paths[key] = path
+            self.values[path] = value
+            self._kept.append(value)  # so that no other value gets its id
+        return self._paths[key]
+
+    def kinds(self) -> dict[str, list[str]]:
+        """Return the paths of the Variables that are trainable, and of those that are leaves of `.backward()`."""
+        found = {path: one for path, one in self.values.items() if isinstance(one, Variable)}
+        return {
+            "trainable": sorted([path for path, one in found.items() if one.trainable]),
+            "leaves": sorted([path for path, one in found.items() if one._notes is not None]),
+        }
+
+
+def save(
+    path: PathLike,
+    function: Callable[..., Any] | None = None,
+    /,
+    *specs: Any,
+    metadata: Mapping[str, str] | None = None,
+    overwrite: bool = False,
+    **functions: tuple[Any, ...],
+) -> None:
+    """Save functions so that they run where their Python source is not.
+
+    They are traced, and nothing is run. What is written is a directory: ``manifest.json``, a graph as text for each
+    function, and the weights, ``weights.safetensors``. Modules are traced in evaluation mode. Random draws become those
+    of the reader's `hf.random`.
+
+    Args:
+        path: the directory.
+        function: a function or module, which is called ``predict``.
+        specs: its arguments: `hf.TensorSpec`, or lists, tuples and dicts of them; None is a size left open.
+        metadata: texts that are kept.
+        overwrite: whether an artifact that is there is replaced.
+        functions: several functions by name, each with its specs: ``predict=(f, spec), embed=(g, spec)``.
+
+    Raises:
+        ExportError: a function that assigns Variables, calls Python, or has other values that no text holds, with its
+            line.
+        FileThereError: the path is there already.
+        FileError: it cannot be written.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> import os, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> net = hf.nn.Sequential(hf.nn.Linear(4, 3), hf.nn.Dropout(0.5))
+        >>> hf.export.save(os.path.join(folder.name, "net.hf"), net, hf.TensorSpec([None, 4]))
+        >>> loaded = hf.export.load(os.path.join(folder.name, "net.hf"), copy=True)
+        >>> loaded.predict(hf.ones((2, 4))).shape
+        (2, 3)
+        >>> folder.cleanup()
+    """
+    require_eager("export")
+    target = Path(path)
+    texts = texts_of(metadata or {}, "export")
+    wanted = {**({} if function is None else {"predict": (function, *specs)}), **functions}
+    _check_names(wanted, specs if function is None else ())
+    if os.path.lexists(target) and not overwrite:
+        raise writer.there("export", target)
+    weights = Weights()
+    made = {name: _function(name, given[0], given[1:], weights) for name, given in wanted.items()}
+    raw = snapshot_of(weights.values, "export", copy=False)
+    writer.check(raw, "export")
+    _write(target, made, {one: on_host(value) for one, value in raw.items()}, weights.kinds(), texts)
+
+
+def _check_names(wanted: Mapping[str, Any], stray: tuple[Any, ...]) -> None:
+    if not wanted or stray:
+        raise ArgumentTypeError(
+            message("export: no function is given", hint="Write save(path, f, spec) or save(path, predict=(f, spec)).")
+        )
+    for name, given in wanted.items():
+        if not name.isidentifier() or name.startswith("_") or name in RESERVED or not name.isascii():
+            raise ArgumentError(
+                message(f"export: a function cannot be called {name!r}",
+                        hint="Choose an identifier that is no attribute of an artifact.")
+            )  # fmt: skip
+        if not isinstance(cast(object, given), tuple) or not given or not callable(given[0]):
+            raise ArgumentTypeError(
+                message(f"export: {name} must be a function and its specs, (f, spec)", got=repr(given)[:80])
+            )
+
+
+RESERVED = ("functions", "metadata", "named_variables", "variables")
+"""The attributes of what `load` returns, which no function's name may shadow."""
+
+
+def _function(name: str, function: Any, specs: tuple[Any, ...], weights: Weights) -> Function:
+    given: list[tuple[str, Any]] = []
+    plain = function.python_function if isinstance(function, CompiledFunction) else function
+    parameters = _parameters(plain, len(specs))
+    structure = [
+        structure_of(spec, given, parameter, what="a spec") for parameter, spec in zip(parameters, specs, strict=True)
+    ]
+    for path, spec in given:
+        if not isinstance(spec, TensorSpec):
+            raise ArgumentTypeError(
+                message(f"export: {name}: {path} is a {type(spec).__name__}", got=repr(spec)[:80],
+                        hint="Give a hf.TensorSpec for each tensor, and bind other arguments by a function around it.")
+            )  # fmt: skip
+    results: list[tuple[str, Any]] = []
+    shapes: list[Any] = []
+
+    def flat(*args: Any) -> Any:
+        results.clear()
+        shapes[:] = [structure_of(plain(*args), results, what="the result")]
+        return tuple([one for _, one in results])
+
+    with evaluating(plain):
+        trace, signature, _ = CompiledFunction(flat, name=name)._trace_of(Specs(specs, {}))
+    if trace.returns_none or not results:
+        raise ExportError(message(f"export: {name} has no result"))
+    graph, fields = _with_weights(name, trace, signature, plain, weights)
+    _require_text(name, graph)
+    names = ["output" if not path else path if not path[0].isdigit() else f"output_{path}" for path, _ in results]
+    return Function(print_graph(graph, elide=None) + "\n", {
+        "parameters": parameters, "arguments": structure,
+        "inputs": [path for path, _ in given], "specs": [str(one) for one in graph.input_specs[: len(given)]],
+        "result": shapes[0], "outputs": names, **fields,
+    })  # fmt: skip
+
+
+def _parameters(function: Any, count: int) -> list[str]:
+    """Return the names of a function's first parameters."""
+    called = function.forward if is_whole(function) and hasattr(function, "forward") else function
+    try:
+        signature = inspect.signature(called)
+        signature.bind(*[None] * count)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(message(f"export: {count} specs do not fit the function: {error}")) from None
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = [one.name for one in signature.parameters.values() if one.kind in kinds]
+    return [*names, *[f"input_{number}" for number in range(len(names), count)]][:count]
+
+
+@contextmanager
+def evaluating(function: Any) -> Generator[None]:
+    """Return a context in which a module, or that of a method, is in evaluation mode."""
+    owner = getattr(function, "__self__", function)
+    modules = [*owner.named_modules().values()] if is_whole(owner) else []
+    before = [one.training for one in modules]
+    try:
+        if modules:
+            set_mode(owner, False)
+        yield
+    finally:
+        for one, mode in zip(modules, before, strict=True):
+            one.training = mode
+
+
+def _with_weights(
+    name: str, trace: Trace, signature: Any, function: Any, weights: Weights
+) -> tuple[Graph, dict[str, Any]]:
+    """Return a trace's graph, whose inputs after the arguments are weights, and what the manifest says of these."""
+    graph = trace.raw_graph
+    variables = trace.variables(signature)
+    values = (*trace.captures, *variables)
+    first = len(graph.inputs) - len(values)
+    known = _paths(function)
+    state = default_generator().named_variables()["state"]
+    paths = [*[f"{name}.number_{number}" for number in range(trace.arguments, first)]]
+    for path, number in zip(paths, _numbers(name, trace, first), strict=True):
+        weights.path_of(number, path)
+    for position, value in enumerate(values):
+        own = known.get(id(value)) or getattr(value, "name", None) or f"{name}.constant_{position}"
+        paths.append(RANDOM if value is state else weights.path_of(value, own))
+    moved: dict[Edge, Edge] = {}
+    inputs: list[Node] = [*graph.inputs]
+    for number, node in enumerate([one for one in graph.nodes if one.op is CONSTANT]):
+        array = node.attrs["value"].array
+        if array.nbytes > _LARGE:
+            lifted = input_node(node.spec(), f"large_{number}", where=node.where)
+            moved[node, 0] = (lifted, 0)
+            inputs.append(lifted)
+            paths.append(weights.path_of(array, f"{name}.constant_{number}"))
+    graph = reading_from(graph, moved)
+    nodes = tuple([one for one in graph.nodes if (one, 0) not in moved])
+    for place, index in enumerate(trace.assigned):
+        variable = trace.states[index].variable
+        if variables[index] is not state:
+            node = graph.outputs[trace.plan.count + place][0]
+            raise ExportError(
+                message(f"export: {name} assigns Variable {variable.name!r} at {node.location}",
+                        hint="An artifact's functions change nothing: return the new value; modules: model.eval().")
+            )  # fmt: skip
+    for node in graph.nodes:
+        if has_effect(node):
+            raise ExportError(
+                message(f"export: {name} calls {node.op.name} at {node.location}, which only this program can do",
+                        got=format_node(node)[:200])
+            )  # fmt: skip
+    checks = [
+        {"error": one.error.__name__, "text": one.text, "where": short_where(one.where)} for one in trace.checks
+    ]
+    _check_errors(name, trace)
+    fields = {"weights": paths, "random": bool(trace.assigned), "checks": checks}
+    return Graph(name, tuple(inputs), nodes, graph.outputs, graph.dims), fields
+
+
+def _check_errors(name: str, trace: Trace) -> None:
+    for one in trace.checks:
+        if one.example is not None or (not issubclass(one.error, HybridflowError) and one.error not in PLAIN_ERRORS):
+            raise ExportError(
+                message(f"export: {name} raises {one.error.__name__} at {format_where(one.where)}, a class that only "
+                        "this program has", hint="Use hf.debugging.check(condition, message).")
+            )  # fmt: skip
+
+
+PLAIN_ERRORS = (ValueError, TypeError, RuntimeError, IndexError, AssertionError, ArithmeticError, ZeroDivisionError)
+"""Python's own errors that an artifact's functions may raise."""
+
+
+def _numbers(name: str, trace: Trace, end: int) -> list[Tensor]:
+    """Return the inputs that are Python numbers from outside the function, as they are now."""
+    if trace.numbers is None:
+        return []
+    held = () if trace.guards is None else trace.guards.hold()
+    if held is False:
+        raise ExportError(message(f"export: {name} reads Python numbers that changed while it was saved"))
+    arrays = trace.numbers([*held] if isinstance(held, tuple) else [])
+    if len(arrays) != end - trace.arguments:
+        raise ExportError(message(f"export: {name} takes Python numbers", hint="Give tensors, or bind them before."))
+    return [make_tensor(np.asarray(one)) for one in arrays]
+
+
+def _paths(function: Any) -> dict[int, str]:
+    """Return the paths of a module's Variables by identity."""
+    owner = getattr(function, "__self__", function)
+    if not is_whole(owner):
+        return {}
+    named = {**owner.named_parameters(), **owner.named_buffers()}
+    return {id(one): path for path, one in named.items()}
+
+
+def _require_text(name: str, graph: Graph) -> None:
+    """Raise if a text of the graph does not hold all of it."""
+    for node in graph.walk():
+        for line in format_node(node, elide=None, lines=False).splitlines():
+            if "opaque(" in line:
+                raise ExportError(
+                    message(f"export: {name} calls {node.op.name} at {node.location} with what only this program has",
+                            got=line.strip()[:200], hint="hf.from_jax and hf.pure_callback cannot be exported.")
+                )  # fmt: skip
+    text = print_graph(graph, elide=None)
+    if print_graph(parse(text), elide=None) != text:
+        raise ExportError(message(f"export: {name} is not read as it is written"))
+
+
+def _write(
+    target: Path,
+    made: Mapping[str, Function],
+    arrays: Mapping[str, Any],
+    kinds: dict[str, list[str]],
+    texts: Mapping[str, str],
+) -> None:
+    """Write the directory beside its place, and put it there when it is whole."""
+    replaced = os.path.lexists(target)
+    if replaced and not (target / MANIFEST).is_file():
+        raise FileError(message(f"export: {str(target)!r} is there and is no artifact, so it is not replaced"))
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    try:
+        part.mkdir()
+        files: dict[str, Any] = {}
+        for name, one in made.items():
+            with whole_file(part / f"{name}.ir", durable=True) as file:
+                file.write(one.text.encode())
+            files[f"{name}.ir"] = {"sha256": hashlib.sha256(one.text.encode()).hexdigest()}
+        writer.write(part / WEIGHTS, arrays, {}, what="export", replace=False)
+        files[WEIGHTS] = {"sha256": writer.digest_of(arrays, {})}
+        manifest = {
+            "format": FORMAT, "version": VERSION, "files": files, "metadata": dict(texts), **kinds,
+            "functions": {name: one.fields for name, one in made.items()},
+        }  # fmt: skip
+        with whole_file(part / MANIFEST, durable=True) as file:
+            file.write((json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
+        sync_directory(part)
+        if replaced:
+            old = target.with_name(f".{target.name}.{secrets.token_hex(8)}.old")
+            target.rename(old)
+            part.rename(target)
+            shutil.rmtree(old)
+        else:
+            part.rename(target)
+        sync_directory(target.parent)
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        if isinstance(error, FileError):
+            raise
+        raise file_error(FileError, "export", target, "cannot be written", error) from error
+
+
+

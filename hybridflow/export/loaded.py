@@ -1,0 +1,374 @@
+"""`hf.export.load`: the functions of an artifact. Reading one imports nothing of its author's, and runs nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from hybridflow.core import errors
+from hybridflow.core.context import is_tracing
+from hybridflow.core.errors import (
+    ArgumentTypeError,
+    DTypeError,
+    FileFormatError,
+    HybridflowError,
+    ShapeError,
+    message,
+)
+from hybridflow.core.spec import TensorSpec
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.export.artifact import FORMAT, MANIFEST, PLAIN_ERRORS, RANDOM, RESERVED, VERSION, WEIGHTS
+from hybridflow.export.running import run
+from hybridflow.export.structure import checked, filled, taken_apart
+from hybridflow.ir.builder import add_check
+from hybridflow.ir.evaluate import bind_sizes
+from hybridflow.ir.graph import INPUT, Graph
+from hybridflow.ir.parser import parse
+from hybridflow.ir.verify import verify
+from hybridflow.ops.random import default_generator
+from hybridflow.saving import reader, writer
+from hybridflow.saving.format import shown
+from hybridflow.saving.reader import PathLike
+from hybridflow.saving.values import require_eager
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+_HERE_ONLY = {"effect", "foreign"}
+"""Traits of operations that only the program that traced them can run."""
+
+
+_STATE = TensorSpec((4,), "uint32")
+"""What the state of `hf.random` is."""
+
+
+class Limits(NamedTuple):
+    """What may be read.
+
+    Attributes:
+        text: how many bytes the manifest and each graph's text may have.
+        nodes: how many operations all graphs may have together.
+    """
+
+    text: int = 16 << 20
+    nodes: int = 200_000
+
+
+class Function:
+    """A function of an artifact: called, compiled, differentiated and compared like others.
+
+    Attributes:
+        name: its name.
+        inputs: the specs of its tensors by name.
+        outputs: the names of its results.
+    """
+
+    def __init__(self, name: str, graph: Graph, fields: Mapping[str, Any], weights: Sequence[Any]) -> None:
+        self.name = self.__name__ = name
+        self._graph = graph
+        self._fields = fields
+        self._weights = weights
+        specs = graph.input_specs[: len(fields["inputs"])]
+        self.inputs = MappingProxyType(dict(zip(fields["inputs"], specs, strict=True)))
+        self.outputs = tuple(fields["outputs"])
+
+    def graph(self) -> Graph:
+        """Return the graph; its inputs are the tensors, and then the weights."""
+        return self._graph
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the result.
+
+        Raises:
+            ArgumentTypeError: arguments of another structure.
+            DTypeError: of another dtype.
+            ShapeError: of another shape.
+        """
+        tensors = [
+            _tensor(self.name, path, leaf, spec)
+            for (path, spec), leaf in zip(self.inputs.items(), self._leaves(args, kwargs), strict=True)
+        ]
+        tensors += [one.read() if isinstance(one, Variable) else one for one in self._given()]
+        sizes = self._sizes(tensors)
+        outputs = run(self._graph, tensors, sizes)
+        count = len(self.outputs)
+        rest = [*outputs[count:]]
+        if self._fields["random"]:
+            default_generator().state = rest.pop(0)
+        for flag, check in zip(_flags(rest), self._fields["checks"], strict=True):
+            _require(flag, check)
+        return filled(self._fields["result"], [*outputs[:count]])
+
+    def _given(self) -> Iterator[Any]:
+        state = default_generator().named_variables()["state"]
+        return (state if one is RANDOM else one for one in self._weights)
+
+    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        names = self._fields["parameters"]
+        given = dict(zip(names, args, strict=False))
+        if len(args) > len(names) or {*given, *kwargs} != {*names} or {*given} & {*kwargs}:
+            raise ArgumentTypeError(
+                message(f"{self.name}: takes {', '.join(names) or 'nothing'}",
+                        got=", ".join([*map(describe, args), *[f"{k}={describe(v)}" for k, v in kwargs.items()]]))
+            )  # fmt: skip
+        given |= kwargs
+        structures = zip(names, self._fields["arguments"], strict=True)
+        found = [leaf for name, one in structures for leaf in taken_apart(one, given[name], name, self.name)]
+        return [leaf for _, leaf in sorted(found, key=lambda pair: pair[0])]
+
+    def _sizes(self, tensors: list[Tensor]) -> Mapping[str, Any]:
+        if not self._graph.dims.hints:
+            return {}
+        sizes = bind_sizes(self._graph, tensors)
+        for guard in self._graph.dims.guards:
+            if not guard.holds(sizes):
+                raise ShapeError(
+                    message(f"{self.name}: was saved for sizes with {guard}",
+                            got=", ".join([f"{name}={size}" for name, size in sizes.items()]),
+                            hint="Save it with a spec of these sizes.")
+                )  # fmt: skip
+        return sizes
+
+    def __repr__(self) -> str:
+        inputs = ", ".join([f"{path}: {spec}" for path, spec in self.inputs.items()])
+        specs = self._graph.output_specs[: len(self.outputs)]
+        results = ", ".join([f"{name}: {spec}" for name, spec in zip(self.outputs, specs, strict=True)])
+        return f"{self.name}({inputs}) -> {results}"
+
+
+class Artifact:
+    """What `load` returns: functions as attributes.
+
+    Attributes:
+        functions: them by name.
+        metadata: the texts that were saved with them.
+    """
+
+    def __init__(
+        self, functions: Mapping[str, Function], weights: Mapping[str, Any], metadata: Mapping[str, str]
+    ) -> None:
+        self.functions = MappingProxyType(dict(functions))
+        self.metadata = MappingProxyType(dict(metadata))
+        self._weights = weights
+
+    def __getattr__(self, name: str) -> Any:
+        found = self.__dict__.get("functions", {}).get(name)
+        if found is None:
+            raise AttributeError(f"the artifact has no function {name!r}, but {', '.join(self.__dict__['functions'])}")
+        return found
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.functions})
+
+    def named_variables(self) -> dict[str, Variable]:
+        """Return the weights that are Variables, by path."""
+        return {path: one for path, one in self._weights.items() if isinstance(one, Variable)}
+
+    def variables(self) -> list[Variable]:
+        """Return the weights that are Variables."""
+        return [*self.named_variables().values()]
+
+    def __repr__(self) -> str:
+        return "\n".join(["Artifact", *[f"  {one!r}" for one in self.functions.values()]])
+
+
+def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, digest: str | None = None) -> Artifact:
+    """Load what `save` wrote.
+
+    Reading runs nothing, imports nothing of the author's, and writes nothing. What the functions compute when they are
+    called is the author's: a stranger's may take long, need much memory, or raise errors of any class.
+
+    Args:
+        path: the directory.
+        limits: what may be read.
+        copy: whether the weights are read into memory and their digest is compared; if not, their file is mapped,
+            which is for directories that nobody else writes to.
+        digest: the sha256 of ``manifest.json`` in hexadecimal, from somebody who knows who made it. The digests in the
+            manifest tell of damage only.
+
+    Raises:
+        FileError: a file that cannot be read, or is a link, or no regular file.
+        FileFormatError: what is no artifact, or of a version that this hybridflow does not know.
+
+    Example: see `save`.
+    """
+    require_eager("export")
+    folder, found = Path(path), limits or Limits()
+    manifest = _manifest(folder, found, digest)
+    try:
+        fields, files = manifest["functions"], manifest["files"]
+        wanted = {MANIFEST, WEIGHTS, *[f"{name}.ir" for name in fields]}
+        if {*files, MANIFEST} != wanted:
+            raise FileFormatError("the files are not those of the functions")
+        texts = {name: _text(folder / f"{name}.ir", found, files[f"{name}.ir"]["sha256"]) for name in fields}
+        weights = _weights(folder / WEIGHTS, manifest, copy)
+        functions: dict[str, Function] = {}
+        nodes = 0
+        for name, text in texts.items():
+            graph = _graph(text)
+            nodes += sum(1 for _ in graph.walk())
+            if nodes > found.nodes:
+                raise FileFormatError(f"there are more than {found.nodes} operations")
+            functions[name] = _function(name, graph, fields[name], weights)
+        return Artifact(functions, weights, manifest["metadata"])
+    except HybridflowError as error:
+        if isinstance(error, errors.FileError):
+            raise
+        raise FileFormatError(f"export: {shown(str(folder))}: {error}"[:1900]) from None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise FileFormatError(
+            f"export: {shown(str(folder))}: {MANIFEST} has not what it should have: {shown(repr(error))}"
+        ) from None
+
+
+def _manifest(folder: Path, limits: Limits, digest: str | None) -> dict[str, Any]:
+    raw = _read(folder / MANIFEST, limits.text)
+    if digest is not None and hashlib.sha256(raw).hexdigest() != digest.lower():
+        raise FileFormatError(message(f"export: {str(folder)!r} is not the artifact with that digest", got=digest[:80]))
+    try:
+        found = json.loads(raw, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"export: {shown(str(folder))}: {MANIFEST} is no JSON: {shown(str(error))}") from None
+    if not isinstance(found, dict) or cast("dict[str, Any]", found).get("format") != FORMAT:
+        raise FileFormatError(f"export: {shown(str(folder))} is no artifact of hybridflow")
+    version = found.get("version")
+    if version != VERSION:
+        raise FileFormatError(
+            message(f"export: {shown(str(folder))} is of version {shown(version)} of the format, and this hybridflow "
+                    f"reads version {VERSION}", hint="Load it with the hybridflow that wrote it, and save it again.")
+        )  # fmt: skip
+    return cast("dict[str, Any]", found)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+def _read(path: Path, limit: int) -> bytes:
+    with reader.opened(path, "export", follow=False) as handle, open(handle, "rb", closefd=False) as file:
+        raw = file.read(limit + 1)
+    if len(raw) > limit:
+        raise FileFormatError(f"export: {shown(str(path))} has more than {limit} bytes")
+    return raw
+
+
+def _text(path: Path, limits: Limits, digest: str) -> str:
+    raw = _read(path, limits.text)
+    if hashlib.sha256(raw).hexdigest() != digest:
+        raise FileFormatError(f"{path.name} has another digest")
+    return raw.decode()
+
+
+def _weights(path: Path, manifest: dict[str, Any], copy: bool) -> dict[str, Any]:
+    arrays, metadata = reader.read(path, what="export", copy=copy, follow=False)
+    if copy and writer.digest_of(arrays, metadata) != manifest["files"][WEIGHTS]["sha256"]:
+        raise FileFormatError(f"{WEIGHTS} has another digest")
+    trained, leaves = {*manifest["trainable"]}, {*manifest["leaves"]}
+    if not trained | leaves <= {*arrays}:
+        raise FileFormatError("weights that are trainable are not there")
+    found: dict[str, Any] = {}
+    for name, array in arrays.items():
+        found[name] = Variable(make_tensor(array), name=name, trainable=name in trained)
+        if name in leaves:
+            found[name].require_gradient()
+    return found
+
+
+def _graph(text: str) -> Graph:
+    """Return the graph of a text that is what a graph must be."""
+    graph = parse(text)
+    for node in graph.walk():
+        here_only = _HERE_ONLY & node.op.traits
+        if here_only or node.op is INPUT:
+            raise FileFormatError(f"{node.op.name} is an operation that no artifact has")
+    try:
+        verify(graph)
+    except HybridflowError:
+        raise
+    except Exception as error:  # an operation's rule met attributes that no trace makes
+        raise FileFormatError(f"an operation has attributes that it cannot have: {shown(repr(error))}") from error
+    return graph
+
+
+def _function(name: str, graph: Graph, fields: Mapping[str, Any], weights: Mapping[str, Any]) -> Function:
+    if _NAME.fullmatch(name) is None or name in RESERVED:
+        raise FileFormatError(f"a function cannot be called {shown(name)}")
+    inputs, outputs, paths, checks = (fields[key] for key in ("inputs", "outputs", "weights", "checks"))
+    parameters, arguments = fields["parameters"], fields["arguments"]
+    for texts in (inputs, outputs, parameters):
+        if not isinstance(texts, list) or not all([isinstance(one, str) for one in cast("list[Any]", texts)]):
+            raise FileFormatError(f"{name}: its names are no texts")
+        if len({*texts}) != len(cast("list[Any]", texts)):
+            raise FileFormatError(f"{name}: a name occurs twice")
+    checked({"list": arguments}, len(inputs))
+    checked(fields["result"], len(outputs))
+    if len(parameters) != len(arguments) or len(inputs) + len(paths) != len(graph.inputs):
+        raise FileFormatError(f"{name}: its inputs are not those of its graph")
+    rest = [_STATE] if fields["random"] else []
+    rest += [TensorSpec(() if len(checks) == 1 else (len(checks),), "bool")] if checks else []
+    if not outputs or len(graph.outputs) != len(outputs) + len(rest) or [*graph.output_specs[len(outputs) :]] != rest:
+        raise FileFormatError(f"{name}: its outputs are not those of its graph")
+    for check in checks:
+        _error_of(check)
+    specs = graph.input_specs[len(inputs) :]
+    found: list[Any] = [RANDOM if path == RANDOM else weights[path] for path in paths]
+    for path, one, spec in zip(paths, found, specs, strict=True):
+        own = _STATE if one is RANDOM else one.spec
+        if own != spec:
+            raise FileFormatError(f"{name}: {shown(path)} is {own} and {spec} in the graph")
+    symbols = {size for spec in graph.input_specs[: len(inputs)] for size in map(str, spec.shape)}
+    if not {*graph.dims.hints} <= symbols:
+        raise FileFormatError(f"{name}: a size is not that of an input")
+    return Function(name, graph, fields, found)
+
+
+def _tensor(name: str, path: str, value: Any, spec: TensorSpec) -> Tensor:
+    """Return an argument as a tensor of the shape and dtype that the graph has."""
+    tensor = as_tensor(value) if hasattr(value, "dtype") else asarray(value, dtype=spec.dtype)
+    if tensor.dtype != spec.dtype:
+        raise DTypeError(
+            message(f"{name}: {path} is {tensor.dtype}, not {spec.dtype}", got=str(tensor.spec),
+                    hint=f"Cast it with .astype(hf.{spec.dtype}).")
+        )  # fmt: skip
+    fits = tensor.ndim == spec.ndim and all([
+        type(size) is not int or own == size for own, size in zip(tensor.shape, spec.shape, strict=True)
+    ])  # fmt: skip
+    if not fits:
+        raise ShapeError(message(f"{name}: {path} is {tensor.spec}, not {spec}", hint="Letters are sizes left open."))
+    return tensor
+
+
+def _flags(outputs: list[Tensor]) -> list[Tensor]:
+    """Return the conditions, one or all in one tensor."""
+    if not outputs:
+        return []
+    (flags,) = outputs
+    return [flags] if flags.ndim == 0 else [flags[number] for number in range(flags.shape[0])]
+
+
+def _error_of(check: Mapping[str, Any]) -> type[Exception]:
+    plain = {one.__name__: one for one in PLAIN_ERRORS}
+    found = plain.get(check["error"]) or vars(errors).get(check["error"])
+    if not isinstance(found, type) or not issubclass(found, (HybridflowError, *PLAIN_ERRORS)):
+        raise FileFormatError(f"it raises {shown(check['error'])}, which hybridflow does not know")
+    if not isinstance(check["text"], str) or not isinstance(check["where"], str):
+        raise FileFormatError("a check has no text")
+    return cast("type[Exception]", found)
+
+
+def _require(flag: Tensor, check: Mapping[str, str]) -> None:
+    """Raise a check's error unless it holds, or have the function that is traced do so."""
+    error = _error_of(check)
+    if is_tracing():
+        add_check(flag, error, f"{check['text']}\n  at {check['where']}")
+    elif not np.asarray(flag).all():
+        raise error(f"{check['text']}\n  at {check['where']}")

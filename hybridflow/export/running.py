@@ -1,0 +1,125 @@
+"""A graph that was read, as a function of tensors: every node is an operation, eagerly, in a trace, under a tape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from hybridflow.core.context import current
+from hybridflow.core.dims import DimScope, substitute
+from hybridflow.core.dispatch import bind
+from hybridflow.core.node import Edge, Node, make_node
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.tensor import Tensor
+from hybridflow.ir.evaluate import evaluate
+from hybridflow.ir.graph import Graph, edges_of, input_node
+from hybridflow.nested.branches import COND
+from hybridflow.nested.loops import WHILE
+from hybridflow.nested.scans import SCAN
+from hybridflow.ops.shape import stack
+
+
+def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    """Compute a graph's outputs.
+
+    Args:
+        graph: the graph.
+        tensors: one per input; in a trace their sizes may be open.
+        sizes: the size of each of the graph's symbols, as `hybridflow.ir.evaluate.bind_sizes` gives them.
+    """
+    tracer = cast(Any, current().tracer)
+    scope = DimScope() if tracer is None else tracer.dims
+
+    def rebind(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
+        plain = {
+            name: _sized_in(value, sizes, scope)
+            for name, value in attrs.items()
+            if name != "residuals"  # what only a gradient would have read
+        }
+        if tracer is None:
+            step = _STEP_BY_STEP.get(node.op)
+            found = None if step is None else step(inputs, node.attrs, sizes)
+            return _padded(bind(node.op, tuple(inputs), plain) if found is None else found, len(node.outputs))
+        outer, tracer.place = tracer.place, node.where
+        try:
+            return _padded(bind(node.op, tuple(inputs), plain), len(node.outputs))
+        finally:
+            tracer.place = outer
+
+    return evaluate(graph, tensors, rebind, sizes=sizes)
+
+
+def _branch(inputs: list[Any], attrs: dict[str, Any], sizes: Mapping[str, Any]) -> Any:
+    """Run one of two graphs."""
+    return run(attrs["true" if bool(inputs[0]) else "false"], inputs[1:], sizes)
+
+
+def _loop(inputs: list[Any], attrs: dict[str, Any], sizes: Mapping[str, Any]) -> Any:
+    """Run a graph as long as another one says so."""
+    if attrs["bound"] is not None:
+        return None
+    carry, rest = inputs[: attrs["carry"]], inputs[attrs["carry"] :]
+    while bool(run(attrs["cond"], [*carry, *rest], sizes)[0]):
+        carry = [*run(attrs["body"], [*carry, *rest], sizes)]
+    return tuple(carry)
+
+
+def _scan(inputs: list[Any], attrs: dict[str, Any], sizes: Mapping[str, Any]) -> Any:
+    """Run a graph for each row of tensors."""
+    count, end = attrs["carry"], attrs["carry"] + attrs["sequences"]
+    length = substitute(attrs["length"], sizes)
+    if attrs.get("counted") or length == 0:
+        return None
+    carry, sequences, rest = inputs[:count], inputs[count:end], inputs[end:]
+    rows: list[tuple[Tensor, ...]] = []
+    for number in reversed(range(length)) if attrs["reverse"] else range(length):
+        made = run(attrs["body"], [*carry, *[one[number] for one in sequences], *rest], sizes)
+        carry = [*made[:count]]
+        rows.append(made[count:])
+    columns = zip(*(rows[::-1] if attrs["reverse"] else rows), strict=True)
+    return (*carry, *[stack(list(column)) for column in columns])
+
+
+_STEP_BY_STEP = {COND: _branch, WHILE: _loop, SCAN: _scan}
+"""How eager code runs operations that carry graphs: one operation after the other, as it ran the functions they are of.
+
+Each returns None for what it does not do; that is run as one operation.
+"""
+
+
+def _padded(outputs: Any, count: int) -> Any:
+    """Return a node's outputs, with None for those that nothing reads."""
+    visible = outputs if isinstance(outputs, tuple) else (outputs,)
+    padded = (*visible, *[None] * (count - len(visible)))
+    return padded[0] if count == 1 else padded
+
+
+def sized(graph: Graph, sizes: Mapping[str, Any], scope: DimScope) -> Graph:
+    """Return a graph for given sizes of its symbols, which may be sizes of another scope."""
+    moved: dict[Edge, Edge] = {}
+    inputs: list[Node] = []
+    for node in graph.inputs:
+        made = input_node(_spec(node.spec(), sizes), str(node.attrs["name"]), where=node.where)
+        moved[node, 0] = (made, 0)
+        inputs.append(made)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        attrs = {name: _sized_in(substitute(value, sizes), sizes, scope) for name, value in node.attrs.items()}
+        outputs = tuple([_spec(spec, sizes) for spec in node.specs])
+        made = make_node(node.op, tuple([moved[edge] for edge in edges_of(node)]), attrs, outputs, where=node.where)
+        moved.update({(node, index): (made, index) for index in range(len(outputs))})
+        nodes.append(made)
+    return Graph(graph.name, tuple(inputs), tuple(nodes), tuple([moved[edge] for edge in graph.outputs]), scope)
+
+
+def _sized_in(value: Any, sizes: Mapping[str, Any], scope: DimScope) -> Any:
+    """Return an attribute's value with every graph in it `sized`."""
+    if isinstance(value, Graph):
+        return sized(value, sizes, scope)
+    if type(value) is tuple:
+        return tuple([_sized_in(item, sizes, scope) for item in cast("tuple[Any, ...]", value)])
+    return value
+
+
+def _spec(spec: TensorSpec, sizes: Mapping[str, Any]) -> TensorSpec:
+    return make_spec(tuple([substitute(size, sizes) for size in spec.shape]), spec.dtype)

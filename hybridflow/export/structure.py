@@ -1,0 +1,140 @@
+"""The structure of arguments and results as JSON: lists, tuples and mappings of numbered leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from hybridflow.core.errors import ArgumentTypeError, FileFormatError, message
+
+_DEEPEST = 50
+"""How deep a structure that is read may be."""
+
+
+def structure_of(value: Any, leaves: list[tuple[str, Any]], path: str = "", *, what: str) -> Any:
+    """Return the structure of a value, each leaf's place in a list being its number.
+
+    Args:
+        value: lists, tuples and mappings with keys that are texts, and leaves.
+        leaves: where the leaves are added, each with its path.
+        path: the path of the value.
+        what: what it is, for messages.
+
+    Raises:
+        ArgumentTypeError: a structure that JSON does not have.
+    """
+    if value is None:
+        return None
+    if type(value) in (list, tuple):
+        items = cast("list[Any]", value)
+        found = [
+            structure_of(one, leaves, f"{path}_{number}" if path else str(number), what=what)
+            for number, one in enumerate(items)
+        ]
+        return {"tuple" if type(value) is tuple else "list": found}
+    if type(value) is dict:
+        mapping = cast("dict[Any, Any]", value)
+        if not all([isinstance(key, str) for key in mapping]):
+            raise ArgumentTypeError(
+                message(f"export: a mapping in {what} has a key that is no text", got=repr([*mapping])[:80],
+                        hint="A file has texts as keys only.")
+            )  # fmt: skip
+        made = {
+            key: structure_of(mapping[key], leaves, f"{path}_{key}" if path else key, what=what)
+            for key in sorted(mapping)  # as jax orders leaves
+        }
+        return {"dict": [[key, made[key]] for key in mapping]}
+    if isinstance(value, list | tuple | Mapping):
+        raise ArgumentTypeError(
+            message(f"export: {what} has a {type(value).__name__}, a class that only this program has",
+                    hint="Use lists, tuples and dicts.")
+        )  # fmt: skip
+    leaves.append((path, value))
+    return len(leaves) - 1
+
+
+def filled(structure: Any, leaves: list[Any]) -> Any:
+    """Return a structure with leaves in it."""
+    if structure is None:
+        return None
+    if isinstance(structure, int):
+        return leaves[structure]
+    ((kind, items),) = structure.items()
+    if kind == "dict":
+        return {key: filled(one, leaves) for key, one in items}
+    made = [filled(one, leaves) for one in items]
+    return tuple(made) if kind == "tuple" else made
+
+
+def taken_apart(structure: Any, value: Any, path: str, name: str) -> Iterator[tuple[int, Any]]:
+    """Yield the leaves of a value of a structure, each with its number.
+
+    Args:
+        structure: the structure.
+        value: the value.
+        path: what messages call it.
+        name: whose argument it is.
+
+    Raises:
+        ArgumentTypeError: another structure.
+    """
+    if isinstance(structure, int):
+        yield structure, value
+        return
+    kind, items = ("None", []) if structure is None else next(iter(structure.items()))
+    parts: dict[Any, Any] = dict(items if kind == "dict" else enumerate(items))
+    own: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list | tuple) else ()
+    if not isinstance(value, _TYPES[kind]) or {*own} != {*parts}:
+        raise ArgumentTypeError(
+            message(f"{name}: {path} is a {type(value).__name__}, and was {described(structure)}", got=repr(value)[:80])
+        )
+    for key, one in parts.items():
+        yield from taken_apart(one, cast(Any, value)[key], f"{path}[{key!r}]", name)
+
+
+_TYPES: dict[str, type] = {"None": type(None), "dict": dict, "tuple": tuple, "list": list}
+
+
+def described(structure: Any) -> str:
+    """Return how messages call a structure."""
+    if structure is None or isinstance(structure, int):
+        return "None" if structure is None else "a tensor"
+    ((kind, items),) = structure.items()
+    if kind == "dict":
+        return f"a dict of {', '.join([key for key, _ in items])}"[:200]
+    return f"a {kind} of {len(items)}"
+
+
+def checked(structure: Any, count: int) -> Any:
+    """Return a structure that was read from a file.
+
+    Raises:
+        FileFormatError: it is none, or its leaves are not numbered in order.
+    """
+    numbers: list[int] = []
+
+    def check(one: Any, depth: int) -> None:
+        if depth > _DEEPEST:
+            raise FileFormatError(f"a structure is deeper than {_DEEPEST}")
+        if one is None:
+            return
+        if type(one) is int:
+            numbers.append(one)
+            return
+        if not isinstance(one, dict) or len(cast("dict[str, Any]", one)) != 1:
+            raise FileFormatError("a structure is none of list, tuple, dict and leaf")
+        ((kind, items),) = cast("dict[str, Any]", one).items()
+        if kind not in ("list", "tuple", "dict") or not isinstance(items, list):
+            raise FileFormatError("a structure is none of list, tuple, dict and leaf")
+        if kind == "dict":
+            keys = [key for key, _ in cast("list[tuple[Any, Any]]", items)]
+            if not all([isinstance(key, str) for key in keys]) or len({*keys}) != len(keys):
+                raise FileFormatError("a structure has a key twice, or one that is no text")
+            items = [item for _, item in cast("list[tuple[Any, Any]]", items)]
+        for item in cast("list[Any]", items):
+            check(item, depth + 1)
+
+    check(structure, 0)
+    if sorted(numbers) != [*range(count)]:
+        raise FileFormatError(f"a structure has other leaves than {count} in order")
+    return structure
