@@ -257,6 +257,19 @@ def test_labels_out_of_range_fail_in_both_modes(bad: int) -> None:
         hf.compile(lambda x: nn.softmax_cross_entropy(x, labels))(draw(2, 4)).numpy()
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("classes", [4, 128, 129, 300])
+def test_labels_of_every_integer(dtype: str, classes: int) -> None:
+    info = np.iinfo(dtype)
+    good = np.asarray([[0, min(classes - 1, info.max)]], dtype)
+    assert nn.one_hot(good, classes).shape == (1, 2, classes)
+    assert nn.one_hot(good.T[::-1], classes).shape == (2, 1, classes)
+    for bad in {info.min, -1, classes, info.max}:
+        if info.min <= bad <= info.max and not 0 <= bad < classes:
+            with pytest.raises(IndexError, match=rf"label {bad} at \[0, 0\] is not in 0 to {classes - 1}"):
+                nn.one_hot(np.asarray([[bad, 0]], dtype), classes)
+
+
 def test_other_losses() -> None:
     x, z = draw(3, 4) * 3, abs(draw(3, 4, seed=1))
 

@@ -145,7 +145,7 @@ def _visible(node: Node, g: Any) -> tuple[Any, bool]:
     if not hidden:
         return g, False
     visible = len(node.outputs) - hidden
-    through_hidden = any(one is not None for one in g[visible:])
+    through_hidden = any([one is not None for one in g[visible:]])
     return (g[0] if visible == 1 else g[:visible]), through_hidden
 
 
@@ -192,7 +192,10 @@ class RawEngine:
             return self._run_tensor_rule(node, g, wanted)
         g = visible
         if node.backend == "host":
-            g = tuple([None if x is None else np.asarray(x) for x in g]) if type(g) is tuple else np.asarray(g)
+            if type(g) is tuple:
+                g = tuple([x if x is None or type(x) is np.ndarray else np.asarray(x) for x in g])
+            elif type(g) is not np.ndarray:
+                g = np.asarray(g)
             if op.pullback is None:
                 op.pullback = pullback_of(op)
             return op.pullback(node, g, wanted)

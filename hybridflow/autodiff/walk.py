@@ -226,13 +226,20 @@ def walk(  # noqa: C901 (every call would cost)
         return add(found.near, found.far, found.own) if type(found) is Contributions else found
 
     def cotangents(node: Node) -> tuple[Any, ...] | None:
-        gs = [whole(pending.pop((node, index), None)) for index in range(len(node.outputs))]
-        if visit is not None:
-            gs = [None if one is None else visit(node, index, one) for index, one in enumerate(gs)]
-        for index, one in enumerate(gs):
-            if one is not None and (node, index) in sources:
-                result[node, index] = one
-        return None if all([one is None for one in gs]) else tuple(gs)
+        gs: list[Any] = []
+        reached = False
+        for index in range(len(node.outputs)):
+            edge = (node, index)
+            one = pending.pop(edge, None)
+            if one is not None:
+                one = whole(one)
+                if visit is not None:
+                    one = visit(node, index, one)
+                if node in source_nodes and edge in sources:
+                    result[edge] = one
+                reached = True
+            gs.append(one)
+        return tuple(gs) if reached else None
 
     for edge, cotangent in targets:
         if edge[0] in order or edge[0] in source_nodes:

@@ -140,8 +140,10 @@ def current() -> Context:
 def set_tapes(tapes: tuple[Recorder, ...]) -> None:
     """Replace the active tapes, keeping the rest."""
     context = current()
-    changed = Context(context.tracer, tapes, context.device, context.grad, context.autocast)
-    CONTEXT.set(None if changed.plain() else changed)
+    if not tapes and not context.indirect and context.device is None and context.grad:
+        CONTEXT.set(None)
+        return
+    CONTEXT.set(Context(context.tracer, tapes, context.device, context.grad, context.autocast))
 
 
 @contextmanager

@@ -8,10 +8,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from sys import getrefcount
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
+from hybridflow.backend.host import run_quietly
+from hybridflow.backend.parallel import LARGE
 from hybridflow.core.context import HOST_FUNCTION, context_now, context_of
 from hybridflow.core.convert import Wide
 from hybridflow.core.device import device_of, device_string, place
@@ -40,6 +43,9 @@ VARIABLE = register(
        onnx=No("it is on no graph"))
 )  # fmt: skip
 _unnamed = itertools.count()
+
+_WORTH = 1 << 12
+"""From so many elements on, looking whether an operand's memory can be used again takes less than it saves."""
 
 WRITES = threading.RLock()
 """Held while a compiled call owns the buffers of the Variables it assigns."""
@@ -304,13 +310,34 @@ class Variable(TensorMethods):
 
     def assign_add(self, value: Any) -> Self:
         """Add to the value; see `assign`."""
+        if type(value) is Tensor and getrefcount(value) == _TEMPORARY and self._becomes(np.add, value):
+            return self
         with self._at_full_width():
             return self.assign(cast(Any, self.read()) + self._operand(value))
 
     def assign_sub(self, value: Any) -> Self:
         """Subtract from the value; see `assign`."""
+        if type(value) is Tensor and getrefcount(value) == _TEMPORARY and self._becomes(np.subtract, value):
+            return self
         with self._at_full_width():
             return self.assign(cast(Any, self.read()) - self._operand(value))
+
+    def _becomes(self, ufunc: np.ufunc, value: Tensor) -> bool:
+        """Assign ``ufunc(self, value)``, written where an operand was that nobody else has; False if that cannot be.
+
+        A step of training then moves as much memory less as the weights take.
+        """
+        array, old = value._value, self._value
+        if type(array) is not np.ndarray or not _WORTH <= array.size < LARGE or type(old) is not np.ndarray:
+            return False
+        dtype = array.dtype
+        if context_now() is not None or dtype is not old.dtype or dtype.char not in "fd" or array.shape != old.shape:
+            return False
+        if getrefcount(array) != _SOLE or array.base is not None or not array.flags.carray:
+            return False
+        run_quietly(ufunc, self.current(), array, array)
+        self.assign(make_tensor(array))
+        return True
 
     def _at_full_width(self) -> AbstractContextManager[Any]:
         """Return a context in which the Variable meets what is narrower in its own dtype, `hf.autocast` or not."""
@@ -509,3 +536,31 @@ class TrainableFlags:
 
 _FLAGS: weakref.WeakKeyDictionary[Node, weakref.WeakSet[TrainableFlags]] = weakref.WeakKeyDictionary()
 """Who is to hear of it when a Variable, by its leaf, becomes trainable or stops being so."""
+
+
+class _Counted:
+    """What `Variable.assign_sub` and `Variable._becomes` find if nobody else has their operand, or its array."""
+
+    def of_operand(self, value: Any) -> int:
+        return getrefcount(value)
+
+    def of_array(self, value: Any) -> int:
+        array, _ = value._value, None
+        return getrefcount(array)
+
+
+def _operand() -> Tensor:
+    return make_tensor(np.zeros(1))
+
+
+def _counts() -> tuple[int, int]:
+    """Return what `sys.getrefcount` says of an operand that only the call has, and of an array that only a tensor has.
+
+    An interpreter that does not count the caller's own variable cannot tell the two apart: then nothing is a temporary.
+    """
+    counted, kept = _Counted(), _operand()
+    temporary, array = counted.of_operand(_operand()), counted.of_array(kept)
+    return (temporary if counted.of_operand(kept) > temporary else 0), array
+
+
+_TEMPORARY, _SOLE = _counts()

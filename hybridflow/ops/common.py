@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -139,6 +140,8 @@ def promote_float(*values: TensorLike) -> tuple[Tensor, ...]:
 
 def cast_to(tensor: Tensor, dtype: Any) -> Tensor:
     """Return the tensor in a dtype; the cast is an op of its own, so gradients come back in the old one."""
+    if dtype is tensor.dtype:
+        return tensor
     from hybridflow.ops.elementwise import astype
 
     target = as_dtype(dtype)
@@ -350,13 +353,20 @@ def unbroadcast(F: Any, g: Any, like: Any) -> Any:
     shape, target = g.shape, like.shape
     if same_shape(shape, target) if type(g) is Tensor else shape == target:
         return g
-    extra = len(shape) - len(target)
-    axes = tuple(range(extra)) + tuple(
-        [i + extra for i, size in enumerate(target) if _was_broadcast(size, shape[i + extra])]
-    )
+    axes = _known_broadcast_axes(shape, target) if type(g) is np.ndarray else _broadcast_axes(shape, target)
     if axes:
         g = F.sum(g, axis=axes, keepdims=False)
     return g if same_shape(g.shape, target) else F.reshape(g, target)
+
+
+def _broadcast_axes(shape: Shape, target: Shape) -> tuple[int, ...]:
+    """Return the axes of a shape along which an operand was broadcast to it."""
+    extra = len(shape) - len(target)
+    grown = [i + extra for i, size in enumerate(target) if _was_broadcast(size, shape[i + extra])]
+    return (*range(extra), *grown)
+
+
+_known_broadcast_axes = lru_cache(1024)(_broadcast_axes)  # of sizes that are numbers
 
 
 def of_operands(left: Callable[..., Any], right: Callable[..., Any]) -> Each:

@@ -11,7 +11,7 @@ from hybridflow.backend import products
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, on_host, op, public_names
 from hybridflow.ops.common import (
     NUMERIC,
     Tensor,
@@ -136,6 +136,13 @@ def _vjp(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
     return lambda: unbroadcast(F, F.matmul(g, swap(F, b)), a), lambda: _right_gradient(F, g, a, b)
 
 
+def _host(g: Any, y: Any, a: Any, b: Any) -> Any:
+    del y
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        return None
+    return lambda: products.matmul(g, b.T), lambda: products.matmul(a.T, g)
+
+
 def _right_gradient(F: Any, g: Any, a: Any, b: Any) -> Any:
     if len(b.shape) == 2 and len(a.shape) > 2:
         # One product that sums over the batch too.
@@ -168,7 +175,7 @@ def _samples(rng: np.random.Generator) -> Any:
     kernel=_kernel,
     lower=_lower,
     infer=_infer,
-    vjp=_vjp,
+    vjp=on_host(_vjp, _host),
     saves=Saves(x=(0, 1), each="others"),
     flops=MultiplyAdds(lambda y, a, b: y.size * a.shape[-1]),
     samples=_samples,

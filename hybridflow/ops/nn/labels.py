@@ -33,6 +33,8 @@ from hybridflow.ops.onnx import in_range
 from hybridflow.ops.reductions import all as all_of
 from hybridflow.ops.sizes import normalize_shape
 
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
 
 def integer_labels(name: str, ids: TensorLike) -> Tensor:
     """Return labels as a tensor.
@@ -62,7 +64,7 @@ def check_labels(name: str, labels: Tensor, classes: Any) -> None:
         text = message(f"{name}: a label is not in 0 to {classes - 1}", got=str(labels.spec),
                        hint="Labels count from 0; mask out the examples that have none.")  # fmt: skip
         add_check(all_of(inside), IndexRangeError, text)
-    elif array.size and not 0 <= array.min() <= array.max() < classes:
+    elif array.size and not _are_below(array, classes):
         position = tuple([int(i) for i in np.argwhere((array < 0) | (array >= classes))[0]])
         raise IndexRangeError(
             message(
@@ -71,6 +73,14 @@ def check_labels(name: str, labels: Tensor, classes: Any) -> None:
                 hint="Labels count from 0; mask out the examples that have none.",
             )
         )
+
+
+def _are_below(labels: Any, classes: int) -> bool:
+    """Whether labels are from 0 to classes - 1: a negative one is a large one without its sign."""
+    dtype = labels.dtype
+    if classes <= 1 << (8 * dtype.itemsize - 1):
+        return bool(np.maximum.reduce(labels.view(_UNSIGNED[dtype.itemsize]), axis=None) < classes)
+    return bool(labels.min() >= 0 and labels.max() < classes)
 
 
 def _known_value(tensor: Tensor) -> Any:
