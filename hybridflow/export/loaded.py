@@ -205,7 +205,7 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
         fields, files = manifest["functions"], manifest["files"]
         wanted = {MANIFEST, WEIGHTS, *[f"{name}.ir" for name in fields]}
         if {*files, MANIFEST} != wanted:
-            raise FileFormatError("the files are not those of the functions")
+            raise FileFormatError(f"it names the files {shown(sorted(files))}, not {shown(sorted(wanted))}")
         texts = {name: _text(folder / f"{name}.ir", found, files[f"{name}.ir"]["sha256"]) for name in fields}
         weights = _weights(folder / WEIGHTS, manifest, copy)
         functions: dict[str, Function] = {}
@@ -273,8 +273,8 @@ def _weights(path: Path, manifest: dict[str, Any], copy: bool) -> dict[str, Any]
     if copy and writer.digest_of(arrays, metadata) != manifest["files"][WEIGHTS]["sha256"]:
         raise FileFormatError(f"{WEIGHTS} has another digest")
     trained, leaves = {*manifest["trainable"]}, {*manifest["leaves"]}
-    if not trained | leaves <= {*arrays}:
-        raise FileFormatError("weights that are trainable are not there")
+    if absent := (trained | leaves) - {*arrays}:
+        raise FileFormatError(f"weights that are trainable are not there: {shown(sorted(absent))}")
     found: dict[str, Any] = {}
     for name, array in arrays.items():
         found[name] = Variable(make_tensor(array), name=name, trainable=name in trained)
@@ -361,7 +361,7 @@ def _error_of(check: Mapping[str, Any]) -> type[Exception]:
     if not isinstance(found, type) or not issubclass(found, (HybridflowError, *PLAIN_ERRORS)):
         raise FileFormatError(f"it raises {shown(check['error'])}, which hybridflow does not know")
     if not isinstance(check["text"], str) or not isinstance(check["where"], str):
-        raise FileFormatError("a check has no text")
+        raise FileFormatError(f"a check has no text: {shown(check)}")
     return cast("type[Exception]", found)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from hybridflow.core.errors import ArgumentTypeError, FileFormatError, message
+from hybridflow.saving.format import shown
 
 _DEEPEST = 50
 """How deep a structure that is read may be."""
@@ -122,14 +123,14 @@ def checked(structure: Any, count: int) -> Any:
             numbers.append(one)
             return
         if not isinstance(one, dict) or len(cast("dict[str, Any]", one)) != 1:
-            raise FileFormatError("a structure is none of list, tuple, dict and leaf")
+            raise FileFormatError(f"a structure is none of list, tuple, dict and leaf: {shown(one)}")
         ((kind, items),) = cast("dict[str, Any]", one).items()
         if kind not in ("list", "tuple", "dict") or not isinstance(items, list):
-            raise FileFormatError("a structure is none of list, tuple, dict and leaf")
+            raise FileFormatError(f"a structure is none of list, tuple, dict and leaf: {shown(one)}")
         if kind == "dict":
             keys = [key for key, _ in cast("list[tuple[Any, Any]]", items)]
             if not all([isinstance(key, str) for key in keys]) or len({*keys}) != len(keys):
-                raise FileFormatError("a structure has a key twice, or one that is no text")
+                raise FileFormatError(f"a structure has a key twice, or one that is no text: {shown(keys)}")
             items = [item for _, item in cast("list[tuple[Any, Any]]", items)]
         for item in cast("list[Any]", items):
             check(item, depth + 1)
