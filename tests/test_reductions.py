@@ -107,3 +107,13 @@ def test_full_keeps_the_sign_of_zero_and_nan():
     for run in (lambda: hf.full((), 0.0), hf.compile(lambda: hf.full((), 0.0))):
         assert not np.signbit(run().numpy())
     assert np.isnan(hf.full((2,), float("nan")).numpy()).all()
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "var"])
+def test_sums_over_several_axes_are_as_exact_compiled(name: str, rng: np.random.Generator):
+    """XLA sums in runs over up to 32 elements of each axis: over four axes, a million."""
+    x = (rng.random((64, 3, 26, 26)) + 1).astype(np.float32)
+    exact = getattr(np, name)(x.astype(np.float64), axis=(0, 2, 3))
+    found = hf.compile(lambda x: getattr(hf, name)(x * 1.0, axis=(0, 2, 3)))(x).numpy()
+    np.testing.assert_allclose(found, exact, rtol=4e-7)
+    assert hf.compare(lambda x: getattr(hf, name)(x * 1.0, axis=(0, 2, 3)), x, repeats=1).same

@@ -47,7 +47,7 @@ from hybridflow.ops.sizes import (
     size_value,
 )
 from hybridflow.ops.summation import add_up
-from hybridflow.ops.xla_algebra import positive_zero
+from hybridflow.ops.xla_algebra import float_sum, positive_zero
 
 
 def _reduction(name: str, kinds: tuple[str, ...], *, empty: bool = True) -> Any:
@@ -105,8 +105,7 @@ def _sum_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
 
 def _total_lower(x: Any, axis: Axes) -> Any:
     """Sum from 0.0 on, so that no sum is -0.0."""
-    total = lax.reduce_sum(x, axis)
-    return positive_zero(total) if x.dtype.kind == "f" else total
+    return positive_zero(float_sum(x, axis)) if x.dtype.kind == "f" else lax.reduce_sum(x, axis)
 
 
 def _sum_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:

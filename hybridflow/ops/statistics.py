@@ -36,6 +36,7 @@ from hybridflow.ops.order_keys import order_keys
 from hybridflow.ops.shape import expand_dims, reshape
 from hybridflow.ops.sizes import Axes, Axis, accumulator, as_asked, count_along, reduced_shape, restore_axes, size_value
 from hybridflow.ops.summation import add_up
+from hybridflow.ops.xla_algebra import float_sum
 
 _FLOAT = ("float",)
 
@@ -84,8 +85,8 @@ def _var_wide(x: Any, axis: Axes, correction: float, keepdims: bool) -> Any:
     """Compute the variance in two passes: the mean, then the mean square of what is left."""
     count = count_along(x.shape, axis)
     shape = reduced_shape(x.shape, axis, True)
-    center = lax.reshape(lax.reduce_sum(x, axis) / np.asarray(count, x.dtype), shape)
-    total = lax.reduce_sum(lax.square(lax.sub(x, lax.broadcast_in_dim(center, x.shape, range(x.ndim)))), axis)
+    center = lax.reshape(float_sum(x, axis) / np.asarray(count, x.dtype), shape)
+    total = float_sum(lax.square(lax.sub(x, lax.broadcast_in_dim(center, x.shape, range(x.ndim)))), axis)
     result = total / np.asarray(max(count - correction, 0), x.dtype)
     return lax.reshape(result, shape) if keepdims else result
 

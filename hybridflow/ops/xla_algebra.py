@@ -1,4 +1,7 @@
-"""Keeping XLA's algebra off floats: it simplifies as if these were numbers, and NaN, infinities and zeros get lost."""
+"""Keeping XLA's algebra off floats: it simplifies as if these were numbers, and NaN, infinities and zeros get lost.
+
+And what it would sum in one run, in which too much is rounded off, in several.
+"""
 
 from __future__ import annotations
 
@@ -47,3 +50,27 @@ def hidden_result(y: Any) -> Any:
 def positive_zero(y: Any) -> Any:
     """Return a sum with 0.0 in place of -0.0, which XLA leaves where there is one element, or takes a negation out."""
     return y if _LINEAR.get() else lax.select(y == 0, lax.full_like(y, 0), y)
+
+
+_WINDOW = 32
+"""How much of each axis XLA sums in one run."""
+_RUN = 1024
+"""How many floats are summed in one run at most."""
+
+
+def float_sum(x: Any, axis: tuple[int, ...]) -> Any:
+    """Sum floats over axes with no run of additions that is long.
+
+    XLA sums in runs over up to 32 elements of each axis, so a run over four axes has up to a million. Therefore few
+    axes are summed at once; between such sums stands what XLA does not take out to join them.
+    """
+    axes = sorted([i % x.ndim for i in axis], reverse=True)
+    while True:
+        run, now = 1, []
+        while axes and (not now or run * min(x.shape[axes[0]], _WINDOW) <= _RUN):
+            run *= min(x.shape[axes[0]], _WINDOW)
+            now.append(axes.pop(0))
+        x = lax.reduce_sum(x, tuple(now))
+        if not axes:
+            return x
+        x = hidden_result(x)
