@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridflow as hf
+from hybridflow.tracing.trace import Trace
 
 X = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(4, 3)
 
@@ -385,3 +386,29 @@ def test_random_programs_leave_the_same_gradients_eager_and_compiled(steps):
             np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
         else:
             assert a == b
+
+
+def test_a_step_whose_results_nobody_differentiates_is_not_recorded(monkeypatch: pytest.MonkeyPatch):
+    """It keeps no residuals, and its Variables' buffers are donated, though its parameters require gradients."""
+    w = hf.Variable([1.0, 2.0], requires_grad=True)
+
+    def step(x):
+        with hf.GradientTape() as tape:
+            loss = hf.sum((x * w) ** 2)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        return hf.stop_gradient(loss)
+
+    recorded: list[Any] = []
+    whole = Trace._gradient_op
+    monkeypatch.setattr(Trace, "_gradient_op", lambda self, *args: recorded.append(self) or whole(self, *args))
+    fast = hf.compile(step)
+    assert fast(hf.ones(2)).grad_fn is None
+    assert not recorded
+    with hf.GradientTape() as tape:
+        result = fast(hf.ones(2))
+    assert tape.gradient(result, w) is None
+    assert tape.why_none(result, w)
+    recorded.clear()
+    both = hf.compile(lambda x: (step(x), hf.sum(x * w)))(hf.ones(2))
+    assert recorded
+    assert (both[0].grad_fn is None, both[1].grad_fn is None) == (True, False)

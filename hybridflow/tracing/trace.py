@@ -165,6 +165,7 @@ class Trace:
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
         self.gradient_ops: dict[Any, Op] = {}
+        self._nothing_follows: bool | None = None
         self._apart: dict[tuple[bool, ...], tuple[int, ...]] = {}
         record.guards = () if self.guards is None else self.guards.texts()
         record.effects = tuple(builder.observations.effects)
@@ -539,8 +540,16 @@ class Trace:
         """Whether a call reads anything that requires a gradient."""
         for leaf in signature.leaves:
             if leaf.kind == TENSOR and requires(leaf.value._edge):
-                return True
-        return self.reads_leaves or any(requires(tensor._edge) for tensor in self.captures)
+                return not self._is_apart()
+        return (self.reads_leaves or any(requires(tensor._edge) for tensor in self.captures)) and not self._is_apart()
+
+    def _is_apart(self) -> bool:
+        """Whether no output depends on anything that may require a gradient, so that nothing is to be recorded."""
+        if self._nothing_follows is None:
+            wanted = (True,) * len(self.graph.input_specs)
+            apart = self.grad_mode is None and len(self._unconnected(wanted)) == self.plan.count
+            self._nothing_follows = apart
+        return self._nothing_follows
 
     def call_under_tapes(self, signature: Signature, context: Context) -> Any:
         """Run the trace; if it reads what is followed, record it as one node whose rule is a compiled graph."""
@@ -611,7 +620,7 @@ class Trace:
         """Return the outputs that depend on no input that is followed."""
         found = self._apart.get(wanted)
         if found is None:
-            graph = cast(Graph, self.recorded)
+            graph = self._to_record()
             reached = dependence(graph.inputs, graph.nodes, graph.outputs[: self.plan.count])
             mask = sum(1 << number for number, one in enumerate(wanted) if one)
             found = tuple([i for i, (through, behind) in enumerate(reached) if not (through | behind) & mask])
@@ -628,13 +637,15 @@ class Trace:
                     while len(self.gradient_ops) >= _EXECUTABLES:
                         del self.gradient_ops[next(iter(self.gradient_ops))]
                     self.graph.dims.hints.update(sizes)  # what the gradient asks of sizes is asked of this call's
-                    if self.recorded is None:
-                        assignments = {
-                            node: state.original[0] for state in self.states for node in state.assignments
-                        }
-                        self.recorded = graph_to_record(self.raw_graph, assignments, self.plan.count)
-                    found = self.gradient_ops[key] = gradient_op(self.recorded, wanted, device, sizes)
+                    found = self.gradient_ops[key] = gradient_op(self._to_record(), wanted, device, sizes)
         return found
+
+    def _to_record(self) -> Graph:
+        """Return the graph that is recorded, with what the calls assign among its outputs."""
+        if self.recorded is None:
+            assignments = {node: state.original[0] for state in self.states for node in state.assignments}
+            self.recorded = graph_to_record(self.raw_graph, assignments, self.plan.count)
+        return self.recorded
 
 
 def _numbers_of(builder: GraphBuilder, *, wide: bool) -> Numbers | None:
