@@ -115,3 +115,17 @@ def test_the_same_line_in_and_outside_of_a_scope():
         node = tensor._edge[0]
         assert (node.scope_name, node.inputs[0][0].scope_name) == (name, name)
         assert node.location.endswith(f"test_name_scope.py:{double.__code__.co_firstlineno + 1}")
+
+
+def test_what_is_computed_between_other_files_is_on_the_users_line():
+    scale, w = hf.LossScale(2.0), hf.Variable([1.0, 2.0])
+
+    @hf.compile
+    def step(x):
+        with hf.GradientTape() as tape:
+            loss = scale.scale({"loss": hf.sum(x * w)})["loss"]
+        gradients = hf.clip_by_global_norm(scale.unscale({"w": tape.gradient(loss, w)}), 1.0)
+        scale.step(lambda found: w.assign_sub(found[0]["w"]), gradients)
+
+    places = {node.location.rpartition(":")[0] for node in step.graph(hf.ones(2)).nodes if node.location is not None}
+    assert places == {__file__}

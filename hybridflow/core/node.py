@@ -16,6 +16,8 @@ from contextvars import ContextVar
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, cast
 
+import jax
+
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.spec import TensorSpec, make_spec
 
@@ -34,6 +36,10 @@ FOREVER = 1 << 62
 """The stamp of what depends on a leaf that requires a gradient: it is recorded without a tape too. Every such stamp
 is this object, so operators ask with `is`, which is quicker for a number of this size."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+PROGRAMS: set[str] = set()
+"""Files of hybridflow whose lines count as the user's while they run: those of the demo."""
+_BETWEEN = frozenset([contextmanager.__code__.co_filename, jax.tree_util.tree_map.__code__.co_filename])
+"""Files through which hybridflow calls itself: what is computed there is on the line of who called hybridflow."""
 _COMMAND = "hybridflow"
 """The script that installers write for the command line; ``python -m`` starts it from a frozen module."""
 
@@ -141,7 +147,9 @@ def user_place(depth: int = 1) -> Where | None:
 def user_place_from(frame: FrameType | None) -> Where | None:
     """Return the nearest place outside hybridflow, of a frame and those that called it."""
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(_PACKAGE):
+        file = frame.f_code.co_filename
+        users = not file.startswith(_PACKAGE) or (PROGRAMS and file in PROGRAMS)
+        if users and file not in _BETWEEN:
             if OPEN_SCOPES:
                 scope = _SCOPE.get()
                 if scope:
