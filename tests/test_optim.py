@@ -646,3 +646,34 @@ def test_every_operation_is_known_to_the_parser():
         "assert set(REGISTRY) == known, set(REGISTRY) - known"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_model_whose_sizes_are_known_in_part_is_trained_as_a_whole():
+    for call in (lambda fn: fn, hf.compile):
+        model = hf.nn.Sequential(hf.nn.Linear(8), hf.nn.LayerNorm(8), hf.nn.Linear(2))
+        optimizer = hf.optim.Adam(model, rate=0.1)
+
+        @call
+        def step(x, model=model, optimizer=optimizer):
+            with hf.GradientTape() as tape:
+                loss = hf.mean(model(x) ** 2)
+            optimizer.update(tape.gradient(loss, model))
+
+        step(hf.ones((3, 4)))
+        assert len(optimizer._parameters()) == 6
+
+
+@pytest.mark.parametrize("as_mapping", [False, True])
+def test_a_parameter_that_came_later_is_an_error(as_mapping: bool):
+    model = hf.nn.Sequential(hf.nn.Linear(4, 4), hf.nn.Linear(4, 2))
+    model.freeze("0.*")
+    optimizer = hf.optim.Adam(model)
+    model.unfreeze("0.*")
+    with hf.GradientTape() as tape:
+        loss = hf.mean(model(hf.ones((3, 4))) ** 2)
+    gradients = tape.gradient(loss, model.named_parameters() if as_mapping else model)
+    before = model.state_dict()
+    with pytest.raises(ArgumentError, match=r"2 parameters are not among those that it took.*\n  got: 0\."):
+        optimizer.update(gradients)
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])

@@ -20,6 +20,7 @@ from hybridflow.core.observer import OBSERVED
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder, add_check
+from hybridflow.nn.sizes import unsized
 from hybridflow.ops.common import cast_to
 from hybridflow.ops.comparison import isfinite
 from hybridflow.optim.groups import Group, Parameter, Rate, collected, number, pattern_of
@@ -81,7 +82,7 @@ class Optimizer:
         self._plain = Group(settings, self._rate, self._schedule)
         for settings_of in (settings, *[{**settings, **group} for group in self._patterns]):
             self._rule_of({k: v for k, v in settings_of.items() if k not in ("match", "rate")})
-        if not is_tracing() and self._named():
+        if not is_tracing() and self._named() and not self._waits_for_sizes():
             self._parameters()
 
     # -- what it consists of --------------------------------------------------------------------------------------
@@ -108,6 +109,11 @@ class Optimizer:
         target = self._target
         found = target if isinstance(target, dict) else target.named_parameters()
         return {name: one for name, one in cast("dict[str, Any]", found).items() if isinstance(one, Variable)}
+
+    def _waits_for_sizes(self) -> bool:
+        """Whether the model has layers whose parameters its first call makes."""
+        modules: Any = getattr(self._target, "named_modules", dict[str, Any])()
+        return any([unsized(module) for module in modules.values()])
 
     def _parameters(self) -> list[Parameter]:
         """Return the parameters with their slots, which are made when this is first asked for."""
@@ -318,6 +324,7 @@ class Optimizer:
                 message(f"{self._label()}.update: the gradients have another structure than the parameters",
                         got=type(gradients).__name__, hint="Give what tape.gradient or hf.grad returned for the model.")
             )  # fmt: skip
+        self._require_known([(one, leaf) for one, leaf in zip(own, leaves, strict=True) if leaf is not None])
         by_variable = {id(variable): leaf for variable, leaf in zip(own, leaves, strict=True)}
         return [by_variable.get(id(one.variable)) for one in found]
 
@@ -330,6 +337,8 @@ class Optimizer:
                         got=", ".join(map(str, extra[:_SHOWN])),
                         hint=f"It has {', '.join(near or [p.name for p in found[:_SHOWN]])}.")
             )  # fmt: skip
+        named = self._named()
+        self._require_known([(named[name], one) for name, one in gradients.items() if one is not None])
         return [gradients.get(one.name) for one in found]
 
     def checked(self, gradients: Sequence[Any]) -> list[Tensor]:
@@ -341,6 +350,20 @@ class Optimizer:
                         hint="Give the gradients of the parameters the optimizer was made with, in their order.")
             )  # fmt: skip
         return self._checked(found, list(gradients))
+
+    def _require_known(self, pairs: list[tuple[Any, Any]]) -> None:
+        """See to it that no gradient is of a parameter that there was not, or was frozen, at the first update.
+
+        Raises:
+            ArgumentError: one is.
+        """
+        late = [one.name for one, _ in pairs if id(one) not in self._at and isinstance(one, Variable) and one.trainable]
+        if late:
+            raise ArgumentError(
+                message(f"{self._label()}.update: {len(late)} parameters are not among those that it took, so they "
+                        "would never change", got=", ".join(late[:_SHOWN]),
+                        hint="They were made or unfrozen later; make an optimizer anew, now that they are there.")
+            )  # fmt: skip
 
     def _checked(self, found: list[Parameter], gradients: list[Any]) -> list[Tensor]:
         missing = [one.name for one, gradient in zip(found, gradients, strict=True) if gradient is None]
