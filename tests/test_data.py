@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from processes import run_python
 
 import hybridflow as hf
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
@@ -112,3 +113,12 @@ def test_wrong_data_is_refused():
         hf.data.Batches(3, 2)
     with pytest.raises(ArgumentError, match="no position"):
         hf.data.Batches(np.zeros(3), 2).restore({"epoch": 0})
+
+
+def test_a_loop_that_was_left_does_not_hold_up_the_end_of_the_program():
+    code = """
+        import hybridflow as hf
+        data = iter(hf.data.prefetch(range(1000), 2))
+        print(next(data))
+    """
+    assert run_python(code, timeout=60) == "0\n"

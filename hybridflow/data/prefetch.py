@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
@@ -45,6 +46,11 @@ class Prefetched:
         self._source = source
         self._n = int(n)
         self._state: Any = None
+
+    @property
+    def source(self) -> Iterable[Any]:
+        """What the items come from."""
+        return self._source
 
     def __len__(self) -> int:
         return len(cast(Any, self._source))
@@ -101,4 +107,5 @@ class Prefetched:
                 yield item
         finally:
             ended.set()
-            thread.join()
+            if not sys.is_finalizing():  # then threads stand still
+                thread.join()
