@@ -119,6 +119,7 @@ if _TYPE_CHECKING:  # what `later` imports when it is asked for
     from hybridflow import optim as optim
     from hybridflow import summary as summary
     from hybridflow import testing as testing
+    from hybridflow import train as train
     from hybridflow.analysis.compare import Comparison as Comparison
     from hybridflow.analysis.compare import Comparisons as Comparisons
     from hybridflow.analysis.compare import Sweep as Sweep

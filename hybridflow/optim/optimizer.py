@@ -357,7 +357,8 @@ class Optimizer:
         Raises:
             ArgumentError: one is.
         """
-        late = [one.name for one, _ in pairs if id(one) not in self._at and isinstance(one, Variable) and one.trainable]
+        known = {id(one.variable) for one in self._parameters()}
+        late = [one.name for one, _ in pairs if id(one) not in known and isinstance(one, Variable) and one.trainable]
         if late:
             raise ArgumentError(
                 message(f"{self._label()}.update: {len(late)} parameters are not among those that it took, so they "

@@ -1,0 +1,173 @@
+"""`fit`: epochs over data, with metrics, validation and callbacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import chain
+from typing import Any, cast
+
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.ops.random import integers
+from hybridflow.saving.checkpoints import Checkpoints
+from hybridflow.train.inputs import figure, metrics_of, pair, pairs_of
+from hybridflow.train.loops import Metrics, figures, mode
+from hybridflow.train.run import Run
+from hybridflow.train.step import Step, step_of
+
+
+def fit(
+    model: Any,
+    x: Any,
+    y: Any = None,
+    *,
+    loss: Callable[[Any, Any], Any],
+    optimizer: Any,
+    epochs: int = 1,
+    batch_size: int = 32,
+    shuffle: bool = True,
+    metrics: Metrics = (),
+    validation: Any = None,
+    parts: int = 1,
+    compile: bool = True,
+    callbacks: Sequence[Callable[[Run], Any]] = (),
+    loss_scale: Any = None,
+    directory: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> dict[str, list[Any]]:
+    """Train a model for some epochs.
+
+    Args:
+        model: a module, or a function of an input.
+        x: inputs with a row per example: an array, or a tuple or mapping of arrays; or an iterable of batches
+            ``(input, target)``, such as `hf.data.Batches`, which is gone through once per epoch.
+        y: the targets, if x are inputs.
+        loss: from predictions and targets to a loss per example, such as `hf.nn.softmax_cross_entropy`, or to their
+            mean. It is averaged over a batch.
+        optimizer: an optimizer of the model's parameters.
+        epochs: how often the data is gone through.
+        batch_size: how many examples of arrays make a batch; the last one may have fewer.
+        shuffle: whether each epoch takes arrays in an order of its own; `hf.random.seed` repeats them.
+        metrics: what is measured besides the loss, as `evaluate` takes it; copies of it measure, so it stays as it is.
+        validation: a pair of arrays or an iterable of batches, on which the loss and the metrics are measured after
+            each epoch, out of training mode.
+        parts: into how many parts a batch is cut, one after the other, so that only one part's activations are alive
+            at a time. The gradient is that of the whole batch.
+        compile: whether steps and validation are compiled; the numbers are the same.
+        callbacks: functions of the run, called after each epoch in their order. They see the present weights,
+            ``run.epoch``, ``run.last("val_loss")``; ``run.stop()`` ends the training.
+        loss_scale: a `hf.LossScale` for a model in float16.
+        directory: where checkpoints and a log are kept: each epoch leaves one, and what is there is resumed.
+        progress: whether it is shown how far the training is; see `Run`.
+
+    Returns:
+        The mean loss over each epoch, as ``"loss"``, and the metrics by name; of validation with ``"val_"`` before
+        the name. If the run was resumed, the earlier epochs are there too.
+
+    Raises:
+        ArgumentError: no targets, a batch that is no pair, data that yields nothing.
+        GradientError: a parameter of the optimizer on which the loss does not depend.
+        ShapeError: a loss of another number of examples than the batch.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> import numpy as np
+        >>> x = np.random.default_rng(0).standard_normal((64, 3)).astype(np.float32)
+        >>> y = x @ np.array([[1.0], [2.0], [3.0]], np.float32)
+        >>> model = hf.nn.Linear(3, 1)
+        >>> history = hf.train.fit(model, x, y, loss=hf.nn.mse, optimizer=hf.optim.Adam(model, rate=0.1), epochs=40,
+        ...                        validation=(x, y), progress=False)
+        >>> history["val_loss"][-1] < 0.01, [*history], len(history["loss"])
+        (True, ['loss', 'val_loss'], 40)
+    """
+    for name, count in (("epochs", epochs), ("batch_size", batch_size)):
+        if not isinstance(cast(object, count), int) or count < 1:
+            raise ArgumentError(message(f"fit: {name} must be an int, 1 at least", got=f"{name}={count!r}"))
+    for callback in callbacks:
+        if not callable(callback):
+            raise ArgumentTypeError(
+                message("fit: a callback is a function of the run", got=repr(callback)[:80],
+                        hint="Write callbacks=[lambda run: ...].")
+            )  # fmt: skip
+    step = step_of(model, loss, optimizer, metrics_of("fit", metrics), parts, loss_scale, compile)
+    if "loss" in step.metrics:
+        raise ArgumentError(message("fit: a metric is called 'loss', as the loss is", hint="Give it another name."))
+    seed = integers(0, 2**31 - 1).item() if y is not None and shuffle else None
+    data = pairs_of("fit", x, y, batch_size, shuffle=shuffle, seed=seed)
+    held_out = None if validation is None else _validation(validation, batch_size)
+    if directory is not None and Checkpoints(directory).newest() is not None:
+        first, data = _first_of(data)
+        step.build(pair("fit", first)[0])
+    run = _run_of(step, data, directory, progress)
+    total = epochs * len(data) if hasattr(data, "__len__") else None
+    trains = nullcontext() if getattr(model, "training", True) else mode(model, True)
+    with trains, run.loop(total):
+        while run.epoch < epochs and not run.stopped:
+            _epoch(run, step, held_out, callbacks, compile)
+    run.close()
+    return {name: list(values) for name, values in run.state.get("history", {}).items()}
+
+
+def _validation(given: Any, batch_size: int) -> Any:
+    arrays = isinstance(given, tuple) and len(cast("tuple[Any, ...]", given)) == 2
+    x, y = given if arrays else (given, None)
+    return pairs_of("fit: validation", x, y, batch_size)
+
+
+def _first_of(data: Any) -> tuple[Any, Any]:
+    """Return the first item of data, and data that still has it."""
+    source = iter(data)
+    if source is data:
+        first = next(source)
+        return first, chain([first], source)
+    before = data.state() if hasattr(data, "state") else None
+    first = next(source)
+    if before is not None:
+        data.restore(before)
+    return first, data
+
+
+def _run_of(step: Step, data: Any, directory: Any, progress: bool) -> Run:
+    is_module = hasattr(step.model, "named_parameters")
+    return Run(
+        directory,
+        model=step.model if is_module else None,
+        optimizer=step.optimizer,
+        data=data,
+        metrics=[step.mean, *step.metrics.values()],
+        loss_scale=step.loss_scale,
+        variables=None if is_module or directory is None else step.parameters(),
+        progress=progress,
+    )
+
+
+def _epoch(run: Run, step: Step, validation: Any, callbacks: Sequence[Callable[[Run], Any]], compile: bool) -> None:
+    """Make the rest of an epoch, and what comes after it."""
+    if run.at_start_of_epoch:
+        step.reset()
+    for batch in run.rest_of_epoch():
+        run.show(loss=step(*pair("fit", batch)))
+    with run.undivided():
+        measured = {"loss": step.mean, **step.metrics}
+        found = {name: figure(one.result()) for name, one in measured.items()}
+        if validation is not None:
+            after = figures(step.model, validation, measured, compile=compile)
+            found |= {f"val_{name}": value for name, value in after.items()}
+        history = run.state.setdefault("history", {})
+        for name, value in found.items():
+            history.setdefault(name, []).append(value if isinstance(value, int | float) else value.tolist())
+        run.log({name: value for name, value in found.items() if isinstance(value, int | float)})
+        for callback in callbacks:
+            _call(callback, run)
+        if run.directory is not None and not run.is_saved:
+            run.checkpoint(keep=2)
+
+
+def _call(callback: Callable[[Run], Any], run: Run) -> None:
+    try:
+        callback(run)
+    except Exception as error:
+        name = getattr(callback, "__name__", repr(callback))
+        error.add_note(f"fit: raised by the callback {name}, after epoch {run.epoch}; its weights are kept")
+        raise

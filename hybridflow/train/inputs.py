@@ -1,0 +1,188 @@
+"""What the loops take: arrays that are cut into batches, iterables of batches, and metrics by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.data.batches import Batches
+from hybridflow.metrics.means import Mean
+from hybridflow.metrics.metric import Metric
+
+
+class MeanOf(Mean):
+    """The mean over examples of what a function of predictions and targets returns.
+
+    Args:
+        function: returns a value per example, or the mean of a batch.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def update(self, prediction: Any, target: Any = None) -> None:
+        """Take a batch into account."""
+        self.take(self.function(prediction, target), rows_of(prediction))
+
+    def take(self, values: Any, rows: int) -> None:
+        """Take the values of a batch into account, each example with the same weight."""
+        values = as_tensor(values)
+        share = rows / values.size if values.size else 0.0
+        self._add("total", values if share == 1 else values * share)
+        self._add("count", float(rows))
+
+
+def is_array(data: Any) -> bool:
+    """Whether data is one array, of any package, or a table."""
+    return isinstance(data, np.ndarray | Tensor | Variable) or hasattr(data, "__array__")
+
+
+def pairs_of(what: str, x: Any, y: Any, size: int, *, shuffle: bool = False, seed: int | None = None) -> Any:
+    """Return batches of inputs and targets.
+
+    Args:
+        what: who asks, for messages.
+        x: the inputs: an array with a row per example, or a tuple or mapping of such; or an iterable of batches.
+        y: the targets of arrays; None with an iterable.
+        size, shuffle, seed: as `hf.data.Batches` takes them.
+
+    Raises:
+        ArgumentError: arrays without targets, or targets beside an iterable.
+        ArgumentTypeError: what is neither.
+    """
+    if y is not None:
+        if isinstance(x, Batches) or not (is_array(x) or isinstance(x, list | tuple | Mapping)):
+            raise ArgumentError(
+                message(f"{what}: y is given, and x is a {type(x).__name__}, whose batches have targets of their own",
+                        hint="Leave y out; each batch is a pair (input, target).")
+            )  # fmt: skip
+        return Batches((_array(x), _array(y)), size, shuffle=shuffle, seed=seed)
+    if is_array(x) or isinstance(x, Mapping):
+        raise ArgumentError(
+            message(f"{what}: there are no targets", got=f"x={type(x).__name__}, y=None",
+                    hint="Give y (x itself for an autoencoder), or an iterable of batches (input, target) as x.")
+        )  # fmt: skip
+    return require_iterable(what, x)
+
+
+def require_iterable(what: str, data: Any) -> Any:
+    """Return what can be iterated over.
+
+    Raises:
+        ArgumentTypeError: it cannot.
+    """
+    if not isinstance(data, Iterable):
+        raise ArgumentTypeError(
+            message(f"{what}: a {type(data).__name__} cannot be iterated over", got=repr(data)[:80],
+                    hint="Give arrays, or an iterable of batches.")
+        )  # fmt: skip
+    return data
+
+
+def _array(data: Any) -> Any:
+    return np.asarray(data) if isinstance(data, list) else data
+
+
+def pair(what: str, batch: Any) -> tuple[Any, Any]:
+    """Return the input and target of a batch as tensors.
+
+    Raises:
+        ArgumentError: the batch is no pair.
+    """
+    if not isinstance(batch, tuple | list) or len(cast("tuple[Any, ...]", batch)) != 2:
+        size = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
+        raise ArgumentError(
+            message(f"{what}: a batch is a pair (input, target)", got=f"a {type(batch).__name__}{size}",
+                    hint="Use .map(fn) to make pairs, or a loop of your own with hf.train.Run.")
+        )  # fmt: skip
+    x, y = batch
+    return tensors(x), tensors(y)
+
+
+def tensors(batch: Any) -> Any:
+    """Return a structure of arrays of any package as one of tensors."""
+    if type(batch) is Tensor:
+        return batch
+    return jax.tree_util.tree_map(as_tensor, batch)
+
+
+def rows_of(tree: Any) -> int:
+    """Return how many examples a structure of tensors has.
+
+    Raises:
+        ShapeError: it has no axis of examples, or several sizes of it.
+    """
+    sizes = {leaf.shape[0] if leaf.shape else None for leaf in jax.tree_util.tree_leaves(tree)}
+    if len(sizes) != 1 or None in sizes:
+        shapes = ", ".join([str(leaf.shape) for leaf in jax.tree_util.tree_leaves(tree)])
+        raise ShapeError(
+            message("train: the tensors of a batch have one row per example each", got=shapes or "no tensors")
+        )
+    return sizes.pop()  # pyright: ignore[reportReturnType]
+
+
+def metrics_of(what: str, metrics: Any) -> dict[str, Metric]:
+    """Return metrics by name.
+
+    Args:
+        what: who asks, for messages.
+        metrics: a metric, or a function of predictions and targets; a sequence of such, which are called by their
+            classes and functions; or a mapping with names.
+
+    Raises:
+        ArgumentError: two of one name.
+        ArgumentTypeError: what is neither metric nor function.
+    """
+    if isinstance(metrics, Metric) or callable(metrics):
+        metrics = (metrics,)
+    pairs = list(metrics.items()) if isinstance(metrics, Mapping) else [(None, one) for one in metrics]
+    found: dict[str, Metric] = {}
+    for given, one in pairs:
+        if not isinstance(one, Metric) and (not callable(one) or isinstance(one, type)):
+            kind = one.__name__ if isinstance(one, type) else type(one).__name__
+            hint = f"Write {kind}()." if isinstance(one, type) else "Give hf.metrics objects or functions (p, y)."
+            raise ArgumentTypeError(message(f"{what}: a {kind} is no metric", got=repr(one)[:80], hint=hint))
+        name = given if given is not None else _name_of(one)
+        if name in found:
+            raise ArgumentError(
+                message(f"{what}: two metrics are called {name!r}", hint='Give names: metrics={"first": ..., ...}.')
+            )
+        found[name] = one if isinstance(one, Metric) else MeanOf(one)
+    return found
+
+
+def _name_of(metric: Any) -> str:
+    """Return a metric's name: ``TopK`` is ``top_k``."""
+    if not isinstance(metric, Metric):
+        return getattr(metric, "__name__", type(metric).__name__)
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(metric).__name__).lower()
+
+
+def figure(value: Any) -> Any:
+    """Return the result of a metric as a Python number, or as an array if it is more than one."""
+    return value.item() if value.size == 1 and not value.shape else value.numpy()
+
+
+def checked(what: str, data: Iterable[Any]) -> Iterator[Any]:
+    """Yield the items of an iterable.
+
+    Raises:
+        ArgumentError: there is none.
+    """
+    empty = True
+    for item in data:
+        empty = False
+        yield item
+    if empty:
+        raise ArgumentError(
+            message(f"{what}: the data yields nothing", got=type(data).__name__,
+                    hint="An iterator can be used once; give a list, hf.data.Batches or a loader.")
+        )  # fmt: skip

@@ -1,0 +1,178 @@
+"""`evaluate` and `predict`: a model over data, as it is outside of training."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridflow.autodiff.requires_grad import no_grad
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.data.batches import Batches
+from hybridflow.metrics.metric import Metric
+from hybridflow.nn.layers.module import Module
+from hybridflow.tracing.compile import compile as compiled
+from hybridflow.tracing.function import CompiledFunction
+from hybridflow.train.inputs import (
+    checked,
+    figure,
+    is_array,
+    metrics_of,
+    pair,
+    pairs_of,
+    require_iterable,
+    rows_of,
+    tensors,
+)
+
+Metrics = Any
+"""A metric or a function ``(prediction, target)``, a sequence of such, or a mapping with names."""
+
+
+@contextmanager
+def mode(model: Any, training: bool) -> Generator[None]:
+    """Return a context in which a model and all modules in it are in training mode, or all of them out of it."""
+    modules = [*model.named_modules().values()] if hasattr(model, "named_modules") else []
+    before = [one.training for one in modules]
+    try:
+        for one in modules:
+            one.training = training
+        yield
+    finally:
+        for one, was in zip(modules, before, strict=True):
+            one.training = was
+
+
+@compiled(name="forward")
+def _forward(model: Any, x: Any) -> Any:
+    return model(x)
+
+
+class _Forward:
+    """A module as a function of its inputs that is compiled; each has traces of its own, as no argument has."""
+
+    def __init__(self, model: Module) -> None:
+        self.model = model
+
+    @compiled(name="forward")
+    def __call__(self, x: Any) -> Any:
+        return self.model(x)
+
+
+def forward_of(model: Any, compile: bool) -> Any:
+    """Return the function from inputs to predictions; what is compiled for a model lives as long as it does."""
+    if not callable(model):
+        raise ArgumentTypeError(message(f"train: a {type(model).__name__} is no model, it cannot be called"))
+    if not compile or isinstance(model, CompiledFunction):
+        return model
+    if not isinstance(model, Module):
+        return _forward.__get__(model, type(model))
+    if not hasattr(model, "_forward"):
+        model._forward = _Forward(model)
+    return model._forward
+
+
+def evaluate(
+    model: Any, x: Any, y: Any = None, *, metrics: Metrics, batch_size: int = 256, compile: bool = True
+) -> Any:
+    """Return the metrics of a model over data.
+
+    The model is out of training mode meanwhile, and afterwards as it was; no weight changes.
+
+    Args:
+        model: a module, or a function of an input.
+        x: inputs with a row per example; or an iterable of batches ``(input, target)``.
+        y: the targets, if x are inputs.
+        metrics: a metric of `hf.metrics`, or a function of predictions and targets whose values are averaged; a
+            sequence of them, which are called by their classes and functions, or a mapping with names.
+        batch_size: how many examples of arrays are taken at once.
+        compile: whether the model is compiled.
+
+    Returns:
+        The figure of a single metric; else figures by name. Each is a Python number, or an array if it is several.
+
+    Raises:
+        ArgumentError: no targets, no metrics, or data that yields nothing.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> import numpy as np
+        >>> x, y = np.eye(4, dtype=np.float32), np.arange(4)
+        >>> hf.train.evaluate(lambda x: x * 2, x, y, metrics=hf.metrics.Accuracy())
+        1.0
+        >>> hf.train.evaluate(lambda x: x * 2, x, y, metrics=[hf.metrics.Accuracy(), hf.metrics.Perplexity()])
+        {'accuracy': 1.0, 'perplexity': 1.4060...}
+    """
+    named = metrics_of("evaluate", metrics)
+    if not named:
+        raise ArgumentError(message("evaluate: there are no metrics", hint="Give one of hf.metrics, or several."))
+    data = pairs_of("evaluate", x, y, batch_size)
+    found = figures(model, data, named, compile=compile)
+    return found if isinstance(metrics, Mapping | Sequence) else next(iter(found.values()))
+
+
+def figures(model: Any, data: Any, metrics: Mapping[str, Metric], *, compile: bool) -> dict[str, Any]:
+    """Return metrics of a model by name, over batches of inputs and targets; see `evaluate`."""
+    forward = forward_of(model, compile)
+    for one in metrics.values():
+        one.reset()
+    with mode(model, False), no_grad():
+        for batch in checked("evaluate", data):
+            inputs, targets = pair("evaluate", batch)
+            prediction = forward(inputs)
+            for one in metrics.values():
+                one.update(prediction, targets)
+    return {name: figure(one.result()) for name, one in metrics.items()}
+
+
+def predict(model: Any, x: Any, *, batch_size: int = 256, compile: bool = True) -> Any:
+    """Return what a model gives for inputs, batch after batch.
+
+    The model is out of training mode meanwhile, and afterwards as it was.
+
+    Args:
+        model: a module, or a function of an input.
+        x: inputs with a row per example: an array, or a tuple or mapping of arrays; or an iterable of batches of
+            inputs (of inputs only).
+        batch_size: how many examples of arrays are taken at once.
+        compile: whether the model is compiled.
+
+    Returns:
+        The results in the order of the inputs, as if the model had been called with all of them at once: a tensor, or
+        what structure of tensors the model returns.
+
+    Raises:
+        ArgumentError: an iterable that yields nothing.
+        ShapeError: results that do not have a row per example.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> import numpy as np
+        >>> hf.train.predict(lambda x: x * 2, np.arange(5.0, dtype=np.float32), batch_size=2)
+        Tensor([0., 2., 4., 6., 8.], dtype=float32)
+    """
+    arrays = is_array(x) or isinstance(x, tuple | Mapping)
+    data = Batches(x, batch_size) if arrays else require_iterable("predict", x)
+    with mode(model, False), no_grad():
+        found = list(_results(forward_of(model, compile), data))
+    return jax.tree_util.tree_map(lambda *parts: make_tensor(np.concatenate(parts)), *found)
+
+
+def _results(forward: Any, data: Any) -> Iterator[Any]:
+    """Yield the results of batches as NumPy arrays."""
+    for batch in checked("predict", data):
+        inputs = tensors(batch)
+        result = jax.tree_util.tree_map(as_tensor, forward(inputs))
+        count = rows_of(inputs)
+        leaves: list[Tensor] = jax.tree_util.tree_leaves(result)
+        if not all([leaf.shape and leaf.shape[0] == count for leaf in leaves]):
+            raise ShapeError(
+                message(f"predict: the model must return one row for each of the {count} examples",
+                        got=", ".join([str(leaf.shape) for leaf in leaves]) or "no tensors",
+                        hint="Call the model yourself if its result is about a whole batch.")
+            )  # fmt: skip
+        yield jax.tree_util.tree_map(lambda leaf: leaf.numpy(), result)

@@ -1,0 +1,126 @@
+"""What a run shows while it goes: a bar in a terminal or notebook, else a line now and then."""
+
+from __future__ import annotations
+
+import atexit
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+_BETWEEN = 10.0
+"""Seconds between lines where there is no terminal."""
+_SHOWN = 6
+"""How many figures are shown."""
+
+
+class Display:
+    """Shows how far a run is, on the standard error stream.
+
+    Args:
+        shown: whether it does.
+        console: where; None for the standard error stream.
+    """
+
+    def __init__(self, shown: bool, console: Console | None = None) -> None:
+        self._shown = shown
+        self._console = Console(stderr=True, highlight=False) if console is None else console
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._figures: dict[str, Any] = {}
+        self._start = self._last = time.perf_counter()
+        self._first = self._step = self._examples = 0
+        self._total: int | None = None
+        self._line_step: int | None = None
+        self.interval = 0.25 if self._console.is_terminal or self._console.is_jupyter else 1.0
+
+    def begin(self, step: int, total: int | None) -> None:
+        """Show that a loop begins at a step, and how many there will be."""
+        self._first = self._step = step
+        self._total = total
+        self._start = self._last = time.perf_counter()
+        self._examples = 0
+        if not self._shown or not (self._console.is_terminal or self._console.is_jupyter):
+            return
+        columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
+        self._bar = Progress(*columns, console=self._console, auto_refresh=False)
+        self._task = self._bar.add_task("", total=total, completed=step, text="")
+        self._bar.start()
+        _LIVE.add(self._bar)
+
+    def figures(self, numbers: Mapping[str, Any]) -> None:
+        """Know figures that are to be shown, in place of those by their names."""
+        self._figures.update(numbers)
+
+    def refresh(self, step: int, epoch: int, examples: int) -> None:
+        """Show a step and what is known of it.
+
+        Args:
+            step: how many steps were made.
+            epoch: the pass over the data.
+            examples: how many examples the steps of this loop had.
+        """
+        self._step, self._examples = step, examples
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, text=self._text(epoch))
+            self._bar.refresh()
+        elif self._shown and time.perf_counter() - self._last >= _BETWEEN:
+            self._line(epoch)
+
+    def end(self, epoch: int) -> None:
+        """Show the last state, and leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._step, text=self._text(epoch))
+            self._bar.stop()
+            _LIVE.discard(self._bar)
+            self._bar = None
+        elif self._shown and self._step > self._first:
+            self._line(epoch)
+
+    def say(self, text: str) -> None:
+        """Show a line of text."""
+        if self._shown:
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _line(self, epoch: int) -> None:
+        if self._line_step == self._step:
+            return
+        self._last, self._line_step = time.perf_counter(), self._step
+        total = "" if self._total is None else f"/{self._total}"
+        self.say(f"step {self._step}{total}  {self._text(epoch)}")
+
+    def _text(self, epoch: int) -> str:
+        seconds = time.perf_counter() - self._start
+        made = self._step - self._first
+        parts = [f"epoch {epoch}"]
+        parts += [f"{name} {_short(value)}" for name, value in [*self._figures.items()][:_SHOWN]]
+        if made and self._examples:
+            parts.append(f"{self._examples / seconds:,.0f} examples/s")
+        elif made:
+            parts.append(f"{made / seconds:,.1f} steps/s")
+        if made and self._total is not None and self._total > self._step:
+            parts.append(f"{_time(seconds / made * (self._total - self._step))} left")
+        return "  ".join(parts)
+
+
+_LIVE: weakref.WeakSet[Progress] = weakref.WeakSet()
+"""The bars that are in a terminal now, whose cursor they hide."""
+
+
+@atexit.register
+def _restore_terminals() -> None:
+    for bar in list(_LIVE):
+        bar.stop()
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,451 @@
+"""`Run`: a loop over data whose position, log and state can be taken up again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+from hybridflow.core.context import is_tracing
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.data.prefetch import Prefetched
+from hybridflow.ops.random import default_generator
+from hybridflow.saving.checkpoints import Checkpoint, Checkpoints
+from hybridflow.saving.values import fill
+from hybridflow.train.inputs import require_iterable
+from hybridflow.train.interrupts import Interrupts
+from hybridflow.train.progress import Display
+from hybridflow.train.records import Records, known_numbers, larger_is_better
+
+
+class Run:
+    """A run of training steps: its loop, its log and its checkpoints.
+
+    With a directory, a run resumes what is there when it is made: the newest whole checkpoint's weights, moments, data
+    position, random state and step. On the same devices, a run that was killed at any moment and is started again ends
+    with the same bytes as one that was not. What the program draws from the generators of NumPy or Python is not part
+    of that; `hf.random`'s default generator is, and others are if they are among `variables`.
+
+    Ctrl-C in a loop of `steps` lets the present step finish, writes a checkpoint, and is raised then; a second one is
+    raised at once.
+
+    Args:
+        directory: where checkpoints and the log are; None for neither.
+        model: the module that is trained; if it is resumed, the sizes of its parameters must be known.
+        optimizer: its optimizer.
+        data: what `steps` yields the items of, again and again: `hf.data.Batches`, or any iterable. What has
+            ``state()`` and ``restore()`` is resumed by them; of others, the items that the epoch has yielded are passed
+            over, which is exact if their order repeats.
+        metrics: metrics that the steps update, in any nesting.
+        loss_scale: a `hf.LossScale`.
+        variables: what else is to be resumed: Variables, `hf.random.Generator`, `hf.optim.EMA`, in any nesting.
+        resume: False refuses a directory that has checkpoints.
+        tensorboard: whether `log` writes for TensorBoard too, which takes the package.
+        progress: whether steps, figures and the time that is left are shown on the standard error stream: a bar in a
+            terminal or notebook, else a line every ten seconds.
+
+    Raises:
+        ArgumentError: a checkpoint of another model or optimizer; nothing is changed then.
+
+    Example:
+        >>> import tempfile
+        >>> import hybridflow as hf
+        >>> import numpy as np
+        >>> def train(steps, directory):
+        ...     w = hf.Variable([0.0, 0.0], name="w")
+        ...     optimizer = hf.optim.Adam([w], rate=0.1)
+        ...     data = hf.data.Batches(np.eye(2, dtype=np.float32), 1, shuffle=True, seed=0)
+        ...     run = hf.train.Run(directory, optimizer=optimizer, data=data, variables=[w], progress=False)
+        ...     for x in run.steps(steps):
+        ...         with hf.GradientTape() as tape:
+        ...             loss = hf.mean((x @ w - 1) ** 2)
+        ...         optimizer.update(tape.gradient(loss, [w]))
+        ...         run.log(loss=loss)
+        ...     return w
+        >>> with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b:
+        ...     straight = train(10, a)
+        ...     _ = train(4, b)
+        ...     resumed = train(10, b)
+        >>> bool(hf.all(straight == resumed))
+        True
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        data: Any = None,
+        metrics: Any = None,
+        loss_scale: Any = None,
+        variables: Any = None,
+        resume: bool = True,
+        tensorboard: bool = False,
+        progress: bool = True,
+    ) -> None:
+        parts = {
+            "model": model, "optimizer": optimizer, "metrics": metrics, "loss_scale": loss_scale,
+            "variables": variables,
+        }  # fmt: skip
+        self._parts = {name: part for name, part in parts.items() if part is not None}
+        self._data = None if data is None else require_iterable("Run", data)
+        self.directory = None if directory is None else Path(directory)
+        if tensorboard and self.directory is None:
+            raise ArgumentError(
+                message("Run: tensorboard=True takes a directory", hint='Give one: Run("runs/a", ...).')
+            )
+        self.step = 0
+        self.epoch = 0
+        self.state: dict[str, Any] = {}
+        self._in_epoch = 0
+        self._where = _state_of(self._data)
+        self._position: Any = None
+        self._source: Iterator[Any] | None = None
+        self._running: dict[str, Any] = {}
+        self._stopped = self._loops = False
+        self._elapsed = 0.0
+        self._since = time.perf_counter()
+        self._saved_at: int | None = None
+        self._display = Display(progress)
+        self._records = Records(self.directory, tensorboard, self._display.figures)
+        self._interrupts = Interrupts(self._notice)
+        self._checkpoints = None if self.directory is None else Checkpoints(self.directory)
+        found = None if self._checkpoints is None else self._checkpoints.newest()
+        if found is not None:
+            self._take_up(found, resume)
+        else:
+            self._records.restore({}, 0)  # of a run that was killed before its first checkpoint
+
+    # -- resuming -------------------------------------------------------------------------------------------------
+
+    def _everything(self) -> dict[str, Any]:
+        return {**self._parts, "random": default_generator()}
+
+    def _take_up(self, found: Checkpoint, resume: bool) -> None:
+        if not resume:
+            raise ArgumentError(
+                message(f"Run: {str(self.directory)!r} has a checkpoint of step {found.step}, and resume=False",
+                        hint="Choose another directory, or remove what is there.")
+            )  # fmt: skip
+        state = found.state
+        self._require_same_data(state["data"])
+        fill(self._everything(), found.values, what="Run")
+        if state["data"] is not None and self._data is not None:
+            self._data.restore(state["data"])
+        self._position = state["data"]
+        self.step, self.epoch, self._in_epoch = found.step, state["epoch"], state["in_epoch"]
+        self._elapsed, self._stopped, self.state = state["seconds"], state["stopped"], state["user"]
+        self._saved_at = found.step
+        self._records.restore(state["records"], found.step)
+        self._display.say(f"Resumed at step {found.step} from {found.path}")
+
+    def _require_same_data(self, position: Any) -> None:
+        if self._data is not None and (position is None) != (self._where is None):
+            raise ArgumentError(
+                message("Run: the data is of another kind than that of the checkpoint",
+                        got=f"{type(self._data).__name__}, {'with' if position is None else 'without'} state()",
+                        hint="Resume with the data that the run was started with.")
+            )  # fmt: skip
+
+    @property
+    def at_start_of_epoch(self) -> bool:
+        """Whether the epoch has yielded nothing yet."""
+        return self._in_epoch == 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called, in this process or one before."""
+        return self._stopped
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the present step has a checkpoint."""
+        return self._saved_at == self.step
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def steps(self, count: int | None = None) -> Iterator[Any]:
+        """Yield items of the data, one for each step, epoch after epoch, until there were `count` steps in all.
+
+        Steps that were made before the run was resumed count. At the end, and at Ctrl-C, a checkpoint is written, if
+        there is a directory; not if the loop is left in another way.
+
+        Args:
+            count: the number of the last step; None goes on until `stop` is called.
+
+        Raises:
+            ArgumentError: no data, or data that yields nothing.
+        """
+        if count is not None and (not isinstance(cast(object, count), int) or count < 0):
+            raise ArgumentTypeError(message("run.steps: the number of steps is an int", got=f"count={count!r}"))
+        with self.loop(count):
+            while (count is None or self.step < count) and not self._stopped:
+                yield from self.rest_of_epoch(count)
+
+    def rest_of_epoch(self, count: int | None = None) -> Iterator[Any]:
+        """Yield what the epoch still has, at most until there were `count` steps in all."""
+        interrupts, display, where = self._interrupts, self._display, self._where
+        begun = self._in_epoch > 0
+        due = time.perf_counter() + display.interval
+        for item in self._rest():
+            interrupts.in_step = True
+            if where is not None:
+                self._position = where()
+            self.step += 1
+            self._in_epoch += 1
+            self._examples += _rows(item)
+            yield item
+            interrupts.step_ends()
+            if time.perf_counter() >= due:
+                self._refresh()
+                due = time.perf_counter() + display.interval
+            if self.step == count or self._stopped:
+                return
+        if self._in_epoch == 0 and not begun:
+            raise ArgumentError(
+                message(f"run.steps: the data yields nothing in epoch {self.epoch + 1}",
+                        got=f"{type(self._data).__name__}, after {self.step} steps",
+                        hint="An iterator can be used once; give a list, hf.data.Batches or a loader.")
+            )  # fmt: skip
+        with interrupts.held():
+            self._source = None
+            self.epoch += 1
+            self._in_epoch = 0
+            if where is not None:
+                self._position = where()
+
+    def _rest(self) -> Iterator[Any]:
+        """Return the iterator that yields what the epoch still has; it goes on where an earlier loop left."""
+        if self._data is None:
+            raise ArgumentError(
+                message("run.steps: the run has no data", hint="Give Run(..., data=) something to iterate over.")
+            )
+        if self._source is None:
+            skipped = 0
+            if self._in_epoch and self._where is None:
+                skipped = self._in_epoch
+            elif self._in_epoch or self._position is not None:
+                self._data.restore(self._position)
+            self._source = islice(iter(self._data), skipped, None) if skipped else iter(self._data)
+        return self._source
+
+    @contextmanager
+    def loop(self, count: int | None) -> Generator[None]:
+        """Return a context for loops over `rest_of_epoch`; `steps` is in one already.
+
+        Args:
+            count: how many steps there will be in all, as far as it is known.
+        """
+        self._examples = 0
+        self._since = time.perf_counter()
+        self._loops = True
+        self._display.begin(self.step, count)
+        self._interrupts.begin()
+        try:
+            yield
+            self._finish()
+        except KeyboardInterrupt:
+            with self._interrupts.held():
+                self._finish()
+            raise
+        except GeneratorExit:  # the loop was left
+            self.wait()
+            raise
+        finally:
+            self._end()
+
+    def undivided(self) -> AbstractContextManager[None]:
+        """Return a context that Ctrl-C lets finish, as it does a step."""
+        return self._interrupts.held()
+
+    def _end(self) -> None:
+        self._interrupts.end()
+        try:
+            self._records.flush(wait=False)
+            self._records.rest()
+        finally:
+            self._loops = False
+            self._display.refresh(self.step, self._present_epoch(), self._examples)
+            self._display.end(self._present_epoch())
+            self._elapsed, self._since = self.seconds, time.perf_counter()
+
+    def _finish(self) -> None:
+        """Write what the loop's end leaves."""
+        if self._checkpoints is not None and self._saved_at != self.step:
+            self.checkpoint()
+        self.wait()
+
+    def _refresh(self) -> None:
+        self._records.flush(wait=False, before=self.step)
+        self._display.figures(known_numbers(self._running))
+        self._display.refresh(self.step, self._present_epoch(), self._examples)
+
+    def _present_epoch(self) -> int:
+        """Return the number of the epoch that is shown, from 1."""
+        return self.epoch + (self._in_epoch > 0 or self.epoch == 0)
+
+    def _notice(self) -> None:
+        self._display.say("Ctrl-C: stopping after this step; again to stop at once")
+
+    def every(self, count: int) -> bool:
+        """Return whether the present step is one of every `count`: the `count`-th, the one twice as late, and so on."""
+        return self.step % count == 0
+
+    def stop(self) -> None:
+        """Let the loop end after this step; a run that is resumed later stays ended."""
+        self._stopped = True
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken, over all its processes."""
+        return self._elapsed + time.perf_counter() - self._since
+
+    # -- figures --------------------------------------------------------------------------------------------------
+
+    def log(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        """Log numbers of the present step: to the progress, to ``log.jsonl``, and for TensorBoard if asked for.
+
+        Tensors are read when they are computed, so nothing waits for them here.
+
+        Args:
+            values: numbers, or tensors with one element, by name.
+            named: more of them.
+
+        Raises:
+            ShapeError: a tensor with more elements than one.
+            TraceError: inside of a compiled function.
+        """
+        if is_tracing():
+            raise TraceError(
+                message("run.log: a compiled function would log when it is traced only",
+                        hint="Return the value from the step, and log it in the loop.")
+            )  # fmt: skip
+        if values:
+            named = {**values, **named}
+        self._records.add(self.step, self.epoch, self._elapsed + time.perf_counter() - self._since, named)
+        if not self._loops:
+            self._records.flush(wait=True)
+            self._records.rest()
+
+    def show(self, **values: Any) -> None:
+        """Show numbers in the progress, in place of those by their names, without logging them."""
+        self._running = values
+
+    def last(self, name: str) -> float:
+        """Return the value that was logged last by a name.
+
+        Raises:
+            ArgumentError: there is none.
+        """
+        return self._records.known("run.last", name).last
+
+    def best(self, name: str, *, larger: bool | None = None) -> float:
+        """Return the best value that was logged by a name; see `stalled`.
+
+        Raises:
+            ArgumentError: there is none, or it is not known which is better.
+        """
+        seen = self._records.known("run.best", name)
+        return seen.largest if larger_is_better("run.best", name, larger) else seen.smallest
+
+    def stalled(self, name: str, patience: int, *, larger: bool | None = None) -> bool:
+        """Return whether the last values that were logged by a name were none of them better than the best before.
+
+        Args:
+            name: the name.
+            patience: how many values.
+            larger: whether larger ones are better; None goes by the name: ``accuracy`` and its like are, ``loss`` and
+                ``error`` and theirs are not.
+
+        Raises:
+            ArgumentError: nothing was logged by that name, or it is not known which is better.
+        """
+        larger = larger_is_better("run.stalled", name, larger)
+        seen = self._records.known("run.stalled", name)
+        return seen.count - (seen.at_largest if larger else seen.at_smallest) >= patience
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------
+
+    def checkpoint(self, *, keep: int | None = None, best: str | None = None, larger: bool | None = None) -> Any:
+        """Write a checkpoint of everything the run was made with, after the present step.
+
+        The values are those of now, whatever is done next; they are written in a thread, whole or not at all.
+
+        Args:
+            keep: how many of the newest checkpoints stay, beside the best one; None for all.
+            best: the name of a logged value that says how good this one is.
+            larger: as `stalled` takes it.
+
+        Returns:
+            A handle: after ``handle.wait()`` the checkpoint is on the disk.
+
+        Raises:
+            ArgumentError: no directory, or no value of that name.
+            FileError: the thread could not write an earlier checkpoint.
+        """
+        if self._checkpoints is None:
+            raise ArgumentError(message("run.checkpoint: the run has no directory", hint='Use Run("runs/a", ...).'))
+        score = None
+        if best is not None:
+            larger = larger_is_better("run.checkpoint", best, larger)
+            last = self._records.known("run.checkpoint", best).last
+            score = last if larger else -last
+        self._records.flush(wait=True)
+        state = {
+            "data": self._position, "epoch": self.epoch, "in_epoch": self._in_epoch, "seconds": self.seconds,
+            "stopped": self._stopped, "records": self._records.state(), "user": self.state,
+        }  # fmt: skip
+        handle = self._checkpoints.write(self.step, self._everything(), state, score=score, keep=keep)
+        self._saved_at = self.step
+        return handle
+
+    def wait(self) -> None:
+        """Wait until the checkpoints are on the disk, and the log is written.
+
+        Raises:
+            FileError: the thread could not write a checkpoint.
+        """
+        self._records.flush(wait=True)
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+
+    def close(self) -> None:
+        """Wait as `wait` does, and close the log's files; a later `log` opens them again."""
+        self._records.close()
+        self.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = "" if self.directory is None else f"{str(self.directory)!r}, "
+        return f"Run({where}step={self.step}, epoch={self.epoch})"
+
+
+def _state_of(data: Any) -> Callable[[], Any] | None:
+    """Return the function that says how far data has been given, None if it cannot be taken up there."""
+    source = data
+    while isinstance(source, Prefetched):
+        source = source.source
+    return data.state if hasattr(source, "state") and hasattr(source, "restore") else None
+
+
+def _rows(item: Any) -> int:
+    """Return how many examples an item has, as far as it shows."""
+    while True:
+        if isinstance(item, tuple | list) and item:
+            item = cast(Any, item)[0]
+        elif isinstance(item, Mapping) and item:
+            item = next(iter(cast("Mapping[Any, Any]", item).values()))
+        else:
+            shape = getattr(item, "shape", ())
+            return shape[0] if shape else 0

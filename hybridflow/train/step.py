@@ -1,0 +1,203 @@
+"""One training step: loss, gradients, metrics and update, whole or in parts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import jax
+
+from hybridflow.autodiff.requires_grad import no_grad
+from hybridflow.autodiff.tape import GradientTape
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError, message
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.metrics.metric import Metric
+from hybridflow.nested.accumulate import accumulate_gradients
+from hybridflow.ops.random import default_generator
+from hybridflow.ops.reductions import mean as mean_of
+from hybridflow.tracing.compile import compile as compiled
+from hybridflow.train.inputs import MeanOf, rows_of
+from hybridflow.train.loops import mode
+
+_PLAIN = (bool, int, float, str, type(None))
+_SHOWN = 3
+"""For how many gradients that are None a message says why."""
+
+
+class Step:
+    """A training step of a model, as `hybridflow.train.fit` makes it.
+
+    Args:
+        model: from inputs to predictions.
+        loss: from predictions and targets to losses per example, or to their mean.
+        optimizer: an optimizer of `hf.optim`.
+        metrics: by name; every step updates copies of them.
+        parts: into how many parts a batch is cut, one after the other.
+        loss_scale: a `hf.LossScale`, or None.
+        compile: whether the step is compiled.
+    """
+
+    def __init__(
+        self, model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metric], parts: int, loss_scale: Any,
+        compile: bool,
+    ) -> None:  # fmt: skip
+        self.model, self.loss, self.optimizer, self.loss_scale = model, loss, optimizer, loss_scale
+        self.metrics, self.parts = copy.deepcopy(dict(metrics)), parts
+        self.mean = MeanOf(loss)
+        self.chosen = _chosen(model, loss, optimizer, metrics, parts, loss_scale, compile)
+        self._compiled: Any = compiled(self._run, name="fit_step") if compile else None
+        self._built = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """Return nothing: a copied optimizer has steps of its own."""
+
+    def __call__(self, x: Any, y: Any) -> Tensor:
+        """Make a step on a batch of inputs and targets, and return the mean loss since the metrics were reset."""
+        if self.parts > 1:
+            self.build(x)
+        if self._compiled is not None:
+            return self._compiled(x, y)
+        with _unless_it_fails(self._kept()):
+            return self._run(x, y)
+
+    def reset(self) -> None:
+        """Let the metrics and the loss begin anew."""
+        for one in (self.mean, *self.metrics.values()):
+            one.reset()
+
+    def build(self, x: Any) -> None:
+        """Let the model make the parameters whose sizes it has of an input; nothing else changes."""
+        if self._built:
+            return
+        self._built = True
+        generator = default_generator()
+        before = generator.state
+        try:
+            with mode(self.model, False), no_grad():
+                self.model(x)
+        finally:
+            generator.state = before
+
+    def _kept(self) -> list[Variable]:
+        """Return the Variables that a step assigns before its update, which is made as a whole or not at all."""
+        kept = [default_generator()._state, *self.mean.variables()]
+        if hasattr(self.model, "buffers"):
+            kept += self.model.buffers()
+        return kept + [variable for one in self.metrics.values() for variable in one.variables()]
+
+    def _run(self, x: Any, y: Any) -> Tensor:
+        gradients = self._whole(x, y) if self.parts == 1 else self._in_parts(x, y)
+        if self.loss_scale is None:
+            self.optimizer.update(gradients)
+        else:
+            self.loss_scale.step(self.optimizer.update, self.loss_scale.unscale(gradients))
+        return self.mean.result()
+
+    def parameters(self) -> dict[str, Variable]:
+        """Return what is learned, by the names that the optimizer has for it."""
+        return {one.name: one.variable for one in self.optimizer._parameters()}
+
+    def _loss_of(self, x: Any, y: Any) -> Tensor:
+        """Return the mean loss of some examples, scaled if asked for; the metrics know them from then on."""
+        prediction = self.model(x)
+        losses = as_tensor(self.loss(prediction, y))
+        rows = rows_of(x)
+        if losses.shape and losses.shape[0] != rows:
+            raise ShapeError(
+                message(f"fit: the loss has shape {losses.shape}, the batch {rows} examples",
+                        got=f"loss={getattr(self.loss, '__name__', self.loss)!r}",
+                        hint="Return one loss per example (rows first), or their mean.")
+            )  # fmt: skip
+        self.mean.take(losses, rows)
+        for metric in self.metrics.values():
+            metric.update(prediction, y)
+        mean = mean_of(losses)
+        return mean if self.loss_scale is None else self.loss_scale.scale(mean)
+
+    def _whole(self, x: Any, y: Any) -> dict[str, Any]:
+        with GradientTape() as tape:
+            loss = self._loss_of(x, y)
+        parameters = self.parameters()
+        gradients = tape.gradient(loss, parameters)
+        missing = [name for name, gradient in gradients.items() if gradient is None]
+        if missing:
+            why = [f"{name}: {tape.why_none(loss, parameters[name])}" for name in missing[:_SHOWN]]
+            raise GradientError(
+                message(f"fit: {len(missing)} of {len(gradients)} gradients are None", got="; ".join(why),
+                        hint="Freeze what is not learned, or give the optimizer the parameters of this model.")
+            )  # fmt: skip
+        return gradients
+
+    def _in_parts(self, x: Any, y: Any) -> dict[str, Any]:
+        """Return the gradients of the mean loss, from parts of which the last may have fewer rows."""
+        rows = rows_of(x)
+        size = -(-rows // self.parts)
+        count, rest = divmod(rows, size)
+        gradients = self._of_equal_parts(x, y, slice(0, count * size), count)
+        if rest == 0:
+            return gradients
+        last = self._of_equal_parts(x, y, slice(count * size, rows), 1)
+        return {
+            name: gradient * (count * size / rows) + last[name] * (rest / rows) for name, gradient in gradients.items()
+        }
+
+    def _of_equal_parts(self, x: Any, y: Any, rows: slice, count: int) -> dict[str, Any]:
+        some = jax.tree_util.tree_map(lambda leaf: leaf[rows], (x, y))
+        step = accumulate_gradients(
+            self._loss_of, count, None, batch_argnums=(0, 1), variables=self.parameters()
+        )
+        return step(*some)[1]
+
+
+def _chosen(model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metric], *rest: Any) -> list[Any]:
+    """Return what two equal steps have in common; objects count by identity, and a step keeps them alive."""
+    return [id(model), id(loss), id(optimizer), [(name, _kind_of(one)) for name, one in metrics.items()], *rest]
+
+
+def _kind_of(metric: Metric) -> Any:
+    """Return what two metrics have in common that measure the same."""
+    own = [(name, value) for name, value in vars(metric).items() if name != "_sums"]
+    return type(metric), [(name, value if isinstance(value, _PLAIN) else id(value)) for name, value in own]
+
+
+@contextmanager
+def _unless_it_fails(variables: Sequence[Variable]) -> Generator[None]:
+    """Return a context that leaves Variables as they were if it fails."""
+    before = [variable.read() for variable in variables]
+    try:
+        yield
+    except BaseException:
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+        raise
+
+
+def step_of(
+    model: Any, loss: Callable[[Any, Any], Any], optimizer: Any, metrics: Mapping[str, Metric], parts: int,
+    loss_scale: Any, compile: bool,
+) -> Step:  # fmt: skip
+    """Return the step that the optimizer made last if it is the same, so that nothing is traced again; else a new one.
+
+    Raises:
+        ArgumentError: a number of parts below 1.
+        ArgumentTypeError: a model or loss that cannot be called, or what is no optimizer.
+    """
+    for name, one in (("model", model), ("loss", loss)):
+        if not callable(one):
+            raise ArgumentTypeError(message(f"fit: the {name} cannot be called", got=repr(one)[:80]))
+    if isinstance(optimizer, type) or not hasattr(optimizer, "update"):
+        raise ArgumentTypeError(
+            message("fit: the optimizer has no update", got=repr(optimizer)[:80],
+                    hint="Make it with the model, such as hf.optim.Adam(model).")
+        )  # fmt: skip
+    if not isinstance(cast(object, parts), int) or parts < 1:
+        raise ArgumentError(message("fit: parts must be an int, 1 at least", got=f"parts={parts!r}"))
+    made = Step(model, loss, optimizer, metrics, parts, loss_scale, compile)
+    last: Step | None = getattr(optimizer, "_fit_step", None)
+    if last is not None and last.chosen == made.chosen:
+        return last
+    optimizer._fit_step = made
+    return made
