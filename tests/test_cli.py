@@ -544,6 +544,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert abs(accuracies[0] - accuracies[1]) < 1
     for text in ("parameters after 20 steps", "gradients", "break-even", "first call", "SAME"):
         assert text in printed
+    assert set(re.findall(r"(\w+\.py):\d", printed)) == {"demo.py"}
     page = out.read_text()
     assert page.count("<svg") == 2
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import hybridflow as hf
 from hybridflow.analysis import report
@@ -23,6 +22,7 @@ from hybridflow.backend.files import write_text
 from hybridflow.cli.arguments import positive, seed_number
 from hybridflow.cli.outputs import require_files
 from hybridflow.core.errors import MissingPackageError, message
+from hybridflow.core.node import PROGRAMS
 from hybridflow.pictures.html import table_html
 
 HELP = "train a classifier of handwritten digits eagerly and compiled, and compare"
@@ -66,46 +66,38 @@ def load_digits(seed: int) -> Digits:
     return Digits(images[:split], labels[:split], images[split:], labels[split:])
 
 
-class Model:
-    """Three dense layers, 64-128-64-10, with the momentum of stochastic gradient descent beside them."""
+class Net(hf.nn.Module):
+    """Three dense layers, 64-128-64-10."""
+
+    def __init__(self) -> None:
+        self.first, self.second, self.out = hf.nn.Linear(64, 128), hf.nn.Linear(128, 64), hf.nn.Linear(64, 10)
+
+    def forward(self, images: Any) -> hf.Tensor:
+        """Return the ten scores of each image."""
+        hidden = hf.relu(self.first(images))
+        hidden = hf.relu(self.second(hidden))
+        return self.out(hidden)
+
+
+class Trainer:
+    """A network with its optimizer."""
 
     def __init__(self, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        self.parameters: list[hf.Variable] = []
-        for layer, (inputs, outputs) in enumerate(((64, 128), (128, 64), (64, 10))):
-            weights = rng.standard_normal((inputs, outputs)) * np.sqrt(2 / inputs)
-            self.parameters.append(hf.Variable(weights.astype(np.float32), name=f"weights_{layer}"))
-            self.parameters.append(hf.Variable(np.zeros(outputs, np.float32), name=f"bias_{layer}"))
-        self.velocities = [
-            hf.Variable(np.zeros(p.shape, np.float32), name=f"velocity_of_{p.name}", trainable=False)
-            for p in self.parameters
-        ]
+        hf.nn.init.seed(seed)
+        self.net = Net()
+        self.optimizer = hf.optim.SGD(self.net, rate=RATE, momentum=MOMENTUM)
 
-    def logits(self, images: Any) -> hf.Tensor:
-        """Return the ten scores of each image."""
-        weights = self.parameters
-        hidden = hf.nn.relu(hf.matmul(images, weights[0]) + weights[1])
-        hidden = hf.nn.relu(hf.matmul(hidden, weights[2]) + weights[3])
-        return hf.matmul(hidden, weights[4]) + weights[5]
-
-    def train_step(self, images: Any, labels: Any) -> hf.Tensor:
-        """Improve the parameters on a batch and return its loss."""
+    def step(self, images: Any, labels: Any) -> hf.Tensor:
+        """Improve the network on a batch and return its loss."""
         with hf.GradientTape() as tape:
-            loss = hf.mean(hf.nn.softmax_cross_entropy(self.logits(images), labels))
-        gradients = tape.gradient(loss, self.parameters)
-        for parameter, velocity, gradient in zip(self.parameters, self.velocities, gradients, strict=True):
-            velocity.assign(velocity * MOMENTUM + gradient)
-            parameter.assign_sub(velocity * RATE)
-        return loss
-
-    def accuracy(self, images: Array, labels: Array) -> float:
-        """Return the part of the images whose highest score is the right digit's."""
-        return float(np.mean(np.argmax(self.logits(images).numpy(), axis=1) == labels))
+            loss = hf.mean(hf.nn.softmax_cross_entropy(self.net(images), labels))
+        self.optimizer.update(tape.gradient(loss, self.net))
+        return hf.stop_gradient(loss)
 
 
 @dataclass
-class Run:
-    """What one training run did; `first` is its first step, in which a compiled one is compiled."""
+class Training:
+    """What one training did; `first` is its first step, in which a compiled one is compiled."""
 
     name: str
     losses: list[float] = field(default_factory=list[float])
@@ -113,47 +105,29 @@ class Run:
     first: float = 0.0
     accuracy: float = 0.0
 
-    def rate(self) -> float:
-        """Return the examples per second after the first step."""
-        steady = self.seconds - self.first
-        return (len(self.losses) - 1) * BATCH / steady if steady else 0.0
 
-
-def batches(data: Digits, epochs: int, seed: int) -> Iterator[tuple[hf.Tensor, hf.Tensor]]:
-    """Yield shuffled batches of one size; what does not fill the last one of an epoch is left for the next."""
-    rng = np.random.default_rng(seed)
-    for _ in range(epochs):
-        order = rng.permutation(len(data.train_labels))
-        for start in range(0, len(order) - BATCH + 1, BATCH):
-            chosen = order[start : start + BATCH]
-            yield hf.asarray(data.train_images[chosen]), hf.asarray(data.train_labels[chosen])
+def batches(data: Digits, seed: int) -> hf.data.Batches:
+    """Return shuffled batches of one size."""
+    return hf.data.Batches((data.train_images, data.train_labels), BATCH, shuffle=True, seed=seed, drop_last=True)
 
 
 def train(
-    name: str, model: Model, step: Callable[..., hf.Tensor], data: Digits, epochs: int, seed: int, console: Console
-) -> Run:
-    """Train a model, showing the loss and the examples per second after the first step."""
-    run = Run(name)
-    steps = epochs * (len(data.train_labels) // BATCH)
-    columns = (
-        TextColumn("{task.description:>8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}"),
-        TextColumn("{task.fields[rate]:,.0f} examples/s"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(name, total=steps, loss=float("nan"), rate=0.0)
-        start = time.perf_counter()
-        for images, labels in batches(data, epochs, seed):
-            loss = step(images, labels).item()
-            run.losses.append(loss)
-            run.seconds = time.perf_counter() - start
-            run.first = run.first or run.seconds
-            progress.update(task, advance=1, loss=loss, rate=run.rate())
-    run.accuracy = model.accuracy(data.test_images, data.test_labels)
-    return run
+    name: str, trainer: Trainer, step: Callable[..., hf.Tensor], data: Digits, epochs: int, seed: int, console: Console
+) -> Training:
+    """Train a network, showing how far it is."""
+    made, examples = Training(name), batches(data, seed)
+    console.print(f"{name}:")
+    start = time.perf_counter()
+    run = hf.train.Run(data=examples)
+    for images, labels in run.steps(epochs * len(examples)):
+        loss = step(images, labels).item()
+        run.log(loss=loss)
+        made.losses.append(loss)
+        made.seconds = time.perf_counter() - start
+        made.first = made.first or made.seconds
+    test = data.test_images, data.test_labels
+    made.accuracy = hf.train.evaluate(trainer.net, *test, metrics=hf.metrics.Accuracy())
+    return made
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -165,17 +139,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Train twice from the same start, compare, and write the report."""
+    file = Trainer.step.__code__.co_filename
+    PROGRAMS.add(file)  # the report names its lines
+    try:
+        return _run(arguments, console)
+    finally:
+        PROGRAMS.discard(file)
+
+
+def _run(arguments: argparse.Namespace, console: Console) -> bool:
     require_files("demo", arguments.out)
     seed = arguments.seed
     data = load_digits(seed)
     fit = partial(train, data=data, epochs=arguments.epochs, seed=seed, console=console)
     sizes = f"{len(data.train_labels)} to train on, {len(data.test_labels)} to test on"
     console.print(f"Handwritten digits: {sizes}.", highlight=False)
-    model = Model(seed)
-    eager = fit("eager", model, model.train_step)
-    model = Model(seed)
-    compiled_step = hf.compile(model.train_step)
-    compiled = fit("compiled", model, compiled_step)
+    trainer = Trainer(seed)
+    eager = fit("eager", trainer, trainer.step)
+    trainer = Trainer(seed)
+    compiled_step = hf.compile(trainer.step)
+    compiled = fit("compiled", trainer, compiled_step)
     found = _compare(data, seed)
     found.print(console)
     for one in (eager, compiled):
@@ -192,8 +175,8 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
 
 def _compare(data: Digits, seed: int) -> Comparison:
     """Compare one training step, its gradients, and the parameters after some steps."""
-    steps = list(batches(data, 1, seed))[:COMPARED_STEPS]
-    step = Model(seed).train_step
+    steps = list(batches(data, seed))[:COMPARED_STEPS]
+    step = Trainer(seed).step
     calls = [(batch, {}) for batch in steps]
     after = check_parity(hf.compile(step), calls, f"parameters after {len(steps)} steps", part="Variables")
     return compare(step, *steps[0], gradients=True).with_parity(after)
@@ -202,7 +185,9 @@ def _compare(data: Digits, seed: int) -> Comparison:
 # -- the report ---------------------------------------------------------------------------------------------------
 
 
-def _page(found: Comparison, eager: Run, compiled: Run, step: hf.CompiledFunction[Any, Any], data: Digits) -> str:
+def _page(
+    found: Comparison, eager: Training, compiled: Training, step: hf.CompiledFunction[Any, Any], data: Digits
+) -> str:
     images, labels = data.train_images[:BATCH], data.train_labels[:BATCH]
     rows = [
         (one.name, f"{one.accuracy:.2%}", f"{one.losses[-1]:.4f}", str(len(one.losses)), f"{one.seconds:.2f} s")
@@ -222,7 +207,7 @@ def _page(found: Comparison, eager: Run, compiled: Run, step: hf.CompiledFunctio
     return report.page("hybridflow demo", "\n".join(body))
 
 
-def _loss_figure(eager: Run, compiled: Run) -> Any:
+def _loss_figure(eager: Training, compiled: Training) -> Any:
     """Return the two loss curves on top of each other."""
     figure, axes = report.new_figure("Training loss", "step", "loss of the batch")
     axes.plot(eager.losses, color=report.EAGER, linewidth=3, alpha=0.45, label="eager")
