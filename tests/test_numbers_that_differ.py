@@ -38,6 +38,17 @@ def test_a_square_that_is_subnormal_may_be_zero_and_compare_says_so() -> None:
     assert not hf.compare(positive, single(1e-3)).subnormals()
 
 
+def test_a_power_that_is_subnormal_may_be_zero_and_compare_says_so() -> None:
+    def log_of_power(a: Any, b: Any) -> Any:
+        return hf.log(a**b)
+
+    x, y = single(-3.4e38, 3.4e38), single(-1.0, -1.0)
+    np.testing.assert_allclose(log_of_power(x, y).numpy(), [np.nan, -88.722], rtol=1e-5)
+    assert "power" in hf.compare(log_of_power, x, y, repeats=2).subnormals()[0]
+    for one in both(log_of_power, single(-2.0, 2.0, -0.5, 1e30), single(-1.0, 3.0, 3.0, 2.0)):
+        np.testing.assert_allclose(one.numpy(), [np.nan, math.log(8.0), np.nan, np.inf], rtol=1e-5)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_ordering_sees_subnormals_as_they_are(seed: int) -> None:
     numbers = np.random.default_rng(seed).permutation(np.arange(9)).astype(np.float32) * np.float32(1e-40)

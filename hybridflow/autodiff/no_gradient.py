@@ -64,7 +64,7 @@ def _lower(x: Any, text: str) -> Any:
     raise GradientError(text)
 
 
-_TESTED = No("made by gradients of loops; tested in tests/test_control_flow_gradients.py")
+_TESTED = No("made by gradients of loops; tested in tests/test_unbounded_loops.py")
 NO_GRADIENT = register(
     Op("no_gradient", No("there is none"), _lower, _infer, Stops("there is none"), samples=_TESTED,
        onnx=No("there is none"))

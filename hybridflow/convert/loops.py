@@ -88,7 +88,7 @@ class _Loop:
         self.live = names.live
         self.values: dict[str, Value] = {}
         self.after: dict[str, Value] = {}
-        # The leaves that are arrays of an argument after a step, and were none before the loop.
+        # The leaves that a step makes arrays of an argument.
         self.arrays: dict[tuple[str, int], TracedArray] = {}
         # The variables whose objects are taken apart: the steps make them anew.
         self.opened: set[str] = set()
@@ -419,9 +419,7 @@ class _Loop:
 
     def as_array(self, key: tuple[str, int], leaf: Any, dtype: Any) -> Any:
         """Return a leaf in the dtype that the steps give it, as an array if they make it one of an argument."""
-        made = asarray(leaf, dtype=dtype)
-        found = self.arrays.get(key)
-        return made if found is None else standing_for(found, made, leaf)
+        return standing_for(self.arrays.get(key, leaf), asarray(leaf, dtype=dtype), leaf)
 
     @property
     def names(self) -> list[str]:
@@ -597,6 +595,3 @@ def for_on_range(
 
     loop.run(whole)
     loop.require_end(lambda: goes_on(ends[0]))
-
-
-
