@@ -331,6 +331,16 @@ def test_conv_channels_last(spatial: int) -> None:
     near(last, np.moveaxis(nn.conv(x, kernel, stride=2).numpy(), 1, -1))
 
 
+@pytest.mark.parametrize(("channels", "out", "groups"), [(8, 4, 1), (2, 40, 1), (8, 6, 2), (6, 60, 3)])
+def test_kernel_gradients_of_many_and_of_few_channels(channels: int, out: int, groups: int) -> None:
+    x, kernel = draw(5, channels, 9, 11), draw(out, channels // groups, 3, 3, seed=1)
+
+    def reference(x: Any, kernel: Any) -> Any:
+        return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", feature_group_count=groups, precision="highest")
+
+    check(lambda x, kernel: nn.conv(x, kernel, padding="same", groups=groups), reference, x, kernel)
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"stride": 2}, {"stride": 3, "padding": 1, "output_padding": 2}, {"groups": 2}], ids=str
 )

@@ -36,7 +36,11 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((900,), (900, 5000)),
     ((200_000,), (200_000,)),
     ((0, 900), (900, 50)),
+    ((32, 512), (512, 128)),
+    ((24, 300), (300, 200)),
+    ((5, 700), (700, 300)),
 ]
+FEW_ROWS = [(4, 600, 600), (24, 300, 200), (32, 512, 128), (32, 128, 512), (33, 512, 128), (5, 9, 20_000)]
 DTYPES = ("float32", "float64", "complex64", "int32")
 
 
@@ -64,6 +68,18 @@ def test_products_are_numpys_but_for_rounding(shapes: Any, dtype: str, rng: np.r
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
         scale = np.matmul(abs(left).astype("float64"), abs(right).astype("float64"))
         np.testing.assert_array_less(abs(found - expected), 1e-5 * scale + 1e-30)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("rows", "length", "columns"), FEW_ROWS)
+def test_few_rows_times_a_transposed_matrix(rows: int, length: int, columns: int, dtype: str, rng: np.random.Generator):
+    a, b = operands(rng, ((rows, length), (columns, length)), dtype)
+    found, whole = matmul(a, b.T), matmul(a, np.ascontiguousarray(b.T))
+    assert found.flags.c_contiguous
+    assert found.base is None
+    np.testing.assert_allclose(found, whole, rtol=0, atol=1e-6 * float((abs(a) @ abs(b.T)).max()))
+    with pytest.raises(ValueError, match="mismatch in its core dimension"):
+        matmul(a, b[:, 1:].T)
 
 
 def test_a_result_is_written_where_it_is_wanted(rng: np.random.Generator):
@@ -94,7 +110,7 @@ def test_bits_depend_on_no_number_of_threads(shapes: Any, dtype: str, rng: np.ra
         for theirs, ours in itertools.product((1, 2, 3), (1, 2, 4)):
             NUMPYS._put(theirs)
             with hf.config.threads(ours):
-                found.add(matmul(a, b).tobytes())
+                found.add(matmul(a, b).tobytes() + matmul(a, np.asfortranarray(b)).tobytes())
     finally:
         NUMPYS._put(before)
     assert len(found) == 1

@@ -26,6 +26,10 @@ _CUTS = ((1 << 29, 8), (1 << 27, 4), (SHARED, 2))
 """From how many multiplications on a product is cut into how many pieces: few, since each reads an operand anew."""
 _STEP = 16
 """Pieces have a multiple of so many rows or columns, as the library's kernels do."""
+_MANY_ROWS, _MORE_ROWS = 24, 32
+"""Products of fewer rows with a transposed matrix are turned round, of a few more if their rows are long."""
+_TURNED = 1 << 19
+"""From so many multiplications on: below, the library's kernels for small matrices are as fast either way."""
 _PIECE = SHARED // 2
 """How many multiplications are worth a thread."""
 
@@ -44,7 +48,25 @@ def matmul(a: Any, b: Any, out: Any = None) -> Any:
     if alone is None:  # another library, whose threads are its own
         return np.matmul(a, b, out=out)
     with alone:
-        return np.matmul(a, b, out=out) if work < SHARED else _in_pieces(a, b, out, work)
+        if work >= SHARED:
+            return _in_pieces(a, b, out, work)
+        if work > _TURNED and out is None and _has_few_rows(a, b):
+            return np.ascontiguousarray(np.matmul(b.T, a.T).T)
+        return np.matmul(a, b, out=out)
+
+
+def _has_few_rows(a: Any, b: Any) -> bool:
+    """Whether the library multiplies the other way round faster: transposed, with many rows and few columns.
+
+    So it is with the gradients of what a layer reads in small batches: on processors with AVX-512 they then take 0.55
+    to 0.95 of the time, on others 0.75 to 1.04.
+    """
+    if a.ndim != 2 or b.ndim != 2 or a.dtype.kind != "f" or a.shape[1] != b.shape[0]:
+        return False
+    if b.flags.c_contiguous or not b.flags.f_contiguous:
+        return False
+    rows, length = a.shape
+    return 4 <= rows <= (_MORE_ROWS if length >= b.shape[1] else _MANY_ROWS)
 
 
 def _in_pieces(a: Any, b: Any, out: Any, work: int) -> Any:

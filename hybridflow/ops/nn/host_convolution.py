@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,11 +53,11 @@ class _Shape(NamedTuple):
     @property
     def rows(self) -> int:
         """How many elements of the input one element of the output reads."""
-        return self.into * int(np.prod(self.window))
+        return self.into * prod(self.window)
 
     @property
     def columns(self) -> int:
-        return int(np.prod(self.places))
+        return prod(self.places)
 
     def parts(self) -> Iterator[slice]:
         """Cut the batch into parts."""
@@ -119,9 +120,9 @@ def _lines_of(shape: _Shape) -> _Lines | None:
         return None
     sizes = tuple([size + low + high for size, (low, high) in zip(shape.space, shape.padding, strict=True)])
     grid = (shape.places[0], *sizes[1:])
-    if np.prod(grid) > _WASTE * shape.columns:
+    if prod(grid) > _WASTE * shape.columns:
         return None
-    steps = tuple([int(np.prod(sizes[axis + 1 :])) for axis in range(len(sizes))])
+    steps = tuple([prod(sizes[axis + 1 :]) for axis in range(len(sizes))])
     length = sum([(size - 1) * step for size, step in zip(shape.places, steps, strict=True)]) + 1
     return _Lines(sizes, grid, steps, length)
 
@@ -212,7 +213,7 @@ def _convolve_lines(x: Any, weights: Any, shape: _Shape, lines: _Lines) -> Any:
     cut, wide = lines.cut(shape), None
     for part, columns in _columns(view, shape, lines.length):
         if wide is None:
-            wide = np.empty((len(columns), shape.groups, shape.out, int(np.prod(lines.grid))), x.dtype)
+            wide = np.empty((len(columns), shape.groups, shape.out, prod(lines.grid)), x.dtype)
         made = wide[: len(columns)]
         products.matmul(weights, columns, out=made[..., : lines.length])
         y[part] = made.reshape(len(columns), y.shape[1], *lines.grid)[(slice(None), slice(None), *cut)]
@@ -289,7 +290,7 @@ def _input_gradient_lines(g: Any, weights: Any, form: _Shape, lines: _Lines) -> 
     for part, wide in lines.spread(g, form):
         if slopes is None:
             slopes = np.empty((*wide.shape[:2], form.rows, lines.length), g.dtype)
-            padded = np.empty((len(wide), channels, int(np.prod(lines.sizes))), g.dtype)
+            padded = np.empty((len(wide), channels, prod(lines.sizes)), g.dtype)
         columns, target = slopes[: len(wide)], padded[: len(wide)]
         products.matmul(weights, wide, out=columns)
         columns = columns.reshape(len(wide), channels, len(starts), lines.length)
