@@ -8,7 +8,7 @@ import gc
 import itertools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -308,10 +308,18 @@ def both_forms(op: Any, node: Any, g: Any) -> tuple[Any, Any]:
     return None if host is None else computed(host), computed(op.vjp(HOST, g, *args, **attrs))
 
 
+def gradients_of_samples(op: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the nodes of recorded samples with gradients of all outputs, and of the first of several alone."""
+    for node, g in recorded_samples(op):
+        yield node, g
+        if isinstance(g, tuple):
+            yield node, (g[0], *[None] * (len(g) - 1))
+
+
 def forms_agree(op: Any) -> int:
     """Return how many samples the form for the host answers; every one must do as the rule does."""
     answered = 0
-    for node, g in recorded_samples(op):
+    for node, g in gradients_of_samples(op):
         arrays = jax.tree.leaves((g, node.saved))
         before = [one.copy() for one in arrays]
         host, rule = both_forms(op, node, g)
