@@ -173,7 +173,7 @@ def complex_call(op: Op) -> Call | None:
 CANDIDATES = sorted(
     name for name, op in REGISTRY.items()
     if not isinstance(op.samples, No) and not isinstance(op.vjp, No) and not isinstance(op.vjp, Stops)
-    and not op.traits & {"random", "dynamic_shape", "tensor_rule", "nested", "identity"}
+    and not op.traits & {"random", "tensor_rule", "nested", "identity"}
 )  # fmt: skip
 
 

@@ -323,7 +323,7 @@ def test_a_parsed_graph_computes_the_same_bits(rng: np.random.Generator):
 
 
 def registry_samples() -> list[Any]:
-    return [name for name, op in REGISTRY.items() if not isinstance(op.samples, No) and not op.has("dynamic_shape")]
+    return [name for name, op in REGISTRY.items() if not isinstance(op.samples, No)]
 
 
 @pytest.mark.parametrize("name", registry_samples())

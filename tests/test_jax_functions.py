@@ -340,7 +340,7 @@ def test_64_bits_need_jaxs_64_bit_mode():
 
 
 def _with_rule() -> list[str]:
-    names = [name for name, op in REGISTRY.items() if not isinstance(op.samples, No) and not op.has("dynamic_shape")]
+    names = [name for name, op in REGISTRY.items() if not isinstance(op.samples, No)]
     special = [name for name in names if REGISTRY[name].saves.hidden or REGISTRY[name].has("own_rule")]
     ordinary = sorted(
         name for name in names

@@ -16,7 +16,7 @@ CASES = [
     (name, number)
     for name in OPS
     for number, sample in enumerate(samples_of(REGISTRY[name], 0))
-    if isinstance(sample, Sample) and not REGISTRY[name].has("dynamic_shape")
+    if isinstance(sample, Sample)
 ]
 
 

@@ -259,7 +259,6 @@ def _bad(name: str, bad: Bad) -> Op:
             "flops_are_xlas", broken("matmul", flops=MultiplyAdds(lambda y, a, b: y.size * a.shape[-1] * 9 // 8)),
             "no sample has XLA's FLOPs",
         ),
-        ("dynamic_shapes_are_refused", broken("exp", traits=frozenset({"dynamic_shape"})), "it can be traced"),
     ],
 )
 def test_faults_of_records_are_caught(check: str, op: Op, text: str):
@@ -276,7 +275,7 @@ def test_check_op_lists_what_failed():
 
 def test_every_checkable_trait_is_checked():
     unchecked = {
-        "effect", "nested", "source", "tensor_rule", "conversion", "dynamic_shape", "log_sum", "inner", "own_rule",
+        "effect", "nested", "source", "tensor_rule", "conversion", "log_sum", "inner", "own_rule",
         "foreign", "low_precision", "full_precision", "named", "reads_never",
     }  # fmt: skip
     from hybridflow.core.op import TRAITS

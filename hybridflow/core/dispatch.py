@@ -193,8 +193,7 @@ def execute(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple[
         return _run_lowered(op, inputs, values, attrs), values, "xla"
     if dtypes not in op.accepted:
         # NumPy takes more dtypes than the op does: its shape rule judges each combination once.
-        if "dynamic_shape" not in op.traits:
-            op.infer(*[tensor.spec for tensor in inputs], **attrs)
+        op.infer(*[tensor.spec for tensor in inputs], **attrs)
         op.accepted.add(dtypes)
     try:
         outputs = run_quietly(cast(Any, kernel), *values, **attrs)
@@ -269,8 +268,7 @@ def jitted(op: Op, attrs: dict[str, Any], values: Iterable[Any]) -> Callable[...
 
 
 def _run_lowered(op: Op, inputs: tuple[Tensor, ...], values: list[Any], attrs: dict[str, Any]) -> Any:
-    if "dynamic_shape" not in op.traits:
-        op.infer(*[tensor.spec for tensor in inputs], **attrs)
+    op.infer(*[tensor.spec for tensor in inputs], **attrs)
     require_xla(op.name)
     _check_devices(op, inputs, values)
     on_host = all(type(value) is _ndarray for value in values) and (bool(values) or default_is_host())

@@ -216,7 +216,6 @@ TRAITS = {
     "low_precision": "takes its operands in low precision under hf.autocast",
     "full_precision": "takes its operands in float32 under hf.autocast",
     "inner": "serves gradient rules and other functions; it is not among the package's public names",
-    "dynamic_shape": "its output shape depends on values, so it cannot be traced",
 }
 
 

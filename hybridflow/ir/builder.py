@@ -351,12 +351,6 @@ class GraphBuilder:
         self, op: Op, inputs: Sequence[Tensor], attrs: dict[str, Any], *, residuals: bool
     ) -> tuple[Tensor, ...]:
         """Add a node and return all its outputs, the hidden ones included if `residuals`."""
-        if "dynamic_shape" in op.traits:
-            raise TraceError(
-                message(f"{op.name}: the shape of its result depends on values, which a trace does not have",
-                        got=f"{op.name}({', '.join(str(t.spec) for t in inputs)})",
-                        hint="Use an operation with a fixed result shape, such as hf.where.")
-            )  # fmt: skip
         edges = tuple([self.edge_of(tensor) for tensor in inputs])
         for value in attrs.values():
             if type(value) in _UNKNOWN or (type(value) is tuple and not _UNKNOWN.isdisjoint(map(type, value))):

@@ -168,7 +168,7 @@ def _traced(op: Op, *, symbolic: bool) -> Node | None:
 
 def _ordered(op: Op) -> list[Sample]:
     """Return the good samples, those with the most axes and without equal sizes first."""
-    if isinstance(op.samples, No) or op.has("dynamic_shape"):
+    if isinstance(op.samples, No):
         return []
     samples = [one for one in op.samples(np.random.default_rng(0)) if isinstance(one, Sample)]
 

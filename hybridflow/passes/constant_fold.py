@@ -20,7 +20,7 @@ SMALL = 1024
 """A result of up to this many elements becomes a constant, whatever it is computed from."""
 LARGE = 1 << 16
 """A result that is no larger than what it is computed from becomes one up to this many elements."""
-_IMPURE = frozenset({"effect", "random", "nested", "source", "tensor_rule", "dynamic_shape"})
+_IMPURE = frozenset({"effect", "random", "nested", "source", "tensor_rule"})
 
 
 @graph_pass()

@@ -20,7 +20,7 @@ from hybridflow.backend.options import compiler_options
 from hybridflow.core.dims import Dim, DimScope, evaluate
 from hybridflow.core.dispatch import bind, run_raw
 from hybridflow.core.dtypes import WIDE, as_dtype, is_differentiable, kind_of
-from hybridflow.core.errors import CheckError, TraceError
+from hybridflow.core.errors import CheckError
 from hybridflow.core.op import REGISTRY, Bad, MultiplyAdds, No, Op, Sample, Stops
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, asarray
@@ -421,22 +421,8 @@ def samples_of(op: Op, seed: int) -> list[Sample | Bad]:
 def samples_reach_the_op(op: Op, seed: int) -> None:
     """At least one good sample leads to the op."""
     good = [sample for sample in samples_of(op, seed) if isinstance(sample, Sample)]
-    if not op.has("dynamic_shape") and not any(capture(op, sample) for sample in good):
+    if not any(capture(op, sample) for sample in good):
         raise CheckError(f"{op.name}: none of its {len(good)} good samples calls it")
-
-
-@op_check
-def dynamic_shapes_are_refused(op: Op, seed: int) -> None:
-    """An op whose result's shape depends on values raises `TraceError` in a trace."""
-    if not op.has("dynamic_shape"):
-        return
-    for sample in samples_of(op, seed):
-        if isinstance(sample, Sample):
-            try:
-                trace_sample(op, sample)
-            except TraceError:
-                continue
-            raise CheckError(f"{op.name}: trait dynamic_shape does not hold: it can be traced")
 
 
 @op_check
@@ -448,8 +434,7 @@ def bad_samples_raise(op: Op, seed: int) -> None:
             public(*bad.args, **bad.kwargs)
             continue
         _raises(op, number, bad, "eagerly", lambda bad=bad, public=public: public(*bad.args, **bad.kwargs))
-        if not op.has("dynamic_shape"):
-            _raises(op, number, bad, "in a trace", lambda bad=bad: _failing_checks(op, bad))
+        _raises(op, number, bad, "in a trace", lambda bad=bad: _failing_checks(op, bad))
 
 
 _NEAR, _ROUGH = 0.02, 0.35

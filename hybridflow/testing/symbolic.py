@@ -78,7 +78,7 @@ class Case(NamedTuple):
 
 def cases(op: Op, seed: int) -> Iterator[Case]:
     """Yield a few cases of an op, one sample after the other, each with its most frequent size open."""
-    if op.has("dynamic_shape") or op.has("random"):
+    if op.has("random"):
         return
     count = 0
     for sample in samples_of(op, seed):
