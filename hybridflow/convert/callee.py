@@ -29,7 +29,7 @@ from hybridflow.core.context import context_now
 from hybridflow.core.functions import KEPT, is_own
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
-from hybridflow.guards import observe
+from hybridflow.guards import calls, observe
 from hybridflow.guards.access import CELL, IN_CLASS, IN_INSTANCE, MISSING
 from hybridflow.guards.moving import makes_random_source
 from hybridflow.guards.questions import LRU_CACHE
@@ -402,7 +402,7 @@ def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a function of hybridflow: functions among its arguments run inside the trace, so they are converted."""
     if getattr(function, "__name__", None) not in _KEEPS_FUNCTIONS:
         args, kwargs = _converted_arguments(args, kwargs)
-    observe.before_call(function, args, kwargs, own=True)
+    calls.before_call(function, args, kwargs, own=True)
     return function(*args, **kwargs)
 
 
@@ -413,7 +413,7 @@ def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if method is not None:
         return method(*args, **kwargs)
     before_change(function, args)
-    observe.before_call(function, args, kwargs)
+    calls.before_call(function, args, kwargs)
     called = builtin.replacement(function) if builtin.replaces(function, args) else function
     return cast(Any, called)(*args, **kwargs)
 
@@ -431,7 +431,7 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
             return method(*args, **kwargs)
     if before_change(function, args):
         return None
-    observe.before_call(function, args, kwargs)
+    calls.before_call(function, args, kwargs)
     try:
         result = function(*args, **kwargs)
     except Exception:
@@ -478,7 +478,7 @@ def _call_unbound(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 _SETATTR_OF = (object.__setattr__, type.__setattr__)
-_CHANGING_METHODS = observe.CHANGES | {"__setattr__", "__delattr__"}
+_CHANGING_METHODS = calls.CHANGES | {"__setattr__", "__delattr__"}
 
 
 def augment(kind: str, target: Any, operand: Any) -> Any:
@@ -486,7 +486,7 @@ def augment(kind: str, target: Any, operand: Any) -> Any:
     if type(target) in CONTAINERS:
         method = changing_method(target)
         before_change(method, (operand,))
-        observe.before_call(method, (operand,), {})
+        calls.before_call(method, (operand,), {})
     value = protocols.AUGMENTED[kind](target, operand)
     observe.augmented(protocols.IN_PLACE[kind], operand, value)
     return value

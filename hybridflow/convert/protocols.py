@@ -221,10 +221,25 @@ def builtin_on_users(function: Any, args: tuple[Any, ...]) -> tuple[Callable[...
     """Return the converted special method that a call of a builtin stands for, or None and arguments to run over."""
     name = _OF_METHODS.get(function)
     if name is not None and args:
-        return method_of(args[0], name), args
+        method = method_of(args[0], name)
+        if method is not None and function is next and len(args) == 2:
+            return _or_default(method), args
+        return method, args
     if function in _OF_ITEMS:
         return None, tuple([one if type(one) in _PLAIN else items_of(one) for one in args])
     return None, args
+
+
+def _or_default(following: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return ``next(iterator, default)`` of a converted ``__next__``."""
+
+    def step(iterator: Any, default: Any) -> Any:
+        try:
+            return following(iterator)
+        except StopIteration:
+            return default
+
+    return step
 
 
 # -- items, attributes, blocks ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hybridflow.convert.exits import RESULT, inside, is_python
 from hybridflow.convert.protocols import METHODS
 from hybridflow.convert.scopes import GLOBAL, LOCAL, Scope
 from hybridflow.convert.syntax import at, constant, is_runtime, load, one_line, pack, runtime, store, thunk
-from hybridflow.guards.observe import CHANGES
+from hybridflow.guards.calls import CHANGES
 
 OF_THE_FRAME = frozenset(
     {"locals", "globals", "vars", "dir", "eval", "exec", "breakpoint", "set_trace", "_getframe", "currentframe"}
@@ -177,7 +177,7 @@ class Reads(ast.NodeTransformer):
         elif _lists_names(node):
             return runtime(node, "without_temporaries", node)
         elif name in ("eval", "exec") and node.args and not isinstance(node.args[0], ast.Starred):
-            node.args[0] = runtime(node, "evaluated", node.args[0])
+            node.args = [at(node, ast.Starred(runtime(node, "evaluated", *node.args), ast.Load()))]
         elif name == "globals":
             return runtime(node, "every_global", node)
         return node

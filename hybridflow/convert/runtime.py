@@ -23,7 +23,7 @@ from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError, message
 from hybridflow.core.staged_number import BOOL, StagedNumber
-from hybridflow.guards import observe
+from hybridflow.guards import calls, observe
 from hybridflow.guards.access import MISSING
 from hybridflow.ir.builder import add_check
 from hybridflow.ir.effects import has_effect
@@ -268,6 +268,12 @@ class Runtime:
         """Begin the block of an ``except``."""
         regions.require_certain(sys.exc_info()[1])
 
+    def handled_name(self) -> None:
+        """Begin the block of an ``except`` of a generator."""
+        error = sys.exc_info()[1]
+        if isinstance(error, NameError):
+            regions.handled_name(error)
+
     def caught(self) -> BaseException | None:
         """Return the exception that is handled."""
         return sys.exc_info()[1]
@@ -288,12 +294,13 @@ class Runtime:
         """Return what ``globals()`` gave."""
         return observe.every_global(names)
 
-    def evaluated(self, source: Any) -> Any:
-        """Return what ``eval`` or ``exec`` is about to run as it is."""
+    def evaluated(self, source: Any, *namespaces: Any) -> tuple[Any, ...]:
+        """Return what ``eval`` or ``exec`` gets, which it is about to run as it is."""
+        calls.before_evaluation(source, namespaces)
         if isinstance(source, str):
             with suppress(SyntaxError):  # Python raises it in a moment
                 observe.runs_as_it_is(FunctionType(compile(source.lstrip(), "", "exec"), self.namespace), (), {})
-        return source
+        return (source, *namespaces)
 
     def importing(self, name: str, module: str) -> None:
         """Take note that an import statement may fail."""

@@ -163,9 +163,14 @@ class Writes(Reads):
         return at(node, ast.With([first], [*later, *body]))
 
     def visit_Try(self, node: ast.Try) -> Any:
-        made = getattr(node, "made", False) or has_yield(node)
+        made, yields = getattr(node, "made", False), has_yield(node)
         self.generic_visit(node)
         if made or not node.handlers:
+            return node
+        if yields:  # the code around must not see a generator's handlers while it waits
+            for handler in node.handlers:
+                start = one_line(handler)
+                handler.body.insert(0, expression(start, runtime(start, "handled_name")))
             return node
         place = one_line(node)
         everything = at(place, ast.Attribute(load(place, RUNTIME), "everything", ast.Load()))

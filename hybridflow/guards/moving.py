@@ -8,10 +8,14 @@ import io
 import random
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+
+from hybridflow.core.errors import EffectWarning, message
+from hybridflow.core.node import Where, format_where, where_file_line
 
 
 class Known(Protocol):
@@ -24,6 +28,30 @@ class Known(Protocol):
     def is_made_here(self, obj: Any) -> bool:
         """Whether the trace made a value."""
         ...
+
+
+_WARNED: set[tuple[str, int]] = set()
+"""The lines that have been warned about."""
+
+
+def warn_once(label: str, why: str, where: Where | None) -> None:
+    """Say once for each line that a function is traced anew at every call.
+
+    Args:
+        label: the function's name.
+        why: what it reads.
+        where: the place that reads it.
+    """
+    file, line = where_file_line(where) or (__file__, 0)
+    if (file, line) in _WARNED:
+        return
+    _WARNED.add((file, line))
+    text = message(
+        f"compile: {label} is traced anew at every call, for what it reads cannot be watched",
+        got=f"{why} at {format_where(where)}",
+        hint="Read it before the call and pass what was read as an argument; draw random numbers with hf.random.",
+    )
+    warnings.warn_explicit(text, EffectWarning, file, line)
 
 
 def makes_random_source(function: Any) -> bool:

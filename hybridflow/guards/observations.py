@@ -6,19 +6,16 @@ import builtins
 import dataclasses
 import functools
 import types
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any, cast
 
-import jax
 import numpy as np
 
-from hybridflow.core.errors import EffectWarning, MutationError, message
-from hybridflow.core.functions import is_own
-from hybridflow.core.node import format_where, user_place, where_file_line
+from hybridflow.core.errors import MutationError, message
+from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import TrainableFlags, Variable
 from hybridflow.guards.access import ATTRIBUTE, ITSELF, TYPE
@@ -37,22 +34,18 @@ from hybridflow.guards.guards import (
 )
 from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, path_of
 from hybridflow.guards.journal import Journal, new_journal
-from hybridflow.guards.moving import moving
+from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure
+from hybridflow.guards.moving import moving, warn_once
 from hybridflow.guards.order import order_at
 from hybridflow.guards.outside_floats import OutsideFloats
 from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
 from hybridflow.guards.questions import ANSWER, Question
-from hybridflow.guards.signature import is_array
 from hybridflow.guards.storable import holds_traced, is_traced, require_numbers
 from hybridflow.ir.variables import ArgumentVariable
 
-_LEAVES = (np.dtype, np.generic, np.ufunc, Tensor, Variable, types.CodeType)
-"""Types of values that have no places inside them."""
 _LIBRARIES = object()
 """Stands for where libraries keep what they are asked for."""
 _HOLDERS = (types.MethodType, types.FunctionType, functools.partial)
-_WARNED: set[tuple[str, int]] = set()
-"""The lines that `not_again` has warned about."""
 
 
 class Observations:
@@ -111,7 +104,7 @@ class Observations:
 
     def object(self, value: Any, label: str, *, lasting: bool = False) -> None:
         """Take an object that calls bring along (``self``, an argument) as one that is outside."""
-        if _is_leaf(value) or id(value) in self._outside or isinstance(value, types.ModuleType):
+        if is_leaf(value) or id(value) in self._outside or isinstance(value, types.ModuleType):
             return
         root = self.root(value, label, lasting=lasting)
         if isinstance(value, CONTAINERS):  # one that JAX does not take apart, such as a deque: what is in it counts
@@ -148,7 +141,7 @@ class Observations:
         None for what cannot be told: objects that cannot be referenced weakly.
         """
         found = self._doubtful.get(id(obj))
-        if found is None and not _is_leaf(obj):
+        if found is None and not is_leaf(obj):
             try:
                 weakref.ref(obj)
             except TypeError:
@@ -185,17 +178,7 @@ class Observations:
         if moves:
             self.floats.only_numbers()
         self.again = self.again or why
-        where = user_place(3)
-        file, line = where_file_line(where) or (__file__, 0)
-        if (file, line) in _WARNED:
-            return
-        _WARNED.add((file, line))
-        text = message(
-            f"compile: {self.label} is traced anew at every call, for what it reads cannot be watched",
-            got=f"{why} at {format_where(where)}",
-            hint="Read it before the call and pass what was read as an argument; draw random numbers with hf.random.",
-        )
-        warnings.warn_explicit(text, EffectWarning, file, line)
+        warn_once(self.label, why, user_place(3))
 
     def forget(self) -> None:
         """Let go of the objects of a trace that has ended."""
@@ -223,7 +206,7 @@ class Observations:
         ways.append(way)
         if len(ways) > 1:
             return
-        if _is_structure(value):
+        if is_structure(value):
             for key, item in items_of(value):
                 self._give(item, (*way, key))
         elif is_by_fields(value) and type(at_way(self._arguments, way)) is type(value):
@@ -240,7 +223,7 @@ class Observations:
 
     def argument(self, value: Any, label: str, way: tuple[Any, ...]) -> None:
         """Take the containers of an argument as those that a call must not change."""
-        if _is_structure(value) and id(value) not in self._inputs:
+        if is_structure(value) and id(value) not in self._inputs:
             self._inputs[id(value)] = (value, label, way)
             for key, item in items_of(value):
                 self.argument(item, f"{label}[{key!r}]", (*way, key))
@@ -324,7 +307,7 @@ class Observations:
 
     def _register(self, value: Any, place: Place) -> None:
         """Make what is inside a value known as being outside of the trace."""
-        if _is_leaf(value) or id(value) in self._inputs:
+        if is_leaf(value) or id(value) in self._inputs:
             return
         known = self._outside.get(id(value))
         if known is not None:
@@ -351,7 +334,7 @@ class Observations:
     def _register_item(self, parent: Place, key: Any, item: Any) -> None:
         if type(item) in PLAIN:
             return
-        if not _is_leaf(item) or isinstance(item, Tensor | Variable):
+        if not is_leaf(item) or isinstance(item, Tensor | Variable):
             self._read(parent, ITEM, key, item)
 
     def value_read(self, tensor: Tensor) -> None:
@@ -365,7 +348,7 @@ class Observations:
         """Return ``a is b``, of what the call has where the trace sees something else, and take note of it."""
         first, second = self._given_for(a), self._given_for(b)
         same = first is second
-        if _is_one_of_several(first) and _is_one_of_several(second):
+        if is_one_of_several(first) and is_one_of_several(second):
             self.floats.require_plain(a)
             self.floats.require_plain(b)
             firsts, seconds = self._sources(a), self._sources(b)
@@ -382,7 +365,7 @@ class Observations:
         if isinstance(obj, ArgumentVariable):
             obj.needed()
         given = self._given_for(obj)
-        if _is_one_of_several(given) and not isinstance(given, Variable):
+        if is_one_of_several(given) and not isinstance(given, Variable):
             self.floats.require_plain(obj)
             for source in self._sources(obj):
                 if isinstance(source, Place):
@@ -615,25 +598,3 @@ class Observations:
 
 
 _MUTABLE = (list, dict, deque, set, bytearray, np.ndarray)
-
-
-def _is_one_of_several(value: Any) -> bool:
-    """Whether what guards and signatures say of a value is so of others too."""
-    if isinstance(value, (*CONTAINERS, *CHANGING, frozenset, float, Variable)):
-        return True
-    return type(value) not in PLAIN and (is_array(value) or isinstance(value, Tensor) or is_by_fields(value))
-
-
-def _is_leaf(value: Any) -> bool:
-    kind = type(value)
-    if kind in PLAIN or kind in _LEAVES:
-        return True
-    if kind is types.BuiltinFunctionType:
-        return value.__self__ is None or isinstance(value.__self__, types.ModuleType)
-    ours = is_own(str(kind.__module__))
-    return ours or isinstance(value, Tensor | Variable | np.generic | jax.Array)
-
-
-def _is_structure(value: Any) -> bool:
-    """Whether a container among the arguments counts by what is in it; others count by which one they are."""
-    return isinstance(value, CONTAINERS) and not jax.tree_util.all_leaves((value,))

@@ -6,14 +6,14 @@ becomes guards (`hybridflow.guards.guards`); a write that a later call would mis
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib.util import find_spec
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from types import CellType, FunctionType, MethodType
 from typing import Any, cast
+from weakref import WeakKeyDictionary, WeakSet
 
 import jax
 import numpy as np
@@ -33,7 +33,6 @@ from hybridflow.guards.effects import (
     Change,
     Target,
     attribute,
-    called_again,
     global_name,
     is_constant,
     item,
@@ -41,12 +40,11 @@ from hybridflow.guards.effects import (
 from hybridflow.guards.guards import CONTAINERS, PLAIN
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import is_watched_module
-from hybridflow.guards.questions import is_asked_of_abstract_classes, question_of
-from hybridflow.guards.users import is_users_class
+from hybridflow.guards.questions import question_of
 from hybridflow.ir.builder import GraphBuilder
 
 
-def _observations() -> tuple[Observations | None, bool]:
+def observations() -> tuple[Observations | None, bool]:
     """Return what is known of the trace being made, and whether a branch or loop body of it is traced."""
     context = CONTEXT.get()
     tracer = None if context is None else context.tracer
@@ -56,7 +54,7 @@ def _observations() -> tuple[Observations | None, bool]:
     return cast("Observations | None", builder.observations), builder.outer is not None
 
 
-_ARRAYS = (np.ndarray, jax.Array, Tensor, Variable, str, bytes)
+ARRAYS = (np.ndarray, jax.Array, Tensor, Variable, str, bytes)
 """Types whose items are what they are; the whole is watched where it is read."""
 
 # -- reads --------------------------------------------------------------------------------------------------------
@@ -70,7 +68,7 @@ def read_free(cell: CellType, name: str, value: Any) -> Any:
         name: the name.
         value: what Python found.
     """
-    found, _ = _observations()
+    found, _ = observations()
     return value if found is None else found.read(found.root(cell, name), CELL, name, value)
 
 
@@ -82,7 +80,7 @@ def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
         name: the name.
         value: what Python found.
     """
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None and not is_layers(namespace.get("__name__")):
         if name in namespace:
             return found.read(found.root(namespace, "globals"), GLOBAL, name, value)
@@ -92,7 +90,7 @@ def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
 
 def read_attr(obj: Any, name: str) -> Any:
     """Return ``obj.name``; that there is none is an answer too, for code that handles the error."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None:
         found.choices.read_one(obj)
     try:
@@ -106,19 +104,19 @@ def read_attr(obj: Any, name: str) -> Any:
 
 def class_attribute(obj: Any, name: str) -> Any:
     """Return what the class of an object says under a name, as it stands there."""
-    found, _ = _observations()
+    found, _ = observations()
     return IN_CLASS.get(type(obj), name) if found is None else reading.class_attribute(found, obj, name)
 
 
 def of_super(obj: Any, name: str) -> Any:
     """Return what the class that ``super()`` finds an attribute in says under its name."""
-    found, _ = _observations()
+    found, _ = observations()
     return MISSING if found is None else reading.of_super(found, obj, name)
 
 
 def constructed(cls: type) -> None:
     """Take note that a user's class is about to make an object."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None:
         for name in ("__new__", "__init__"):
             found.read(found.root(cls, cls.__name__), IN_CLASS, name, IN_CLASS.get(cls, name))
@@ -126,14 +124,14 @@ def constructed(cls: type) -> None:
 
 def stands_for(copy: Any, original: Any) -> None:
     """Take note that what is read of a copy, which the trace has made, is read of the original."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None:
         found.stands_for(copy, original)
 
 
 def own(obj: Any, name: str) -> None:
     """Take note of whether an object has an attribute of its own, whatever its class says."""
-    found, _ = _observations()
+    found, _ = observations()
     place = None if found is None else found.place_of(obj)
     if found is not None and place is not None:
         found.read(place, IN_INSTANCE, name, IN_INSTANCE.get(obj, name))
@@ -147,7 +145,7 @@ def absent(obj: Any, name: str) -> None:
 
 def made(obj: Any) -> Any:
     """Return an object that the trace has just made."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None:
         found.made_here(obj)
     return obj
@@ -155,13 +153,13 @@ def made(obj: Any) -> Any:
 
 def is_made_here(obj: Any) -> bool:
     """Whether the trace made an object."""
-    found, _ = _observations()
+    found, _ = observations()
     return found is not None and found.is_made_here(obj)
 
 
 def is_known(obj: Any) -> bool:
     """Whether an object was there before the trace."""
-    found, _ = _observations()
+    found, _ = observations()
     return found is not None and found.place_of(obj) is not None
 
 
@@ -177,7 +175,7 @@ def has_assigned() -> bool:
 
 def keeps(obj: Any, name: str) -> None:
     """Take note that an object is about to keep a value under a name, and of how to take that back."""
-    found, nested = _observations()
+    found, nested = observations()
     place = None if found is None else found.place_of(obj)
     if found is not None and place is not None:
         found.keeps(place, obj, name, nested=nested)
@@ -185,28 +183,28 @@ def keeps(obj: Any, name: str) -> None:
 
 def called(function: FunctionType) -> None:
     """Take note that a user's function is about to be called."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None:
         reading.called(found, function)
 
 
 def special(obj: Any, *names: str) -> None:
     """Take note that Python is about to call special methods of an object by itself."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None:
         reading.special(found, obj, names)
 
 
 def whole(*values: Any) -> None:
     """Take note that everything in some values may be read where reads are not seen."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None:
         reading.whole(found, *values)
 
 
 def read_item(obj: Any, key: Any) -> Any:
     """Return ``obj[key]``."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None:
         _item(found, obj, key)
     return obj[key]
@@ -214,7 +212,7 @@ def read_item(obj: Any, key: Any) -> Any:
 
 def _item(found: Observations, obj: Any, key: Any) -> None:
     """Take note that an item of an object is about to be read, or asked for."""
-    _require_untraced_key(found, obj, key)
+    require_untraced_key(found, obj, key)
     if type(key) is slice:
         for one in (key.start, key.stop, key.step):
             reading.special(found, one, ("__index__",))
@@ -224,7 +222,7 @@ def _item(found: Observations, obj: Any, key: Any) -> None:
     if isinstance(obj, CONTAINERS):
         if type(obj) not in CONTAINERS:
             reading.special(found, obj, ("__missing__",))
-    elif not isinstance(obj, _ARRAYS):
+    elif not isinstance(obj, ARRAYS):
         reading.whole(found, obj)
 
 
@@ -233,7 +231,7 @@ def _item(found: Observations, obj: Any, key: Any) -> None:
 
 def load_free(cell: CellType, name: str, value: Any) -> Any:
     """Return the value of a name of a function around the converted one."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is None or type(value) not in LOADED:
         return read_free(cell, name, value)
     found.load(found.root(cell, name), CELL, name, value)
@@ -242,7 +240,7 @@ def load_free(cell: CellType, name: str, value: Any) -> Any:
 
 def load_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
     """Return the value of a global name."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is None or type(value) not in LOADED or name not in namespace:
         return read_global(namespace, name, value)
     found.load(found.root(namespace, "globals"), GLOBAL, name, value)
@@ -256,7 +254,7 @@ def load_attr(obj: Any, name: str) -> Any:
         return MISSING
     if hasattr(type(IN_CLASS.get(type(obj), name)), "__set__"):
         return MISSING
-    found, _ = _observations()
+    found, _ = observations()
     place = None if found is None else found.place_of(obj)
     if found is not None and place is not None:
         found.load(place, ATTRIBUTE, name, value)
@@ -272,18 +270,21 @@ def load_item(obj: Any, key: Any) -> Any:
 
 def augmented(operate: Callable[[Any, Any], Any], operand: Any, value: Any) -> None:
     """Take note of what an augmented assignment has computed, which it is about to store."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None:
         found.augmented = Augmented(operate, operand, value)
 
 
-def _require_untraced_key(found: Observations, container: Any, key: Any) -> None:
+_BY_HASH = (dict, set, frozenset, WeakKeyDictionary, WeakSet)
+
+
+def require_untraced_key(found: Observations, container: Any, key: Any) -> None:
     """Raise if a traced tensor is looked for among the tensors that are keys outside: there it is the eager one.
 
     Raises:
         TracedValueError: it is.
     """
-    if type(key) is not Tensor or key._value is not None or not isinstance(container, dict | set | frozenset):
+    if type(key) is not Tensor or key._value is not None or not isinstance(container, _BY_HASH):
         return
     if found.is_outside(container) and any(type(one) is Tensor for one in cast("set[Any]", container)):
         raise TracedValueError(
@@ -297,41 +298,41 @@ def _require_untraced_key(found: Observations, container: Any, key: Any) -> None
 
 def asked(container: Any, item: Any) -> None:
     """Take note that ``item in container`` is about to be asked."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is None:
         return
     found.choices.read(container)
-    _require_untraced_key(found, container, item)
+    require_untraced_key(found, container, item)
     if isinstance(container, (*CONTAINERS, set, frozenset)):
         one_by_one = isinstance(container, list | tuple | deque)
         for one in (item, *(container if one_by_one else ())):
             reading.special(found, one, ("__eq__",) if one_by_one else ("__hash__", "__eq__"))
-    elif not isinstance(container, _ARRAYS):
+    elif not isinstance(container, ARRAYS):
         reading.whole(found, container, item)
 
 
 def same(a: Any, b: Any) -> bool:
     """Return ``a is b``."""
-    found, _ = _observations()
+    found, _ = observations()
     return a is b if found is None else found.same(a, b)
 
 
 def identity(obj: Any) -> int:
     """Return ``id(obj)``."""
-    found, _ = _observations()
+    found, _ = observations()
     return id(obj) if found is None else found.identity(obj)
 
 
 def chosen(made: Any, sources: Iterable[Any]) -> None:
     """Take note of a structure that a branch or loop on tensors made, and of those that it stands for one of."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None:
         found.choices.made(made, sources)
 
 
 def looked_at(*values: Any) -> None:
     """Take note that containers are looked at by an operator, or by what asks whether they count as true."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None:
         for one in values:
             found.choices.read(one)
@@ -339,7 +340,7 @@ def looked_at(*values: Any) -> None:
 
 def importing(name: str, module: str) -> None:
     """Take note of what an import statement does not find, so that it fails: a name of a module, or the module."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is None:
         return
     source = sys.modules.get(module)
@@ -361,7 +362,7 @@ def imported(name: str, value: Any, module: str) -> Any:
         value: what Python found.
         module: the module.
     """
-    found, _ = _observations()
+    found, _ = observations()
     source = sys.modules.get(module)
     if found is None or source is None or not is_watched_module(source):
         return value
@@ -372,7 +373,7 @@ def imported(name: str, value: Any, module: str) -> Any:
 
 def every_global(names: dict[str, Any]) -> dict[str, Any]:
     """Return what ``globals()`` gave."""
-    found, _ = _observations()
+    found, _ = observations()
     module = sys.modules.get(str(names.get("__name__")))
     if found is None:
         return names
@@ -384,29 +385,30 @@ def every_global(names: dict[str, Any]) -> dict[str, Any]:
 
 def answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> Any:
     """Return what a function gave that is not converted: if it only read, it is asked again before each call."""
-    found, _ = _observations()
+    found, _ = observations()
     question = None if found is None else question_of(function, args, kwargs)
     return value if found is None or question is None else found.answered(question, value)
 
 
 def iterate(obj: Iterable[Any]) -> Any:
     """Return what a ``for`` loop or a comprehension runs over."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None:
-        _run_over(found, obj)
+        run_over(found, obj)
     return obj
 
 
-def _run_over(found: Observations, obj: Any) -> None:
+def run_over(found: Observations, obj: Any) -> None:
+    """Take note that something runs over an object's items."""
     found.choices.read_one(obj)
     found.use_order(obj)
-    if not isinstance(obj, (*CONTAINERS, *_ARRAYS)) and found.is_outside(obj):
+    if not isinstance(obj, (*CONTAINERS, *ARRAYS)) and found.is_outside(obj):
         reading.whole(found, obj)
 
 
 def runs_as_it_is(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Take note that a user's function is about to run as it is: what its code names and what it gets is read."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is None:
         return
     if type(function) is MethodType:
@@ -422,7 +424,7 @@ def runs_as_it_is(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def changes(obj: Any, what: str) -> None:
     """Take note that an object or container is about to be changed, wherever it came from."""
-    found, _ = _observations()
+    found, _ = observations()
     if found is not None:
         found.choices.changed(obj, what)
 
@@ -435,11 +437,11 @@ def _change(found: Observations, value: Any, target: Target, *, augmented: bool)
     return target.stored(value)
 
 
-def _writes_attr(
+def writes_attr(
     obj: Any, name: Any, value: Any, *, put: Callable[..., None] = setattr, augmented: bool = False
 ) -> None:
     """Take note that an attribute is about to be stored or deleted, and of how to take that back."""
-    found, nested = _observations()
+    found, nested = observations()
     place = None if found is None else found.place_of(obj)
     if found is None or place is None or type(name) is not str:
         return
@@ -453,19 +455,19 @@ def _writes_attr(
 
 def write_attr(obj: Any, name: str, value: Any, *, augmented: bool = False) -> None:
     """Do ``obj.name = value``."""
-    _writes_attr(obj, name, value, augmented=augmented)
+    writes_attr(obj, name, value, augmented=augmented)
     setattr(obj, name, value)
 
 
 def write_attr_by(put: Callable[..., None], obj: Any, name: str, value: Any) -> None:
     """Do ``put(obj, name, value)``, as `object.__setattr__` and `type.__setattr__` store an attribute."""
-    _writes_attr(obj, name, value, put=put)
+    writes_attr(obj, name, value, put=put)
     put(obj, name, value)
 
 
 def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> None:
     """Do ``obj[key] = value``."""
-    found, nested = _observations()
+    found, nested = observations()
     if found is not None:
         again = type(obj) in LOADED and is_constant(key)
         change = _change(found, value, item(key), augmented=augmented) if again else OTHER
@@ -475,13 +477,13 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
 
 def delete_attr(obj: Any, name: str) -> None:
     """Do ``del obj.name``."""
-    _writes_attr(obj, name, MISSING)
+    writes_attr(obj, name, MISSING)
     delattr(obj, name)
 
 
 def delete_item(obj: Any, key: Any) -> None:
     """Do ``del obj[key]``."""
-    found, nested = _observations()
+    found, nested = observations()
     if found is not None:
         found.change(obj, f"[{key!r}]", (), OTHER, nested=nested)
     del obj[key]
@@ -489,7 +491,7 @@ def delete_item(obj: Any, key: Any) -> None:
 
 def write_global(namespace: dict[str, Any], name: str, value: Any, *, augmented: bool = False) -> Any:
     """Return the value to store to a global name; Python stores it after the call."""
-    found, nested = _observations()
+    found, nested = observations()
     before = namespace.get(name, MISSING)
     if found is not None and value is not before:
         change = _change(found, value, global_name(name), augmented=augmented)
@@ -505,7 +507,7 @@ def delete_global(namespace: dict[str, Any], name: str) -> None:
 
 def write_free(cell: CellType, name: str, value: Any, *, augmented: bool = False) -> Any:
     """Return the value to store to a ``nonlocal`` name of a function outside the trace; Python stores it then."""
-    found, nested = _observations()
+    found, nested = observations()
     before = CELL.get(cell, name)
     if found is not None and value is not before:
         change = _change(found, value, CELL_VALUE, augmented=augmented)
@@ -516,139 +518,3 @@ def write_free(cell: CellType, name: str, value: Any, *, augmented: bool = False
 def delete_free(cell: CellType, name: str) -> None:
     """Take note that a ``nonlocal`` name of a function outside the trace is about to be deleted."""
     write_free(cell, name, MISSING)
-
-
-# -- calls --------------------------------------------------------------------------------------------------------
-
-CHANGES = frozenset({
-    "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem",
-    "add", "discard", "difference_update", "intersection_update", "symmetric_difference_update", "appendleft",
-    "extendleft", "popleft", "rotate", "fill", "resize", "put", "itemset", "__iadd__", "__ior__", "__iand__",
-    "__isub__", "__ixor__", "__imul__", "__setitem__", "__delitem__",
-})  # fmt: skip
-"""Methods of Python's and NumPy's containers that change them."""
-_BY_PROTOCOL = frozenset({"builtins", "operator", "_operator", "functools", "_functools", "itertools"})
-"""Modules whose functions see values through Python's own protocols, which what stands for a number follows."""
-_UNORDERED = frozenset({"get", "__getitem__", "__contains__", "__len__", "pop", "setdefault"})
-"""Methods of a dict that its order says nothing to."""
-_SHALLOW: dict[Any, tuple[str, ...]] = {
-    **dict.fromkeys([id, callable, getattr, hasattr, setattr, delattr, len, list, tuple, zip, enumerate, reversed, iter,
-                     next, map, range, super, functools.partial, print, memoryview], ()),
-    **dict.fromkeys([set, frozenset, dict], ("__hash__", "__eq__")),
-    sorted: ("__lt__",), min: ("__lt__", "__gt__"), max: ("__lt__", "__gt__"), sum: ("__add__", "__radd__"),
-    any: ("__bool__", "__len__"), all: ("__bool__", "__len__"), filter: ("__bool__", "__len__"),
-}  # fmt: skip
-"""Builtins that look at what is in containers, not at what is in that, but by the special methods named here."""
-_OUTSIDE_ONLY = frozenset({id, callable, getattr, hasattr, setattr, delattr, len})
-"""Those that do not run over anything."""
-_SPECIAL: dict[Any, tuple[str, ...]] = {
-    bool: ("__bool__", "__len__"), int: ("__int__", "__index__", "__trunc__"), float: ("__float__", "__index__"),
-    complex: ("__complex__", "__float__", "__index__"), str: ("__str__", "__repr__"), repr: ("__repr__",),
-    ascii: ("__repr__",), hash: ("__hash__",), format: ("__format__", "__str__", "__repr__"), abs: ("__abs__",),
-    bytes: ("__bytes__", "__index__"), divmod: ("__divmod__", "__rdivmod__"), round: ("__round__",),
-    pow: ("__pow__", "__rpow__"), hex: ("__index__",), oct: ("__index__",), bin: ("__index__",),
-    isinstance: ("__instancecheck__",), issubclass: ("__subclasscheck__",), range: ("__index__",),
-    len: ("__len__",), iter: ("__iter__", "__getitem__"), next: ("__next__",),
-}  # fmt: skip
-"""The special methods that builtins call of their arguments."""
-
-
-def _is_made_tensor(found: Observations, arguments: Iterable[Any]) -> None:
-    """Take note of users' objects that a function of hybridflow makes arrays of."""
-    for one in arguments:
-        if isinstance(one, list | tuple):
-            _is_made_tensor(found, cast("list[Any]", one))
-        elif hasattr(type(one), "__array__") and is_users_class(type(one)):
-            reading.special(found, one, ("__array__",))
-
-
-def _hand_out(found: Observations, function: Any, arguments: Iterable[Any]) -> None:
-    """Take note of containers that a function gets which is not converted: it may change them, or look at types."""
-    module = getattr(function, "__module__", None) or "builtins"
-    by_protocol = module in _BY_PROTOCOL or module.startswith("hybridflow.")
-    for argument in arguments:
-        if isinstance(argument, list | tuple | dict | set | deque):
-            if found.is_outside(argument):
-                found.hand_out(argument)
-            if not by_protocol:
-                found.floats.require_plain(argument)
-
-
-def _is_changed(
-    found: Observations, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, nested: bool
-) -> None:
-    """Take note of the call of a container's method, if that changes it."""
-    name, owner = getattr(function, "__name__", ""), function.__self__
-    if name in CHANGES:
-        change = called_again(name, args, kwargs) if type(owner) in LOADED else OTHER
-        found.change(owner, f".{name}(...)", (*args, *kwargs.values()), change, nested=nested)
-
-
-def _goes_out(found: Observations, function: Any, args: tuple[Any, ...]) -> None:
-    """Take note of what arguments of an unconverted call may be read."""
-    builtin = type(function) in (BuiltinFunctionType, type)
-    if builtin and function in _SPECIAL:
-        for one in () if is_asked_of_abstract_classes(function, args) else args:
-            reading.special(found, one, _SPECIAL[function])
-        if function is isinstance:
-            reading.kind_of(found, next(iter(args)))
-    elif function is type:
-        reading.kind_of(found, next(iter(args)))
-    if builtin and function in _SHALLOW:
-        for one in args:
-            if function not in _OUTSIDE_ONLY:
-                _run_over(found, one)
-            if _SHALLOW[function] and isinstance(one, (*CONTAINERS, set, frozenset)):
-                for item in one:
-                    reading.special(found, item, _SHALLOW[function])
-    elif not builtin or function not in _SPECIAL:
-        owner = getattr(function, "__self__", None)
-        if isinstance(owner, list | deque):
-            for item in cast("list[Any]", owner):
-                reading.special(found, item, ("__eq__", "__lt__"))
-        for one in args:
-            found.use_order(one)
-            reading.whole(found, one)
-
-
-def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = False) -> None:
-    """Take note that something that is not converted is about to be called: a builtin, a library's function.
-
-    Bound methods of lists, dicts and sets come here too, also those that ``+=`` on one stands for.
-
-    Args:
-        function: what is called.
-        args, kwargs: its arguments.
-        own: whether it is hybridflow's.
-    """
-    found, nested = _observations()
-    if found is None:
-        return
-    owner = getattr(function, "__self__", None)
-    values = (*args, *kwargs.values())
-    found.choices.read(values if owner is None or isinstance(owner, ModuleType) else (owner, *values))
-    if owner is not None and found.is_outside(owner):
-        _is_changed(found, function, args, kwargs, nested=nested)
-    if isinstance(owner, dict) and getattr(function, "__name__", "") not in _UNORDERED:
-        found.use_order(owner)
-    if args:
-        _require_untraced_key(found, owner, args[0])
-    if found.moves(function, args, kwargs):
-        return
-    if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS, *_ARRAYS)):
-        reading.whole(found, owner)
-    if own:
-        _is_made_tensor(found, values)
-    else:
-        _goes_out(found, function, values)
-    if function is _GETATTRIBUTE and len(args) >= 2 and type(args[1]) is str:
-        reading.attribute(found, args[0], args[1], getattr(args[0], args[1], MISSING), seen=False)
-    elif function is delattr and len(args) == 2:
-        _writes_attr(*args, MISSING)
-    elif type(function) is MethodWrapperType and function.__name__ == "__delattr__" and len(args) == 1:
-        _writes_attr(owner, *args, MISSING)
-    else:
-        _hand_out(found, function, values)
-
-
-_GETATTRIBUTE = object.__getattribute__

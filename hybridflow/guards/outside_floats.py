@@ -260,10 +260,25 @@ class OutsideFloats:
         """
         try:
             yield
-        except Exception:
+        except Exception as error:
             self.require_numbers(self._needed)
+            self._require_numbers_in(error)
             raise
         self.require_numbers(self._needed)
+
+    def _require_numbers_in(self, error: BaseException) -> None:
+        """Have what an exception tells its handlers outside be numbers.
+
+        Raises:
+            NeedsNumber: it, or one that it comes from, holds inputs.
+        """
+        one: BaseException | None = error
+        seen: set[int] = set()
+        while one is not None and id(one) not in seen:
+            seen.add(id(one))
+            for value in (one.args, vars(one)):
+                self.require_plain(value)
+            one = one.__cause__ or one.__context__
 
     def only_numbers(self) -> None:
         """Have all numbers be part of the trace, also those that are still to be read: it must not start again.

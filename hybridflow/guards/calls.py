@@ -1,0 +1,164 @@
+"""What a call may read or change of something that is not converted: a builtin, a library's function."""
+
+from __future__ import annotations
+
+import dis
+import functools
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from types import BuiltinFunctionType, CodeType, MethodWrapperType, ModuleType
+from typing import Any, cast
+
+from hybridflow.guards import reading
+from hybridflow.guards.access import MISSING
+from hybridflow.guards.effects import LOADED, OTHER, called_again
+from hybridflow.guards.guards import CONTAINERS
+from hybridflow.guards.observations import Observations
+from hybridflow.guards.observe import ARRAYS, observations, require_untraced_key, run_over, writes_attr
+from hybridflow.guards.questions import is_asked_of_abstract_classes
+from hybridflow.guards.users import is_users_class
+
+CHANGES = frozenset({
+    "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem",
+    "add", "discard", "difference_update", "intersection_update", "symmetric_difference_update", "appendleft",
+    "extendleft", "popleft", "rotate", "fill", "resize", "put", "itemset", "__iadd__", "__ior__", "__iand__",
+    "__isub__", "__ixor__", "__imul__", "__setitem__", "__delitem__",
+})  # fmt: skip
+"""Methods of Python's and NumPy's containers that change them."""
+_BY_PROTOCOL = frozenset({"builtins", "operator", "_operator", "functools", "_functools", "itertools"})
+"""Modules whose functions see values through Python's own protocols, which what stands for a number follows."""
+_UNORDERED = frozenset({"get", "__getitem__", "__contains__", "__len__", "pop", "setdefault"})
+"""Methods of a dict that its order says nothing to."""
+_SHALLOW: dict[Any, tuple[str, ...]] = {
+    **dict.fromkeys([id, callable, getattr, hasattr, setattr, delattr, len, list, tuple, zip, enumerate, reversed, iter,
+                     next, map, range, super, functools.partial, print, memoryview], ()),
+    **dict.fromkeys([set, frozenset, dict], ("__hash__", "__eq__")),
+    sorted: ("__lt__",), min: ("__lt__", "__gt__"), max: ("__lt__", "__gt__"), sum: ("__add__", "__radd__"),
+    any: ("__bool__", "__len__"), all: ("__bool__", "__len__"), filter: ("__bool__", "__len__"),
+}  # fmt: skip
+"""Builtins that look at what is in containers, not at what is in that, but by the special methods named here."""
+_OUTSIDE_ONLY = frozenset({id, callable, getattr, hasattr, setattr, delattr, len})
+"""Those that do not run over anything."""
+_SPECIAL: dict[Any, tuple[str, ...]] = {
+    bool: ("__bool__", "__len__"), int: ("__int__", "__index__", "__trunc__"), float: ("__float__", "__index__"),
+    complex: ("__complex__", "__float__", "__index__"), str: ("__str__", "__repr__"), repr: ("__repr__",),
+    ascii: ("__repr__",), hash: ("__hash__",), format: ("__format__", "__str__", "__repr__"), abs: ("__abs__",),
+    bytes: ("__bytes__", "__index__"), divmod: ("__divmod__", "__rdivmod__"), round: ("__round__",),
+    pow: ("__pow__", "__rpow__"), hex: ("__index__",), oct: ("__index__",), bin: ("__index__",),
+    isinstance: ("__instancecheck__",), issubclass: ("__subclasscheck__",), range: ("__index__",),
+    len: ("__len__",), iter: ("__iter__", "__getitem__"), next: ("__next__",),
+}  # fmt: skip
+"""The special methods that builtins call of their arguments."""
+_GETATTRIBUTE = object.__getattribute__
+_ASSIGNS = frozenset({"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL"})
+"""Instructions that change a namespace."""
+
+
+def _is_made_tensor(found: Observations, arguments: Iterable[Any]) -> None:
+    """Take note of users' objects that a function of hybridflow makes arrays of."""
+    for one in arguments:
+        if isinstance(one, list | tuple):
+            _is_made_tensor(found, cast("list[Any]", one))
+        elif hasattr(type(one), "__array__") and is_users_class(type(one)):
+            reading.special(found, one, ("__array__",))
+
+
+def _hand_out(found: Observations, function: Any, arguments: Iterable[Any]) -> None:
+    """Take note of containers that a function gets which is not converted: it may change them, or look at types."""
+    module = getattr(function, "__module__", None) or "builtins"
+    by_protocol = module in _BY_PROTOCOL or module.startswith("hybridflow.")
+    for argument in arguments:
+        if isinstance(argument, list | tuple | dict | set | deque):
+            if found.is_outside(argument):
+                found.hand_out(argument)
+            if not by_protocol:
+                found.floats.require_plain(argument)
+
+
+def _is_changed(
+    found: Observations, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, nested: bool
+) -> None:
+    """Take note of the call of a container's method, if that changes it."""
+    name, owner = getattr(function, "__name__", ""), function.__self__
+    if name in CHANGES:
+        change = called_again(name, args, kwargs) if type(owner) in LOADED else OTHER
+        found.change(owner, f".{name}(...)", (*args, *kwargs.values()), change, nested=nested)
+
+
+def _goes_out(found: Observations, function: Any, args: tuple[Any, ...]) -> None:
+    """Take note of what arguments of an unconverted call may be read."""
+    builtin = type(function) in (BuiltinFunctionType, type)
+    if builtin and function in _SPECIAL:
+        for one in () if is_asked_of_abstract_classes(function, args) else args:
+            reading.special(found, one, _SPECIAL[function])
+        if function is isinstance:
+            reading.kind_of(found, next(iter(args)))
+    elif function is type:
+        reading.kind_of(found, next(iter(args)))
+    if builtin and function in _SHALLOW:
+        for one in args:
+            if function not in _OUTSIDE_ONLY:
+                run_over(found, one)
+            if _SHALLOW[function] and isinstance(one, (*CONTAINERS, set, frozenset)):
+                for item in one:
+                    reading.special(found, item, _SHALLOW[function])
+    elif not builtin or function not in _SPECIAL:
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, list | deque):
+            for item in cast("list[Any]", owner):
+                reading.special(found, item, ("__eq__", "__lt__"))
+        for one in args:
+            found.use_order(one)
+            reading.whole(found, one)
+
+
+def before_evaluation(source: Any, namespaces: tuple[Any, ...]) -> None:
+    """Take note that ``eval`` or ``exec`` is about to run code, which may assign names of namespaces from outside."""
+    found, _ = observations()
+    if found is None or not any(map(found.is_outside, namespaces)):
+        return
+    with suppress(SyntaxError, TypeError, ValueError):  # Python raises it in a moment
+        code = source if isinstance(source, CodeType) else compile(source, "", "exec")
+        if any(one.opname in _ASSIGNS for one in dis.get_instructions(code)):
+            found.not_again("code in a text that assigns names")
+
+
+def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = False) -> None:
+    """Take note that something that is not converted is about to be called: a builtin, a library's function.
+
+    Bound methods of lists, dicts and sets come here too, also those that ``+=`` on one stands for.
+
+    Args:
+        function: what is called.
+        args, kwargs: its arguments.
+        own: whether it is hybridflow's.
+    """
+    found, nested = observations()
+    if found is None:
+        return
+    owner = getattr(function, "__self__", None)
+    values = (*args, *kwargs.values())
+    found.choices.read(values if owner is None or isinstance(owner, ModuleType) else (owner, *values))
+    if owner is not None and found.is_outside(owner):
+        _is_changed(found, function, args, kwargs, nested=nested)
+    if isinstance(owner, dict) and getattr(function, "__name__", "") not in _UNORDERED:
+        found.use_order(owner)
+    if args:
+        require_untraced_key(found, owner, args[0])
+    if found.moves(function, args, kwargs):
+        return
+    if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS, *ARRAYS)):
+        reading.whole(found, owner)
+    if own:
+        _is_made_tensor(found, values)
+    else:
+        _goes_out(found, function, values)
+    if function is _GETATTRIBUTE and len(args) >= 2 and type(args[1]) is str:
+        reading.attribute(found, args[0], args[1], getattr(args[0], args[1], MISSING), seen=False)
+    elif function is delattr and len(args) == 2:
+        writes_attr(*args, MISSING)
+    elif type(function) is MethodWrapperType and function.__name__ == "__delattr__" and len(args) == 1:
+        writes_attr(owner, *args, MISSING)
+    else:
+        _hand_out(found, function, values)

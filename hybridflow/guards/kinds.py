@@ -1,0 +1,42 @@
+"""What kinds of values there are to a trace: leaves, containers, what stands for a value that calls give."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import jax
+import numpy as np
+
+from hybridflow.core.functions import is_own
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
+from hybridflow.guards.fields import is_by_fields
+from hybridflow.guards.guards import CHANGING, CONTAINERS, PLAIN
+from hybridflow.guards.signature import is_array
+
+_LEAVES = (np.dtype, np.generic, np.ufunc, Tensor, Variable, types.CodeType)
+"""Types of values that have no places inside them."""
+
+
+def is_one_of_several(value: Any) -> bool:
+    """Whether what guards and signatures say of a value is so of others too."""
+    if isinstance(value, (*CONTAINERS, *CHANGING, frozenset, float, Variable)):
+        return True
+    return type(value) not in PLAIN and (is_array(value) or isinstance(value, Tensor) or is_by_fields(value))
+
+
+def is_leaf(value: Any) -> bool:
+    """Whether nothing in a value is looked at apart."""
+    kind = type(value)
+    if kind in PLAIN or kind in _LEAVES:
+        return True
+    if kind is types.BuiltinFunctionType:
+        return value.__self__ is None or isinstance(value.__self__, types.ModuleType)
+    ours = is_own(str(kind.__module__))
+    return ours or isinstance(value, Tensor | Variable | np.generic | jax.Array)
+
+
+def is_structure(value: Any) -> bool:
+    """Whether a container among the arguments counts by what is in it; others count by which one they are."""
+    return isinstance(value, CONTAINERS) and not jax.tree_util.all_leaves((value,))
