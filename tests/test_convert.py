@@ -20,6 +20,7 @@ from processes import run_python
 import hybridflow as hf
 from hybridflow.convert import converted, is_converted
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TracedValueError
+from hybridflow.guards import calls as call_guards
 from hybridflow.guards import observe
 
 COUNTER = 10
@@ -30,12 +31,13 @@ def _is_namespace(value: Any) -> bool:
 
 
 class Log(list[Any]):
-    """Collects what converted code tells, by hooks of `observe`."""
+    """Collects what converted code tells, by hooks of `observe` and `calls`."""
 
     def watch(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         for name in names:
-            real = getattr(observe, name)
-            monkeypatch.setattr(observe, name, functools.partial(self._note, name, real))
+            owner = observe if hasattr(observe, name) else call_guards
+            real = getattr(owner, name)
+            monkeypatch.setattr(owner, name, functools.partial(self._note, name, real))
 
     def _note(self, name: str, real: Any, *args: Any, **kwargs: Any) -> Any:
         shown = [one for one in args if not isinstance(one, types.CellType) and not _is_namespace(one)]

@@ -198,6 +198,20 @@ def sees_imports_that_fail() -> None:
     changed(read, lambda: space.update(missing_in_a_test=module), lambda: space.pop("missing_in_a_test"))
 
 
+def sees_names_that_fail_in_generators() -> None:
+    def rates():
+        try:
+            yield named_later
+        except NameError:
+            yield 0.0
+
+    def read(x):
+        return x + sum(rates())
+
+    space = globals()
+    changed(read, lambda: space.update(named_later=5.0), lambda: space.pop("named_later"))
+
+
 class Grown:
     """An object that ``+=`` changes."""
 
@@ -715,6 +729,7 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Runtime, "imported"): (lambda self, name, value, module: value, "sees_imported_names"),
     (Runtime, "evaluated"): (lambda self, source: source, "sees_what_eval_reads"),
     (Runtime, "importing"): (nothing, "sees_imports_that_fail"),
+    (Runtime, "handled_name"): (nothing, "sees_names_that_fail_in_generators"),
     (Runtime, "every_global"): (lambda self, names: names, "sees_all_globals"),
     (Runtime, "keeps"): (staticmethod(lambda test: test), "unknown_lengths"),
     (Runtime, "kept"): (staticmethod(lambda test, value: (value(),)), "filter_in_sum"),

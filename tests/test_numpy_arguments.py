@@ -343,3 +343,11 @@ def test_sizes_may_be_open() -> None:
             np.testing.assert_allclose(one, other, rtol=1e-5)
             assert one.dtype == other.dtype
     assert f.trace_count <= 2
+
+
+def test_matrices_are_transposed():
+    for shape in ((2, 3), (2, 3, 4)):
+        assert same_or_refused(lambda x: (x.mT, x.T, x + x.mT.mT), example("float32", shape))
+    compiled = hf.compile(lambda x: x.mT)
+    with pytest.raises(ValueError, match="ndim < 2"):
+        compiled(example("float32", (3,)))

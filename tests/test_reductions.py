@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import hybridflow as hf
 from hybridflow.ops.indexing import index_add
+from hybridflow.ops.nn.batch_statistics import normalize_batch
 
 LONG = [
     ((100_000,), 0),
@@ -117,3 +119,22 @@ def test_sums_over_several_axes_are_as_exact_compiled(name: str, rng: np.random.
     found = hf.compile(lambda x: getattr(hf, name)(x * 1.0, axis=(0, 2, 3)))(x).numpy()
     np.testing.assert_allclose(found, exact, rtol=4e-7)
     assert hf.compare(lambda x: getattr(hf, name)(x * 1.0, axis=(0, 2, 3)), x, repeats=1).same
+
+
+SUMMING: dict[str, Any] = {
+    "normalize_batch": lambda x: normalize_batch(x)[1:],
+    "layer_norm": lambda x: hf.nn.layer_norm(x, axis=(0, 1, 2, 3)),
+    "l2_normalize": lambda x: hf.nn.l2_normalize(x, (0, 2, 3)),
+    "softmax": lambda x: hf.nn.softmax(x, (0, 2, 3)),
+    "logsumexp": lambda x: hf.exp(hf.logsumexp(x, (0, 2, 3)) - 10),
+    "einsum": lambda x: hf.einsum("abcd->b", x),
+}
+
+
+@pytest.mark.parametrize("name", SUMMING)
+def test_what_sums_over_several_axes_is_as_exact_compiled(name: str, rng: np.random.Generator):
+    run = SUMMING[name]
+    x = hf.asarray((rng.random((64, 3, 26, 26)) + 1).astype(np.float32))
+    exact = jax.tree_util.tree_leaves(run(hf.astype(x, "float64")))
+    for found, one in zip(jax.tree_util.tree_leaves(hf.compile(run)(x)), exact, strict=True):
+        np.testing.assert_allclose(found.numpy(), one.numpy(), rtol=1e-6, atol=1e-7)

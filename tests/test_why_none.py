@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import weakref
 from typing import Any
 
@@ -479,4 +480,4 @@ def test_a_result_that_does_not_depend_on_it():
         tape.watch([x, z])
         y = hf.compile(lambda x, z: (x * 2.0, z))(x, z)[0]
     assert tape.gradient(y, z) is None
-    assert "passes nothing back" in tape.why_none(y, z)
+    assert re.match(r"Result 0 of .+ at .+ does not depend on it", tape.why_none(y, z))

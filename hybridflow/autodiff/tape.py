@@ -16,7 +16,7 @@ from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.quick import quick_gradients
 from hybridflow.autodiff.saved import Peak, RecordedMemory, live_nodes, recorded_memory
 from hybridflow.autodiff.walk import Engine, Wanted, connected, reachable
-from hybridflow.autodiff.why import Exits, Noting
+from hybridflow.autodiff.why import Exits, Noting, independent
 from hybridflow.core.context import current, set_tapes
 from hybridflow.core.device import place
 from hybridflow.core.dispatch import as_arrays
@@ -503,7 +503,9 @@ class GradientTape(Jacobians):
             return f"The source was not watched: call tape.watch(source) before computing the target from it{leaf}."
         path = connected(nodes, edges)
         if target_edge is not None and path.get(target_edge[0]):
-            return noting.why() or "The source was watched too late: the target was computed from it before that."
+            return noting.why() or independent(target_edge, path) or (
+                "The source was watched too late: the target was computed from it before that."
+            )
         for node in reversed(nodes):
             if isinstance(node.op.vjp, Stops) and any(edge is not None and edge[0] in path for edge in node.inputs):
                 return f"The path goes through {node.op.name} at {node.location}: {node.op.vjp.why}."

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from hybridflow.autodiff.dependence import of_node
 from hybridflow.autodiff.transform import differentiate
 from hybridflow.autodiff.walk import EVER, Engine, Wanted, connected, reachable
 from hybridflow.core.dtypes import is_differentiable
@@ -173,6 +174,25 @@ def _cut(node: Node, index: int) -> str | None:
             "integers and bools have no gradient."
         )
     return cut_inside(node, index)
+
+
+def independent(target: Edge, path: Mapping[Node, Wanted]) -> str | None:
+    """Say which operation that carries graphs ends a path, since what is used of its results does not depend on it.
+
+    Args:
+        target: the target's edge.
+        path: what is between the source and the target, as far as operations go.
+    """
+    used = [edge for node, wanted in path.items() for edge, want in zip(node.inputs, wanted, strict=False) if want]
+    for edge in (target, *used):
+        node, index = edge or target
+        depends = of_node(node)
+        if depends is None or node not in path:
+            continue
+        reach = depends[index][0] | depends[index][1]
+        if not any(want and reach >> number & 1 for number, want in enumerate(path[node])):
+            return f"Result {index} of {node.op.name} at {node.location} does not depend on it."
+    return None
 
 
 class Noting:

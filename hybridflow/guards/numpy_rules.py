@@ -318,6 +318,13 @@ def _swapaxes(self: TracedArray, first: int, second: int) -> TracedArray:
     return _transpose(self, *axes)
 
 
+def _matrix_transpose(self: TracedArray) -> TracedArray:
+    _require_numpy(self, "ndarray.mT")
+    if self.ndim < 2:
+        raise ValueError("matrix transpose with ndim < 2 is undefined")  # as NumPy does
+    return _swapaxes(self, -1, -2)
+
+
 def _squeeze(self: TracedArray, axis: Any = None) -> TracedArray:
     _require_numpy(self, "ndarray.squeeze")
     if axis is None:
@@ -424,7 +431,7 @@ def _install() -> None:
         setattr(target, name, property(lambda self, name=name: getattr(self.tensor, name)))
     for name in ("real", "imag"):
         setattr(target, name, property(lambda self, name=name: _array_like(self, getattr(PUBLIC, name)(self.tensor))))
-    target.T = property(_transpose)
+    target.T, target.mT = property(_transpose), property(_matrix_transpose)
     methods: dict[str, Any] = {
         "__array_ufunc__": _array_ufunc, "__array_function__": _array_function, "__getitem__": _getitem,
         "__setitem__": _setitem, "__iter__": _iter, "__contains__": _contains, "__hash__": _hash,

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.backend import products
+from hybridflow.ops.xla_algebra import float_sum
 
 # -- contracting two operands -------------------------------------------------------------------------------------
 
@@ -97,7 +98,7 @@ class LaxPart:
     @staticmethod
     def total(x: Any, axes: tuple[int, ...]) -> Any:
         """Sum over axes."""
-        return lax.reduce_sum(x, axes)
+        return float_sum(x, axes) if x.dtype.kind == "f" else lax.reduce_sum(x, axes)
 
     @staticmethod
     def transpose(x: Any, axes: tuple[int, ...]) -> Any:

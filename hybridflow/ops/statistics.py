@@ -373,7 +373,7 @@ def _logsumexp_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
     top = lax.reduce_max(wide, axis)
     top = lax.stop_gradient(lax.select(lax.is_finite(top), top, lax.full_like(top, 0)))
     spread = lax.broadcast_in_dim(lax.reshape(top, shape), x.shape, dims)
-    total = (lax.log(lax.reduce_sum(lax.exp(wide - spread), axis)) + top).astype(x.dtype)
+    total = (lax.log(float_sum(lax.exp(wide - spread), axis)) + top).astype(x.dtype)
     return lax.reshape(total, shape) if keepdims else total
 
 

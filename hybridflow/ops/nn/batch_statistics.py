@@ -24,6 +24,7 @@ from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lo
 from hybridflow.ops.onnx import mean_over
 from hybridflow.ops.sizes import count_along, size_value
 from hybridflow.ops.summation import add_up
+from hybridflow.ops.xla_algebra import float_sum
 
 _NAME = "normalize_batch"
 _ROW = 64
@@ -141,9 +142,9 @@ def _lower(x: Any, *parameters: Any, epsilon: float, has_scale: bool, has_shift:
 
     full = lower_wide(x)
     count = np.asarray(count_along(x.shape, axes), full.dtype)
-    mean = lax.reduce_sum(full, axes=axes) / count
+    mean = float_sum(full, axes) / count
     away = lax.sub(full, spread(mean))
-    variance = lax.reduce_sum(lax.square(away), axes=axes) / count
+    variance = float_sum(lax.square(away), axes) / count
     rstd = lax.rsqrt(lax.add(variance, lax.full_like(variance, epsilon)))
     factor = lax.mul(rstd, lower_wide(parameters[0])) if has_scale else rstd
     y = lax.mul(away, spread(factor))

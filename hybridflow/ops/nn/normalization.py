@@ -35,6 +35,7 @@ from hybridflow.ops.nn.common import (
 from hybridflow.ops.onnx import mean_over
 from hybridflow.ops.sizes import count_along, reduced_shape
 from hybridflow.ops.summation import add_up
+from hybridflow.ops.xla_algebra import float_sum
 
 
 def _infer(
@@ -78,7 +79,7 @@ def _lower_parameter(value: Any, shape: tuple[int, ...], axis: tuple[int, ...]) 
 
 def _lower_mean(x: Any, axis: tuple[int, ...]) -> Any:
     """Average over axes, kept with size 1."""
-    total = lax.reduce_sum(x, axes=axis)
+    total = float_sum(x, axis)
     count = lax.full_like(total, max(count_along(x.shape, axis), 1))
     return lax.expand_dims(lax.div(total, count), axis)
 
@@ -420,7 +421,7 @@ def _l2_kernel(x: Any, *, axis: tuple[int, ...], epsilon: float, residuals: bool
 
 def _l2_lower(x: Any, *, axis: tuple[int, ...], epsilon: float, residuals: bool) -> Any:
     full = lower_wide(x)
-    square = lax.reduce_sum(lax.mul(full, full), axes=axis)
+    square = float_sum(lax.mul(full, full), axis)
     # Second orders differentiate this: the root of 0 has no slope, but what it would be multiplied with is 0.
     zero = lax.eq(square, lax.full_like(square, 0))
     root = lax.select(zero, lax.full_like(square, 0), lax.sqrt(lax.select(zero, lax.full_like(square, 1), square)))

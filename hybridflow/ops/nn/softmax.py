@@ -30,6 +30,7 @@ from hybridflow.ops.nn.common import (
     wide,
 )
 from hybridflow.ops.summation import LONG_ROW, add_up
+from hybridflow.ops.xla_algebra import float_sum
 
 
 def lower_spread(value: Any, shape: tuple[int, ...], axis: tuple[int, ...]) -> Any:
@@ -103,7 +104,7 @@ def _softmax_lower(x: Any, *, axis: tuple[int, ...]) -> Any:
     if not x.size:
         return x
     y = lax.exp(lower_shifted(x, axis))
-    inverse = 1 / lax.reduce_sum(y, axes=axis)  # of a sum of 1 or more: a product costs less than a division
+    inverse = 1 / float_sum(y, axis)  # of a sum of 1 or more: a product costs less than a division
     return lower_narrow(lax.mul(y, lower_spread(inverse, y.shape, axis)), x.dtype)
 
 
@@ -186,7 +187,7 @@ def _log_softmax_lower(x: Any, *, axis: tuple[int, ...]) -> Any:
     if not x.size:
         return x
     y = lower_shifted(x, axis)
-    total = lax.log(lax.reduce_sum(lax.exp(y), axes=axis))
+    total = lax.log(float_sum(lax.exp(y), axis))
     return lower_narrow(lax.sub(y, lower_spread(total, y.shape, axis)), x.dtype)
 
 
