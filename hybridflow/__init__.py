@@ -61,6 +61,7 @@ from hybridflow.ir.construction import placeholder as placeholder
 from hybridflow.ir.graph import Graph as Graph
 from hybridflow.ops.along_axis import *  # noqa: F403
 from hybridflow.ops.arithmetic import *  # noqa: F403
+from hybridflow.ops.division import *  # noqa: F403
 from hybridflow.ops.arrange import *  # noqa: F403
 from hybridflow.ops.bits import *  # noqa: F403
 from hybridflow.ops.choice import *  # noqa: F403

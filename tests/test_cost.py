@@ -143,8 +143,8 @@ def test_temporaries_and_flops_of_training_steps_are_near_xlas(
     counted = found.flops_once / 1e6, (found.xla_flops + found.xla_transcendentals) / 1e6
     assert (found.temporaries / 2**20, found.xla_temporaries / 2**20, *counted) == pytest.approx(shown, rel=0.15)
     # XLA also counts the comparisons and limits that keep its algebra off quotients, and compute nothing.
-    monkeypatch.setattr("hybridflow.ops.arithmetic.hidden_result", lambda y: y)
-    monkeypatch.setattr("hybridflow.ops.arithmetic.hidden", lambda x, beside: x)
+    monkeypatch.setattr("hybridflow.ops.division.hidden_result", lambda y: y)
+    monkeypatch.setattr("hybridflow.ops.division.hidden", lambda x, beside: x)
     step, args = STEPS[name](optimizer)
     plain = step.cost(*args).against_xla()
     exact = plain.xla_flops + plain.xla_transcendentals

@@ -84,15 +84,15 @@ def test_draws_do_not_depend_on_what_they_are_compiled_with() -> None:
 
 
 def test_bits_do_not_depend_on_64_bit_mode() -> None:
-    from hybridflow.ops import draws
+    from hybridflow.ops import discrete_draws, draws
 
     state = np.asarray([1, 2, 3, 4], np.uint32)
     for lower in (
         lambda s: draws.random_normal.op.lower(s, shape=(65,), dtype=np.dtype("float32")),
-        lambda s: draws.random_integers.op.lower(
+        lambda s: discrete_draws.random_integers.op.lower(
             s, np.uint32(3), np.uint32(1000), shape=(65,), dtype=np.dtype("int32")
         ),
-        lambda s: draws.random_permutation.op.lower(s, shape=(65,), dtype=np.dtype("int32")),
+        lambda s: discrete_draws.random_permutation.op.lower(s, shape=(65,), dtype=np.dtype("int32")),
     ):
         with jax.enable_x64(True):
             wide = np.asarray(jax.jit(lower)(state))

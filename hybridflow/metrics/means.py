@@ -7,9 +7,9 @@ from typing import Any
 from hybridflow.core.dtypes import float64
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.metrics.metric import Metric, ratio
-from hybridflow.ops.arithmetic import square
 from hybridflow.ops.choice import where
 from hybridflow.ops.common import cast_to
+from hybridflow.ops.division import square
 from hybridflow.ops.elementwise import abs as absolute
 from hybridflow.ops.nn.losses import softmax_cross_entropy
 from hybridflow.ops.transcendental import exp

@@ -12,8 +12,8 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder, Traced
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.graph import CONSTANT, Graph
+from hybridflow.ops.arithmetic import add, subtract
 from hybridflow.ops.comparison import greater, greater_equal, less, less_equal
-from hybridflow.ops.elementwise import add, subtract
 
 _COMPARISONS = {less.op: (1, False), less_equal.op: (1, True), greater.op: (-1, False), greater_equal.op: (-1, True)}
 """What a counter is compared by: the direction in which it must count, and whether the limit is a step."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from hybridflow.core.dtypes import as_dtype, float32
 from hybridflow.core.errors import ArgumentError, message
-from hybridflow.ops import random
+from hybridflow.ops.generator_default import SEEDS
 
 Array = np.ndarray[Any, Any]
 Initializer = Callable[[tuple[int, ...], Any], Any]
@@ -31,7 +31,7 @@ class _Stream:
 
     def seed(self, seed: int | None) -> None:
         self.generator = np.random.Generator(np.random.Philox(seed))
-        self.seeds = random.SEEDS.count
+        self.seeds = SEEDS.count
 
 
 _STREAM = _Stream()
@@ -64,8 +64,8 @@ def _drawn(draw: Callable[[np.random.Generator], Array], shape: tuple[int, ...],
     if ABSTRACT.get():
         return np.broadcast_to(np.zeros((), dtype), shape)
     with _STREAM.lock:
-        if _STREAM.seeds != random.SEEDS.count:
-            _STREAM.seed(random.SEEDS.last)
+        if _STREAM.seeds != SEEDS.count:
+            _STREAM.seed(SEEDS.last)
         return draw(_STREAM.generator).astype(dtype)
 
 

@@ -12,6 +12,7 @@ from hybridflow.core.dtypes import LOW_PRECISION, float32, float64, kind_of
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
+from hybridflow.ops.arithmetic import subtract
 from hybridflow.ops.arrange import pad
 from hybridflow.ops.common import (
     NUMERIC,
@@ -28,7 +29,6 @@ from hybridflow.ops.common import (
     require_kind,
     truth,
 )
-from hybridflow.ops.elementwise import subtract
 from hybridflow.ops.indexing import getitem
 from hybridflow.ops.jax_rule import rule_from_lowering
 from hybridflow.ops.shape import concat

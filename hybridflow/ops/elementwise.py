@@ -21,7 +21,6 @@ from hybridflow.core.dtypes import (
 )
 from hybridflow.core.errors import DTypeError
 from hybridflow.core.op import REGISTRY, Bad, Flat, Sample, Saves, Stops, op, public_names
-from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
     NUMERIC,
     REAL,
@@ -29,17 +28,13 @@ from hybridflow.ops.common import (
     TensorLike,
     TensorSpec,
     as_tensor,
-    binary_samples,
-    broadcasting,
     cast_to,
     elements,
     integers,
     make_spec,
     no_flops,
     normals,
-    of_operands,
     pointwise,
-    promote,
     require_kind,
     truth,
     unary_samples,
@@ -159,196 +154,6 @@ def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | Non
         Wide.came_in(1)
     found = cast_to(tensor, target)
     return found if device is None else found.to(device)
-
-
-# -- arithmetic ---------------------------------------------------------------------------------------------------
-
-
-@op(
-    kernel=np.add,
-    lower=broadcasting(lax.add),
-    infer=pointwise("add", NUMERIC),
-    vjp=of_operands(lambda F, g, y, a, b: g, lambda F, g, y, a, b: g),
-    flops=elements,
-    samples=binary_samples(),
-    traits=("pointwise", "commutative", "unit_minus_zero"),
-    method="__add__ __radd__",
-    ulp=0.5,
-    onnx="Add",
-)
-def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """Add elementwise.
-
-    Args:
-        x1, x2: numeric, of shapes that broadcast.
-
-    Returns:
-        The sum, in the promoted dtype.
-
-    Raises:
-        ShapeError: the shapes do not broadcast.
-        DTypeError: bool operands.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> hf.add([1, 2], 3)
-        Tensor([4, 5], dtype=int32)
-    """
-    return bind(add.op, promote(x1, x2))
-
-
-@op(
-    kernel=lambda x: x + x.dtype.type(0),
-    lower=lambda x: lax.select(x == 0, lax.full_like(x, 0), x),
-    infer=pointwise("plus_zero", ("float",)),
-    vjp=lambda F, g, y, x: (g,),
-    flops=elements,
-    samples=lambda rng: [*unary_samples()(rng), Sample((np.array([0.0, -0.0, np.nan], np.float32),), gradient=False)],
-    traits=("pointwise", "idempotent", "plus_zero", "inner"),
-    ulp=0,
-    onnx=lambda o, x: o.Where(o.Equal(x, 0), 0, x),
-)
-def plus_zero(x: TensorLike, /) -> Tensor:
-    """Add 0.0 to every element: -0.0 becomes 0.0, and the rest stays.
-
-    XLA takes ``x + 0.0`` for `x`; the passes put this in its place.
-
-    Args:
-        x: any shape; real.
-
-    Returns:
-        The same shape and dtype.
-
-    Example:
-        >>> from hybridflow.ops.elementwise import plus_zero
-        >>> plus_zero([-0.0, 1.0])
-        Tensor([0., 1.], dtype=float32)
-    """
-    return bind(plus_zero.op, (as_tensor(x),))
-
-
-@op(
-    kernel=np.subtract,
-    lower=broadcasting(lax.sub),
-    infer=pointwise("subtract", NUMERIC),
-    vjp=of_operands(lambda F, g, y, a, b: g, lambda F, g, y, a, b: -g),
-    flops=elements,
-    samples=binary_samples(),
-    traits=("pointwise", "unit_zero"),
-    method="__sub__ __rsub__",
-    ulp=0.5,
-    onnx="Sub",
-)
-def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """Subtract elementwise.
-
-    Args:
-        x1, x2: numeric, of shapes that broadcast.
-
-    Returns:
-        The difference, in the promoted dtype.
-
-    Raises:
-        ShapeError: the shapes do not broadcast.
-        DTypeError: bool operands.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> hf.subtract([1, 2], 3)
-        Tensor([-2, -1], dtype=int32)
-    """
-    return bind(subtract.op, promote(x1, x2))
-
-
-@op(
-    kernel=np.multiply,
-    lower=broadcasting(lax.mul),
-    infer=pointwise("multiply", NUMERIC),
-    vjp=of_operands(lambda F, g, y, a, b: g * b, lambda F, g, y, a, b: g * a),
-    saves=Saves(x=(0, 1), each="others"),
-    flops=elements,
-    samples=binary_samples(),
-    traits=("pointwise", "commutative", "unit_one", "product"),
-    method="__mul__ __rmul__",
-    ulp=0.5,
-    onnx="Mul",
-)
-def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """Multiply elementwise.
-
-    Args:
-        x1, x2: numeric, of shapes that broadcast.
-
-    Returns:
-        The product, in the promoted dtype.
-
-    Raises:
-        ShapeError: the shapes do not broadcast.
-        DTypeError: bool operands.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> hf.multiply([1.0, 2.0], 3)
-        Tensor([3., 6.], dtype=float32)
-    """
-    return bind(multiply.op, promote(x1, x2))
-
-
-@op(
-    kernel=np.negative,
-    lower=lax.neg,
-    infer=pointwise("negative", NUMERIC),
-    vjp=lambda F, g, y, x: (-g,),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise", "involution"),
-    method="__neg__",
-    ulp=0,
-    onnx=lambda o, x: o.Neg(x) if x.dtype.kind != "u" else 0 - x,
-)
-def negative(x: TensorLike, /) -> Tensor:
-    """Change the sign of every element; unsigned and smallest integers wrap.
-
-    Args:
-        x: any shape; numeric.
-
-    Returns:
-        The same shape and dtype.
-
-    Raises:
-        DTypeError: bool elements.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> hf.negative([1, -2])
-        Tensor([-1,  2], dtype=int32)
-    """
-    return bind(negative.op, (as_tensor(x),))
-
-
-def positive(x: TensorLike, /) -> Tensor:
-    """Return the tensor itself, as ``+x`` does.
-
-    Args:
-        x: any shape; numeric.
-
-    Returns:
-        The tensor.
-
-    Raises:
-        DTypeError: bool elements.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> hf.positive([1, -2])
-        Tensor([ 1, -2], dtype=int32)
-    """
-    tensor = as_tensor(x)
-    require_kind("positive", NUMERIC, tensor.spec)
-    return tensor
-
-
-add_method("__pos__", positive)
 
 
 # -- size and sign ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hybridflow.core.dtypes import as_differentiable, float32, int32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
-from hybridflow.ops import draws
+from hybridflow.ops import discrete_draws, draws
 from hybridflow.ops.common import TensorLike, as_tensor, broadcast_shapes, is_number, normalize_axis
 from hybridflow.ops.generator_distributions import Distributions, parameter, shape_first
 from hybridflow.ops.indexing import take
@@ -221,7 +221,7 @@ class Generator(Distributions):
             DTypeError: a dtype that is no integer.
         """
         return self._draw(
-            draws.random_integers, low.__index__(), high.__index__(), normalize_shape("integers", shape), dtype
+            discrete_draws.random_integers, low.__index__(), high.__index__(), normalize_shape("integers", shape), dtype
         )
 
     def bernoulli(self, p: TensorLike = 0.5, shape: Any = None) -> Tensor:
@@ -243,7 +243,7 @@ class Generator(Distributions):
         tensor = as_tensor(p)
         tensor = parameter(tensor, as_differentiable(tensor.dtype))
         full = tensor.shape if shape is None else normalize_shape("bernoulli", shape)
-        return self._draw(draws.random_bernoulli, tensor, full)
+        return self._draw(discrete_draws.random_bernoulli, tensor, full)
 
     def categorical(self, logits: TensorLike, shape: Any = None) -> Tensor:
         """Draw classes with the probabilities ``softmax(logits)`` of the last axis.
@@ -261,7 +261,7 @@ class Generator(Distributions):
         tensor = as_tensor(logits)
         tensor = parameter(tensor, as_differentiable(tensor.dtype))
         full = tensor.shape[:-1] if shape is None else normalize_shape("categorical", shape)
-        return self._draw(draws.random_categorical, tensor, full)
+        return self._draw(discrete_draws.random_categorical, tensor, full)
 
     def permutation(self, x: Any, axis: int = 0) -> Tensor:
         """Draw an order of 0 to x - 1, or reorder a tensor along an axis.
@@ -277,10 +277,10 @@ class Generator(Distributions):
             ShapeError: an axis out of range.
         """
         if isinstance(x, int | np.integer) and not isinstance(x, bool):
-            return self._draw(draws.random_permutation, int(x))
+            return self._draw(discrete_draws.random_permutation, int(x))
         tensor = as_tensor(x)
         axis = normalize_axis("permutation", axis, tensor.ndim)
-        return take(tensor, self._draw(draws.random_permutation, tensor.shape[axis]), axis=axis)
+        return take(tensor, self._draw(discrete_draws.random_permutation, tensor.shape[axis]), axis=axis)
 
 
 def _with_state(state: np.ndarray[Any, Any]) -> Generator:

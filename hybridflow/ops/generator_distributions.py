@@ -10,7 +10,7 @@ import numpy as np
 from hybridflow.core.dtypes import as_differentiable, float32, int32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.tensor import Tensor
-from hybridflow.ops import distributions, draws
+from hybridflow.ops import discrete_draws, distributions, draws
 from hybridflow.ops.common import (
     TensorLike,
     as_tensor,
@@ -228,14 +228,14 @@ class Distributions:
                 )  # fmt: skip
             return self._draw(distributions.random_choice, weights, shape, replace)
         if replace:
-            return self._draw(draws.random_integers, 0, int(size), shape, int32)
+            return self._draw(discrete_draws.random_integers, 0, int(size), shape, int32)
         return self._draw(distributions.random_choice, ones((size,)), shape, False)
 
     def shuffle(self, x: TensorLike, axis: int = 0) -> Tensor:
         """Return a tensor's slices in another order; see `hf.random.shuffle`."""
         tensor = as_tensor(x)
         axis = normalize_axis("shuffle", axis, tensor.ndim)
-        return take(tensor, self._draw(draws.random_permutation, tensor.shape[axis]), axis=axis)
+        return take(tensor, self._draw(discrete_draws.random_permutation, tensor.shape[axis]), axis=axis)
 
 
 def _float_parameter(value: TensorLike) -> Tensor:

@@ -13,10 +13,10 @@ from hybridflow.core.dtypes import int8, int16, int32, int64, uint8, uint16, uin
 from hybridflow.core.errors import IndexRangeError, message
 from hybridflow.core.tensor import Tensor, host_array
 from hybridflow.ir.builder import add_check
+from hybridflow.ops.arithmetic import negative
 from hybridflow.ops.common import Shape, TensorLike, TensorSpec, as_tensor, broadcast_shapes, cast_to, require_kind
 from hybridflow.ops.comparison import greater_equal, less, logical_and
 from hybridflow.ops.creation import full
-from hybridflow.ops.elementwise import negative
 from hybridflow.ops.index_keys import check_position
 from hybridflow.ops.reductions import all as reduce_all
 from hybridflow.ops.sizes import Axes, count_elements

@@ -16,6 +16,7 @@ from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, messag
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.along_axis import take_along_axis
+from hybridflow.ops.arithmetic import add, multiply
 from hybridflow.ops.choice import where
 from hybridflow.ops.common import (
     Tensor,
@@ -34,7 +35,6 @@ from hybridflow.ops.common import (
     truth,
 )
 from hybridflow.ops.comparison import isnan
-from hybridflow.ops.elementwise import add, multiply
 from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.indexing import getitem, take
 from hybridflow.ops.order_keys import order_keys

@@ -13,6 +13,7 @@ from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32
 from hybridflow.core.errors import ArgumentError, DTypeError, IndexRangeError, ShapeError, message
 from hybridflow.core.op import Bad, No, Sample, Saves, Stops, op
 from hybridflow.core.operators import add_method
+from hybridflow.ops.arithmetic import add, multiply
 from hybridflow.ops.choice import maximum, minimum
 from hybridflow.ops.common import (
     NUMERIC,
@@ -31,7 +32,6 @@ from hybridflow.ops.common import (
     promote,
     require_kind,
 )
-from hybridflow.ops.elementwise import add, multiply
 from hybridflow.ops.index_checks import (
     checked_indices,
     explained,

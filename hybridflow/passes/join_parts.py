@@ -12,7 +12,7 @@ from hybridflow.core.dtypes import kind_of
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.op import Op
 from hybridflow.ir.graph import Graph, edges_of
-from hybridflow.ops.elementwise import add, plus_zero
+from hybridflow.ops.arithmetic import add, plus_zero
 from hybridflow.ops.indexing import slice_scatter
 from hybridflow.ops.shape import concat, stack
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass

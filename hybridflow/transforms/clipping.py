@@ -9,10 +9,10 @@ import jax
 from hybridflow.core.dtypes import float32, is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, message
 from hybridflow.core.tensor import Tensor, as_tensor
-from hybridflow.ops.arithmetic import square
 from hybridflow.ops.choice import clip, where
 from hybridflow.ops.common import cast_to
 from hybridflow.ops.comparison import greater, isfinite
+from hybridflow.ops.division import square
 from hybridflow.ops.elementwise import abs as absolute
 from hybridflow.ops.elementwise import stop_gradient
 from hybridflow.ops.reductions import max as maximum_of

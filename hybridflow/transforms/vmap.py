@@ -26,7 +26,7 @@ from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import Check, GraphBuilder, Scope
-from hybridflow.ops import draws
+from hybridflow.ops import discrete_draws, draws
 from hybridflow.ops.creation import zeros
 from hybridflow.ops.generator import RandomState
 from hybridflow.ops.reductions import all as reduce_all
@@ -290,6 +290,6 @@ class _SliceBuilder(InnerBuilder):
 def _split_state(variable: Variable, size: Any) -> Tensor:
     """Return a random state for every slice, drawn from a generator's, which moves on."""
     state = variable.read()
-    keys = draws.random_integers(state, 0, 2**32, (size, 2), np.dtype(np.uint32))
+    keys = discrete_draws.random_integers(state, 0, 2**32, (size, 2), np.dtype(np.uint32))
     variable.assign(draws.random_advance(state))
     return concat([keys, zeros((size, 2), dtype=np.dtype(np.uint32))], axis=1)

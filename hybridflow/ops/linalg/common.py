@@ -131,6 +131,11 @@ def relative_tolerance(rtol: TensorLike, tensor: Tensor) -> Tensor:
     return asarray(max(int(rows), int(columns)) * float(np.finfo(dtype).eps), dtype=dtype)
 
 
+def shorter_side(rows: Any, columns: Any) -> Any:
+    """Return the smaller size of a matrix, of which one may be open."""
+    return rows if same_size(rows, columns) else min(rows, columns)
+
+
 def system_infer(name: str, a: TensorSpec, b: TensorSpec) -> TensorSpec:
     """Return the spec of the solution of ``a x = b``; a 1-d `b` is one right-hand side."""
     require_kind(name, FLOATING, a, b)
@@ -222,7 +227,15 @@ def phases(xp: Any, vectors: Any) -> Any:
 
 
 def turned(xp: Any, vectors: Any) -> Any:
-    """Return vectors, one per column, turned so that their inner product with the cosines is real and positive."""
+    """Return vectors, one per column, turned so that their inner product with the cosines is real and positive.
+
+    Eigenvectors and singular vectors are determined up to a factor of absolute value 1 (a sign), and LAPACK, cuSOLVER
+    and their versions choose different ones. Structured vectors do not come near an inner product of 0 with
+    ``(cos 0, cos 1, cos 2, ...)``, where the choice would depend on rounding: cosines of integers are linearly
+    independent over the algebraic numbers (Lindemann and Weierstrass), so that only a vector that has a transcendental
+    component can be orthogonal to them. The vectors of repeated eigenvalues or singular values are not determined by
+    that; both modes use one implementation.
+    """
     return vectors * phases(xp, vectors)[..., None, :]
 
 

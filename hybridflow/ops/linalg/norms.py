@@ -40,7 +40,7 @@ from hybridflow.ops.linalg.common import (
     relative_tolerance,
     require_matrix,
 )
-from hybridflow.ops.linalg.spectral import pinv, svdvals
+from hybridflow.ops.linalg.svd import pinv, svdvals
 from hybridflow.ops.matmul import matmul
 from hybridflow.ops.reductions import max as reduce_max
 from hybridflow.ops.reductions import min as reduce_min

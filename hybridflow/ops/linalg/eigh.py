@@ -1,0 +1,207 @@
+"""Eigenvalues of Hermitian matrices."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import DTypeError, ShapeError
+from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.ops.common import (
+    FLOATING,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    make_spec,
+    require_kind,
+)
+from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.linalg import lapack
+from hybridflow.ops.linalg.common import (
+    conjugated,
+    cubes,
+    factorable,
+    gaussian,
+    hermitian_part,
+    is_square,
+    nan_of,
+    real_dtype,
+    require_square,
+    row,
+    transposed,
+    turned,
+)
+from hybridflow.ops.onnx import DECOMPOSITION
+
+# -- Hermitian eigenvalues ----------------------------------------------------------------------------------------
+
+
+class EighResult(NamedTuple):
+    """Eigenvalues and eigenvectors.
+
+    Attributes:
+        eigenvalues: ``(..., n)``, real and ascending.
+        eigenvectors: ``(..., n, n)``, one per column, orthonormal.
+    """
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+def _eigh_lower(x: Any) -> Any:
+    if not x.size:
+        return jnp.zeros(x.shape[:-1], x.real.dtype), x
+    finite = jnp.isfinite(x).all((-1, -2))
+    vectors, values = lax.linalg.eigh(hermitian_part(x), symmetrize_input=False, sort_eigenvalues=True)
+    return _where_finite(jnp, finite, values, turned(jnp, vectors))
+
+
+def _eigh_kernel(x: Any) -> Any:
+    if not is_square(x):
+        raise ValueError
+    if not x.size:
+        return np.zeros(x.shape[:-1], x.real.dtype), x
+    finite = np.isfinite(x).all((-1, -2))
+    values, vectors = lapack.eigh(hermitian_part(np.where(finite[..., None, None], x, x.dtype.type(0))))
+    return _where_finite(np, finite, values, turned(np, vectors))
+
+
+def _where_finite(xp: Any, finite: Any, values: Any, vectors: Any) -> tuple[Any, Any]:
+    values = xp.where(finite[..., None], values, nan_of(values.dtype))
+    return values, xp.where(finite[..., None, None], vectors, nan_of(vectors.dtype))
+
+
+def _eigh_infer(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
+    require_kind("eigh", FLOATING, x)
+    require_square("eigh", x)
+    return make_spec(x.shape[:-1], real_dtype(x.dtype)), make_spec(x.shape, x.dtype)
+
+
+def _hermitian(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> Any:
+    """Draw Hermitian matrices with eigenvalues of alternating signs, 1 apart at least."""
+    q, _ = np.linalg.qr(gaussian(rng, *shape, dtype=np.promote_types(dtype, np.float64)))
+    values = np.arange(1, shape[-1] + 1) * (-1.0) ** np.arange(shape[-1])
+    return np.asarray((q * values) @ np.conj(np.swapaxes(q, -1, -2)), dtype=dtype)
+
+
+def _eigh_samples(rng: np.random.Generator) -> Any:
+    yield Sample((_hermitian(rng, 3, 3),))
+    yield Sample((_hermitian(rng, 2, 2, 2, dtype=np.complex128),))
+    yield Sample((gaussian(rng, 2, 0, 0),), gradient=False)
+    yield Bad((gaussian(rng, 3, 2),), error=ShapeError, text="not square: 3 rows, 2 columns")
+    yield Bad((gaussian(rng, 2, 2, dtype="float16"),), error=DTypeError, text="does not take float16")
+
+
+@op(
+    kernel=lapack.or_lowering(_eigh_kernel),
+    lower=_eigh_lower,
+    infer=_eigh_infer,
+    vjp=rule_from_lowering("eigh"),
+    saves=Saves(x="all"),
+    flops=cubes(9),
+    samples=_eigh_samples,
+    traits=("full_precision",),
+    ulp=64,
+    onnx=DECOMPOSITION,
+)
+def eigh(x: TensorLike, /) -> EighResult:
+    """Compute eigenvalues and eigenvectors of Hermitian matrices.
+
+    The Hermitian part ``(x + x^H) / 2`` is what is decomposed, so the gradient is Hermitian. Each eigenvector is
+    turned so that its inner product with ``(cos 0, cos 1, cos 2, ...)`` is real and positive. Those of a repeated
+    eigenvalue are some orthonormal basis, and the gradient is NaN there; `eigvalsh` has one.
+
+    Args:
+        x: ``(..., n, n)``, real or complex floats.
+
+    Returns:
+        An `EighResult`; NaN for a matrix with elements that are not finite.
+
+    Raises:
+        ShapeError: a matrix that is not square.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> values, vectors = hf.linalg.eigh([[2.0, 0.0], [0.0, 1.0]])
+        >>> values
+        Tensor([1., 2.], dtype=float32)
+        >>> vectors
+        Tensor([[0., 1.],
+                [1., 0.]], dtype=float32)
+
+    Reference:
+        Gradient: M. B. Giles 2008, section 3.1. ``9 n**3`` FLOPs: G. H. Golub and C. F. Van Loan, Matrix
+        Computations, section 8.3.
+    """
+    return EighResult(*bind(eigh.op, factorable("eigh", x)))
+
+
+def _eigvalsh_kernel(x: Any) -> Any:
+    if not is_square(x):
+        raise ValueError
+    finite = np.isfinite(x).all((-1, -2))
+    if finite.all():
+        return np.linalg.eigvalsh(hermitian_part(x))
+    found = np.linalg.eigvalsh(hermitian_part(np.where(finite[..., None, None], x, x.dtype.type(0))))
+    return np.where(finite[..., None], found, nan_of(found.dtype))
+
+
+def _eigvalsh_lower(x: Any) -> Any:
+    if not x.size:
+        return jnp.zeros(x.shape[:-1], x.real.dtype)
+    found = lax.linalg.eigh(hermitian_part(x), symmetrize_input=False)[1]
+    return jnp.where(jnp.isfinite(x).all((-1, -2))[..., None], found, nan_of(found.dtype))
+
+
+def _eigvalsh_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
+    del y
+    _, vectors = F.eigh(x)
+    return (F.matmul(conjugated(F, vectors) * row(F, g), transposed(F, vectors)),)
+
+
+@op(
+    kernel=_eigvalsh_kernel,
+    lower=_eigvalsh_lower,
+    infer=lambda x: _eigh_infer(x)[0],
+    vjp=_eigvalsh_vjp,
+    saves=Saves(x=(0,)),
+    flops=cubes(4 / 3),
+    samples=_eigh_samples,
+    traits=("full_precision",),
+    ulp=32,
+    onnx=DECOMPOSITION,
+)
+def eigvalsh(x: TensorLike, /) -> Tensor:
+    """Compute the eigenvalues of Hermitian matrices.
+
+    The Hermitian part ``(x + x^H) / 2`` is what is decomposed. The gradient of a repeated eigenvalue is that of one
+    choice of eigenvectors; sums over it have the right one. Second order needs distinct eigenvalues.
+
+    Args:
+        x: ``(..., n, n)``, real or complex floats.
+
+    Returns:
+        ``(..., n)``, real and ascending; NaN for a matrix with elements that are not finite.
+
+    Raises:
+        ShapeError: a matrix that is not square.
+        DTypeError: float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.linalg.eigvalsh([[2.0, 0.0], [0.0, 1.0]])
+        Tensor([1., 2.], dtype=float32)
+
+    Reference:
+        Gradient: M. B. Giles 2008, section 3.1. ``4/3 n**3`` FLOPs: G. H. Golub and C. F. Van Loan, Matrix
+        Computations, section 8.3.
+    """
+    return bind(eigvalsh.op, factorable("eigvalsh", x))
+
+
+__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
