@@ -22,10 +22,11 @@ from hybridflow.core.dtypes import SHORT_NAMES, as_dtype
 from hybridflow.core.errors import ParseError, VerifyError
 from hybridflow.core.node import Node, make_node
 from hybridflow.core.op import REGISTRY, No, Op, Sample
+from hybridflow.core.sources import Constant
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.ir.builder import Scope, trace_body
 from hybridflow.ir.evaluate import evaluate
-from hybridflow.ir.graph import Constant, Graph, constant_node, input_node
+from hybridflow.ir.graph import Graph, constant_node, input_node
 from hybridflow.ir.printer import value_names
 from hybridflow.testing.check_pass import run_eagerly, same_bits
 

@@ -14,9 +14,10 @@ from hybridflow.core.dispatch import run_raw
 from hybridflow.core.dtypes import DType, complex128, float64, kind_of
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.op import Op
+from hybridflow.core.sources import CONSTANT, Constant
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.ir.evaluate import evaluate
-from hybridflow.ir.graph import CONSTANT, Constant, Graph, input_node
+from hybridflow.ir.graph import Graph, input_node
 
 Array = np.ndarray[Any, Any]
 _WIDE = {"float": float64, "complex": complex128}

@@ -16,9 +16,9 @@ from hybridflow.core.dispatch import run_raw
 from hybridflow.core.dtypes import as_dtype, kind_of
 from hybridflow.core.errors import HybridflowError
 from hybridflow.core.node import Node, Where, format_where, where_file_line
+from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import format_spec
 from hybridflow.ir.evaluate import RUN_NODE, evaluate
-from hybridflow.ir.graph import CONSTANT
 from hybridflow.ir.printer import format_node
 from hybridflow.tracing.compile import compile
 from hybridflow.tracing.function import CompiledFunction

@@ -17,10 +17,10 @@ from hybridflow.core.errors import GradientError, ShapeError, message
 from hybridflow.core.node import FOREVER, Edge, Node
 from hybridflow.core.notes import Notes, requires
 from hybridflow.core.op import No, Op
+from hybridflow.core.sources import INPUT
 from hybridflow.core.tensor import Tensor, as_tensor, describe, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
-from hybridflow.ir.graph import INPUT
 
 
 @dataclass(frozen=True)

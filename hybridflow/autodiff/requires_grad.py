@@ -23,10 +23,10 @@ from hybridflow.core.node import FOREVER, Edge, next_sequence
 from hybridflow.core.notes import Notes, notes_at, requires, take_notes
 from hybridflow.core.op import REGISTRY
 from hybridflow.core.operators import add_method
+from hybridflow.core.sources import INPUT
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, watch_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
-from hybridflow.ir.graph import INPUT
 
 _numbers = itertools.count()
 

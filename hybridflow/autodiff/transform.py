@@ -12,11 +12,12 @@ from hybridflow.core.context import context_of
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import Flat, Stops
+from hybridflow.core.sources import CONSTANT, INPUT
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import silenced
 from hybridflow.ir.evaluate import evaluate
-from hybridflow.ir.graph import CONSTANT, INPUT, Graph, clone_node, input_node
+from hybridflow.ir.graph import Graph, clone_node, input_node
 
 Mask = tuple[bool, ...]
 

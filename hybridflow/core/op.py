@@ -209,7 +209,6 @@ TRAITS = {
     "unit_one": "leaves its first input as it is where the second is 1",
     "unit_zero": "leaves its first input as it is where the second is 0 (0.0, not -0.0)",
     "unit_minus_zero": "leaves its first input as it is where the second is -0.0 (or an integer 0)",
-    "plus_zero": "adds 0.0 to its input, which turns -0.0 into 0.0, where XLA would leave that out",
     "log_sum": "takes the log of a sum of exponentials: its bound is in ulp of the largest of inputs, result and 1",
     "own_rule": "carries its gradient rule, which is not the derivative of its lowering",
     "foreign": "runs a function that is not hybridflow's, of any size and with roundings of its own",

@@ -14,9 +14,9 @@ import jax
 from hybridflow.core.dims import evaluate
 from hybridflow.core.dtypes import complex128, float32, float64
 from hybridflow.core.node import Edge, Node, format_where
+from hybridflow.core.sources import CONSTANT, INPUT
 from hybridflow.ir.costs import bodies, moves_nothing, node_costs
-from hybridflow.ir.graph import CONSTANT, INPUT, Graph, graphs_of
-from hybridflow.ops.elementwise import astype
+from hybridflow.ir.graph import Graph, graphs_of
 from hybridflow.tracing.records import Change, TraceRecord
 from hybridflow.tracing.trace import Trace
 
@@ -228,7 +228,7 @@ def _is_widened(edge: Edge, reader: Node) -> bool:
     node = edge[0]
     if node.where is None or reader.where is None or node.where[:2] != reader.where[:2]:
         return False  # somebody wrote that cast
-    before = node.inputs[0] if node.op is astype.op and node.inputs else None
+    before = node.inputs[0] if node.op.has("conversion") else None
     return before is not None and node.spec().dtype == float64 and before[0].spec(before[1]).dtype == float32
 
 

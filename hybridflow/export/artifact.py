@@ -19,12 +19,13 @@ from hybridflow.backend.files import sync_directory, whole_file
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ExportError, FileError, HybridflowError, message
 from hybridflow.core.functions import is_whole
 from hybridflow.core.node import Edge, Node, format_where, short_where
+from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.export.structure import structure_of
 from hybridflow.ir.effects import has_effect
-from hybridflow.ir.graph import CONSTANT, Graph, input_node, reading_from
+from hybridflow.ir.graph import Graph, input_node, reading_from
 from hybridflow.ir.parser import parse
 from hybridflow.ir.printer import format_node, print_graph
 from hybridflow.nn.state import set_mode

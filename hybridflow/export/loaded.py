@@ -22,6 +22,7 @@ from hybridflow.core.errors import (
     ShapeError,
     message,
 )
+from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor
 from hybridflow.core.variable import Variable
@@ -30,7 +31,7 @@ from hybridflow.export.running import run
 from hybridflow.export.structure import checked, filled, taken_apart
 from hybridflow.ir.builder import add_check
 from hybridflow.ir.evaluate import bind_sizes
-from hybridflow.ir.graph import INPUT, Graph
+from hybridflow.ir.graph import Graph
 from hybridflow.ir.parser import parse
 from hybridflow.ir.verify import verify
 from hybridflow.ops.random import default_generator

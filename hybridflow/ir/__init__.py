@@ -3,10 +3,10 @@
 The operations that only graphs hold are registered with it, so that every text of a graph can be parsed.
 """
 
+from hybridflow.core.sources import Constant as Constant
 from hybridflow.ir.fusion import BREAK as BREAK
 from hybridflow.ir.fusion import OUTLINED as OUTLINED
 from hybridflow.ir.fusion import TIED as TIED
-from hybridflow.ir.graph import Constant as Constant
 from hybridflow.ir.graph import Graph as Graph
 from hybridflow.ir.number import NUMBER as NUMBER
 from hybridflow.ir.parser import parse as parse

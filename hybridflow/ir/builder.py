@@ -17,13 +17,14 @@ from hybridflow.core.node import FOREVER, Edge, Node, Where, format_where, make_
 from hybridflow.core.notes import Notes, make_leaf, requires
 from hybridflow.core.op import REGISTRY, Op, Stops, register
 from hybridflow.core.settings import SETTINGS
+from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.traced_float import NeedsNumber, TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.ir.checks import Check
-from hybridflow.ir.graph import INPUT, Graph, constant_node, input_node
+from hybridflow.ir.graph import Graph, constant_node, input_node
 from hybridflow.ir.initial import needed_for, value_now
 from hybridflow.ir.variables import VariableState
 

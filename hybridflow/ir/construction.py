@@ -12,12 +12,13 @@ from hybridflow.core.dtypes import as_dtype, float32
 from hybridflow.core.errors import LeakError, TraceError, message
 from hybridflow.core.node import Edge, Node, format_where, user_place
 from hybridflow.core.op import Op
+from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import ASSIGN, GraphBuilder, Scope
 from hybridflow.ir.effects import has_effect
-from hybridflow.ir.graph import CONSTANT, Graph, clone_node, input_node
+from hybridflow.ir.graph import Graph, clone_node, input_node
 
 _HINT = 61
 """What every open size is while the graph is made. It is one number for all, so that open sizes can meet."""

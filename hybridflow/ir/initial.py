@@ -8,8 +8,9 @@ from typing import Any
 from hybridflow.core.context import context_of
 from hybridflow.core.dispatch import run_raw
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.sources import INPUT
 from hybridflow.ir.evaluate import evaluate
-from hybridflow.ir.graph import INPUT, Graph
+from hybridflow.ir.graph import Graph
 
 
 def needed_for(edge: Edge) -> set[Node]:

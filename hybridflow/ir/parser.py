@@ -15,8 +15,9 @@ from hybridflow.core.dtypes import SHORT_NAMES, DType, kind_of
 from hybridflow.core.errors import ParseError, message
 from hybridflow.core.node import Edge, Node, Where, make_node
 from hybridflow.core.op import REGISTRY, Op
+from hybridflow.core.sources import Constant
 from hybridflow.core.spec import TensorSpec, make_spec
-from hybridflow.ir.graph import Constant, Graph, input_node
+from hybridflow.ir.graph import Graph, input_node
 from hybridflow.ir.printer import read_elements
 from hybridflow.ir.tokens import Token, place_in, shortened, tokens_of
 

@@ -14,8 +14,9 @@ from hybridflow.core.dims import Dim, DimScope, SizeFloat
 from hybridflow.core.dtypes import DType, as_dtype, kind_of, short_name
 from hybridflow.core.errors import DTypeError
 from hybridflow.core.node import GRADIENT, Edge, Node, short_where
+from hybridflow.core.sources import Constant
 from hybridflow.core.spec import TensorSpec
-from hybridflow.ir.graph import Constant, Graph
+from hybridflow.ir.graph import Graph
 
 INDENT = "  "
 INLINE_LIMIT = 64

@@ -14,8 +14,9 @@ from hybridflow.core.dims import same_shape
 from hybridflow.core.errors import VerifyError, message
 from hybridflow.core.node import Edge, Node, where_file_line
 from hybridflow.core.op import REGISTRY, No
+from hybridflow.core.sources import CONSTANT, INPUT, Constant
 from hybridflow.core.spec import TensorSpec
-from hybridflow.ir.graph import CONSTANT, INPUT, Constant, Graph, graphs_in
+from hybridflow.ir.graph import Graph, graphs_in
 from hybridflow.ir.printer import format_node, value_names
 
 AROUND = 2

@@ -23,10 +23,11 @@ from hybridflow.core.functions import as_traced
 from hybridflow.core.node import Edge, Node, next_sequence
 from hybridflow.core.notes import requires
 from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.core.sources import CONSTANT
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import READ, GraphBuilder, trace_body
-from hybridflow.ir.graph import CONSTANT, Graph
+from hybridflow.ir.graph import Graph
 
 Rule = Callable[[Sequence[Any]], list[Any]]
 

@@ -8,10 +8,11 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.sources import CONSTANT
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder, Traced
 from hybridflow.ir.effects import has_effects
-from hybridflow.ir.graph import CONSTANT, Graph
+from hybridflow.ir.graph import Graph
 from hybridflow.ops.arithmetic import add, subtract
 from hybridflow.ops.comparison import greater, greater_equal, less, less_equal
 

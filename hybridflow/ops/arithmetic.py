@@ -66,7 +66,7 @@ def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     vjp=lambda F, g, y, x: (g,),
     flops=elements,
     samples=lambda rng: [*unary_samples()(rng), Sample((np.array([0.0, -0.0, np.nan], np.float32),), gradient=False)],
-    traits=("pointwise", "idempotent", "plus_zero", "inner"),
+    traits=("pointwise", "idempotent", "inner"),
     ulp=0,
     onnx=lambda o, x: o.Where(o.Equal(x, 0), 0, x),
 )

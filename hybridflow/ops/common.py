@@ -29,6 +29,7 @@ from hybridflow.core.dtypes import (
 )
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Each, Op, Sample
+from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.staged_number import StagedNumber, weak_dtype_of
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, host_array, make_tensor
@@ -154,7 +155,7 @@ def known_value(tensor: Tensor) -> np.ndarray[Any, Any] | None:
     if context is None or context.tracer is None:
         return host_array(tensor)
     node = tensor._edge[0] if tensor._edge is not None else None
-    return node.attrs["value"].array if node is not None and node.op.name == "constant" else None
+    return node.attrs["value"].array if node is not None and node.op is CONSTANT else None
 
 
 def normalize_axis(op: str, axis: Any, ndim: int) -> int:

@@ -14,7 +14,16 @@ from hybridflow.core.errors import IndexRangeError, message
 from hybridflow.core.tensor import Tensor, host_array
 from hybridflow.ir.builder import add_check
 from hybridflow.ops.arithmetic import negative
-from hybridflow.ops.common import Shape, TensorLike, TensorSpec, as_tensor, broadcast_shapes, cast_to, require_kind
+from hybridflow.ops.common import (
+    Shape,
+    TensorLike,
+    TensorSpec,
+    as_tensor,
+    broadcast_shapes,
+    cast_to,
+    known_value,
+    require_kind,
+)
 from hybridflow.ops.comparison import greater_equal, less, logical_and
 from hybridflow.ops.creation import full
 from hybridflow.ops.index_keys import check_position
@@ -42,9 +51,9 @@ def check_indices(name: str, indices: Tensor, size: Any, axis: int) -> None:
         if not isinstance(value, np.ndarray):
             check_range(name, host_array(indices), size, axis)
         return
-    node = indices._edge[0] if indices._edge is not None else None
-    if node is not None and node.op.name == "constant" and type(size) is not Dim:
-        check_range(name, node.attrs["value"].array, size, axis)
+    known = known_value(indices)
+    if known is not None and type(size) is not Dim:
+        check_range(name, known, size, axis)
         return
     # A size of the indices' own dtype may wrap; int64 holds every index and size, but makes the graph a 64-bit one.
     narrow = indices.dtype in (int8, int16, int32, uint8, uint16) and (type(size) is Dim or size < 2**31)

@@ -15,11 +15,13 @@ from hybridflow.core.dims import Dim, SizeFloat, same_size
 from hybridflow.core.dtypes import DType, is_floating, is_integer, kind_of, promote_types
 from hybridflow.core.errors import DTypeError
 from hybridflow.core.node import Edge, Node
-from hybridflow.core.op import REGISTRY, Op
+from hybridflow.core.op import Op
+from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ir.effects import has_effect
-from hybridflow.ir.graph import CONSTANT, Graph
+from hybridflow.ir.graph import Graph
 from hybridflow.ir.verify import same_spec
+from hybridflow.ops.arithmetic import plus_zero
 from hybridflow.passes.cse import attrs_key
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import Replacement, changed, rewrite
@@ -366,10 +368,8 @@ def keep_plus_zero(node: Node) -> Found:
     left, right = cast("tuple[Edge, Edge]", node.inputs)
     for kept, other in ((left, right), (right, left)):
         value = repeated_value(other)
-        if value is not None and value == 0 and not np.signbit(value):
-            (op,) = [one for one in REGISTRY.values() if "plus_zero" in one.traits]
-            if same_spec(_spec(kept), node.spec()):
-                return changed(node, (kept,), op=op)
+        if value is not None and value == 0 and not np.signbit(value) and same_spec(_spec(kept), node.spec()):
+            return changed(node, (kept,), op=plus_zero.op)
     return None
 
 

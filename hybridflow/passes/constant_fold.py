@@ -12,7 +12,8 @@ from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import HybridflowError
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import No, Op
-from hybridflow.ir.graph import CONSTANT, Graph, constant_node
+from hybridflow.core.sources import CONSTANT
+from hybridflow.ir.graph import Graph, constant_node
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import Replacement, placed, rewrite
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from hybridflow.core.attrs import attrs_key
 from hybridflow.core.node import Edge, Node, make_node, short_where
+from hybridflow.core.sources import INPUT
 from hybridflow.ir.fusion import OUTLINED
-from hybridflow.ir.graph import INPUT, Graph, clone_node, edges_of, input_node
+from hybridflow.ir.graph import Graph, clone_node, edges_of, input_node
 from hybridflow.passes.lib.borders import read_again
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import changed, followed, placed, rebuilt

@@ -12,11 +12,12 @@ import numpy as np
 
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.node import Edge, Node, make_node, short_where
+from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import make_spec
 from hybridflow.ir.costs import graph_cost, seconds_on_cpu
 from hybridflow.ir.effects import has_effect
 from hybridflow.ir.fusion import OUTLINED
-from hybridflow.ir.graph import CONSTANT, Graph, constant_node, edges_of
+from hybridflow.ir.graph import Graph, constant_node, edges_of
 from hybridflow.ir.printer import print_graph
 from hybridflow.ir.rolled import ROLLED, Take, carried
 from hybridflow.ops.indexing import getitem

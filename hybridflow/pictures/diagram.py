@@ -10,8 +10,9 @@ from typing import Any
 
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.node import Edge, Node, is_gradient, short_where
+from hybridflow.core.sources import CONSTANT
 from hybridflow.ir.costs import Cost, node_costs
-from hybridflow.ir.graph import CONSTANT, Graph, nested_graphs
+from hybridflow.ir.graph import Graph, nested_graphs
 from hybridflow.ir.printer import format_value
 
 Colour = str | Mapping[Node, float] | None

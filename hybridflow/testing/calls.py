@@ -18,7 +18,7 @@ from hybridflow.core.context import context_of
 from hybridflow.core.dispatch import ANY_DTYPE, quick_to_compile, run_raw
 from hybridflow.core.dtypes import LOW_PRECISION, as_dtype, float64, is_differentiable, kind_of
 from hybridflow.core.node import Node
-from hybridflow.core.op import No, Op, Sample
+from hybridflow.core.op import REGISTRY, No, Op, Sample
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ir.builder import Check, GraphBuilder
@@ -295,7 +295,7 @@ def capture(op: Op, sample: Sample) -> list[Call]:
 
     def run(node: Node, values: list[Any], attrs: Attrs) -> Any:
         values = [np.asarray(value) for value in values]
-        if node.op.name == op.name:
+        if node.op is REGISTRY[op.name]:
             own = {name: value for name, value in attrs.items() if name != "residuals"}
             calls.append(Call(op, tuple(values), own, sample))
         return run_raw(node.op, values, attrs)

@@ -140,12 +140,6 @@ def _idempotent(call: Call, outputs: tuple[Array, ...]) -> str | None:
     return difference(_again(call, outputs[0]), outputs[0], 0)
 
 
-@claims("plus_zero")
-def _plus_zero(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    x = call.inputs[0]
-    return difference(outputs[0], x + x.dtype.type(0), 0)
-
-
 def _unit(number: float) -> TraitCheck:
     def check(call: Call, outputs: tuple[Array, ...]) -> str | None:
         first = call.inputs[0].ravel()

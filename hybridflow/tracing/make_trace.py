@@ -13,6 +13,7 @@ from hybridflow.core.context import Context, context_of
 from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import TraceError, message
 from hybridflow.core.node import user_place, where_file_line
+from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import Variable
@@ -37,7 +38,6 @@ from hybridflow.guards.signature import (
     unflatten_arguments,
 )
 from hybridflow.ir.builder import GraphBuilder
-from hybridflow.ir.graph import CONSTANT
 from hybridflow.ir.variables import ArgumentVariable, NeedsIdentity
 from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
 from hybridflow.tracing.records import TraceRecord

@@ -16,9 +16,10 @@ import jax
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.dims import SIZES, substitute
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ir.costs import Sizes, bodies, concrete, input_specs
-from hybridflow.ir.graph import CONSTANT, Graph
+from hybridflow.ir.graph import Graph
 from hybridflow.xla.executable import is_wide
 
 _CALLS = {

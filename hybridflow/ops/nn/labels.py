@@ -7,13 +7,11 @@ from typing import Any, Unpack
 import numpy as np
 from jax import lax
 
-from hybridflow.core.context import is_tracing
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, int32, kind_of
 from hybridflow.core.errors import DTypeError, IndexRangeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Stops, op
-from hybridflow.core.tensor import host_array
 from hybridflow.ir.builder import add_check
 from hybridflow.ops.common import (
     Tensor,
@@ -22,6 +20,7 @@ from hybridflow.ops.common import (
     as_tensor,
     cast_to,
     integers,
+    known_value,
     make_spec,
     no_flops,
     normals,
@@ -57,7 +56,7 @@ def check_labels(name: str, labels: Tensor, classes: Any) -> None:
     Raises:
         IndexRangeError: naming the first label out of range and its position.
     """
-    array = _known_value(labels)
+    array = known_value(labels)
     if array is None or type(classes) is not int:
         wide = labels if labels.dtype.itemsize == 8 else cast_to(labels, int32)
         inside = logical_and(greater_equal(wide, 0), less(wide, full((), classes, dtype=wide.dtype)))
@@ -81,14 +80,6 @@ def _are_below(labels: Any, classes: int) -> bool:
     if classes <= 1 << (8 * dtype.itemsize - 1):
         return bool(np.maximum.reduce(labels.view(_UNSIGNED[dtype.itemsize]), axis=None) < classes)
     return bool(labels.min() >= 0 and labels.max() < classes)
-
-
-def _known_value(tensor: Tensor) -> Any:
-    """Return the value of a tensor, or None if it is yet to come; a trace knows its constants."""
-    if not is_tracing():
-        return host_array(tensor)
-    node = tensor._edge[0] if tensor._edge is not None else None
-    return node.attrs["value"].array if node is not None and node.op.name == "constant" else None
 
 
 # -- one_hot ------------------------------------------------------------------------------------------------------

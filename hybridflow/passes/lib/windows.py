@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from hybridflow.core.attrs import attr_key
 from hybridflow.core.dims import same_size
 from hybridflow.core.node import Edge, Node
-from hybridflow.ir.graph import INPUT, Graph, edges_of
+from hybridflow.core.sources import INPUT
+from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.ops.indexing import getitem
 
 

@@ -12,9 +12,10 @@ import numpy as np
 from hybridflow.core.dims import Dim, DimScope, SizeFloat
 from hybridflow.core.node import Edge
 from hybridflow.core.op import REGISTRY, Op
+from hybridflow.core.sources import Constant
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ir.evaluate import RUN_NODE, run_lowering
-from hybridflow.ir.graph import Constant, Graph
+from hybridflow.ir.graph import Graph
 
 _OURS = ("hybridflow", "jax", "jaxlib", "numpy", "builtins", "functools")
 """The packages whose code the store's key knows the version of."""
