@@ -123,12 +123,12 @@ STEPS = {
 }
 
 
-README_TABLE = {
+MEMORY_TABLE = {
     (cells[0], cells[1].lower()): tuple(map(float, cells[2:]))
-    for line in (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").splitlines()
+    for line in (Path(__file__).parent.parent / "notebooks" / "memory.md").read_text(encoding="utf-8").splitlines()
     if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 6 and cells[0] in STEPS
 }
-"""The figures of the README's page on memory, by model and optimizer."""
+"""The figures of the page on memory, by model and optimizer."""
 
 
 @pytest.mark.parametrize("optimizer", [sgd, adam])
@@ -139,7 +139,7 @@ def test_temporaries_and_flops_of_training_steps_are_near_xlas(
     step, args = STEPS[name](optimizer)
     found = step.cost(*args).against_xla()
     assert found.temporaries == pytest.approx(found.xla_temporaries, rel=0.25)
-    shown = README_TABLE[name, optimizer.__name__.lower()]
+    shown = MEMORY_TABLE[name, optimizer.__name__.lower()]
     counted = found.flops_once / 1e6, (found.xla_flops + found.xla_transcendentals) / 1e6
     assert (found.temporaries / 2**20, found.xla_temporaries / 2**20, *counted) == pytest.approx(shown, rel=0.15)
     # XLA also counts the comparisons and limits that keep its algebra off quotients, and compute nothing.

@@ -1,65 +1,39 @@
-"""Every Python block of the README runs and shows what it says; every console line of the tour works."""
+"""Every Python block of the README and its pages runs and shows what it says; so does every console line."""
 
 from __future__ import annotations
 
 import doctest
+import linecache
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from pages import PAGES, README, ROOT, blocks
 
-ROOT = Path(__file__).parent.parent
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-class Block(NamedTuple):
-    section: str
-    language: str
-    text: str
-    line: int
-    command: bool
-
-
-def blocks() -> list[Block]:
-    """Return the fenced blocks with the heading they stand under."""
-    found: list[Block] = []
-    section, language, start, marked = "", None, 0, False
-    lines = TEXT.splitlines()
-    for number, line in enumerate(lines, start=1):
-        if language is None and line.startswith("#"):
-            section = line.lstrip("# ")
-        if line.startswith("```"):
-            if language is None:
-                language, start = line[3:], number
-                marked = lines[number - 2].startswith("<!-- command:")
-            else:
-                text = "\n".join(lines[start : number - 1]) + "\n"
-                found.append(Block(section, language, text, start, marked))
-                language = None
-    return found
-
-
-BLOCKS = blocks()
-SECTIONS = list(dict.fromkeys(block.section for block in BLOCKS if block.language == "python"))
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+SECTIONS = list(dict.fromkeys((block.page, block.section) for block in BLOCKS if block.language == "python"))
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_python_blocks(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("page", "section"), SECTIONS, ids=lambda one: one.stem if isinstance(one, Path) else one)
+def test_python_blocks(page: Path, section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "readme"}
     parser = doctest.DocTestParser()
     for block in BLOCKS:
-        if block.section != section or block.language != "python":
+        if (block.page, block.section) != (page, section) or block.language != "python":
             continue
         if ">>>" not in block.text:
-            exec(compile("\n" * block.line + block.text, "README.md", "exec"), namespace)
+            source = "\n" * block.line + block.text
+            name = f"<{page.name}, {section}>"
+            linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name  # as IPython does
+            exec(compile(source, name, "exec"), namespace)
             continue
-        test = parser.get_doctest(block.text, namespace, f"README.md, {section}", "README.md", block.line)
+        test = parser.get_doctest(block.text, namespace, f"{page.name}, {section}", page.name, block.line)
         report: list[str] = []
         runner = doctest.DocTestRunner(optionflags=FLAGS)
         runner.run(test, out=report.append, clear_globs=False)
@@ -89,17 +63,26 @@ def test_console_lines(line: str):
 
 
 def test_there_are_two_marked_commands():
-    commands = {
-        re.fullmatch(r"<!-- command: (\w+) -->", TEXT.splitlines()[block.line - 2])[1]: block.text
-        for block in BLOCKS
-        if block.command
-    }
+    commands = {block.command: block.text for block in BLOCKS if block.command}
+    assert {block.page for block in BLOCKS if block.command} == {README}
     assert set(commands) == {"demo", "tests"}
     for command in commands.values():
         assert len(command.splitlines()) == 1
         assert command.startswith("python3 -m venv .venv && ")
 
 
-def test_linked_files_exist():
-    for target in re.findall(r"\]\(((?!http)[^)#]+)\)", TEXT):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_linked_files_exist(page: Path):
+    for target in re.findall(r"\]\(((?!http)[^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_readme_leads_to_every_page():
+    text = README.read_text(encoding="utf-8")
+    assert [page.name for page in PAGES[1:] if f"](notebooks/{page.name})" not in text] == []
+
+
+def test_the_readme_has_the_words_that_newcomers_look_for():
+    text = README.read_text(encoding="utf-8")
+    words = ["save", "dropout", "device", "synchronize", "zero_grad", ".at["]
+    assert [word for word in words if word not in text] == []

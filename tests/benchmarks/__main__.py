@@ -23,7 +23,7 @@ BARS = (
     "first_lowered", "call_device", "call_host", "call_variables", "mlp_compiled", "call_many_guards", "import_time",
     "memory_steps", "busy",
 )  # fmt: skip
-"""What the README's table shows."""
+"""What the table of notebooks/speed.md shows."""
 
 
 def chosen(rows: list[Row], patterns: list[str]) -> list[Row]:
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the benchmarks; the exit status is 1 if a row failed or its sides disagree."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="rows or groups to run (patterns with *); all if none")
-    parser.add_argument("--bars", action="store_true", help="only the rows of the table in the README")
+    parser.add_argument("--bars", action="store_true", help="only the rows of the table of notebooks/speed.md")
     parser.add_argument("--smoke", action="store_true", help="only show that every row runs: small sizes, few calls")
     parser.add_argument("--rounds", type=int, default=Effort.rounds, help="how often the sides take turns")
     parser.add_argument(
