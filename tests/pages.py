@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,8 +42,8 @@ def blocks(page: Path) -> list[Block]:
         if line.startswith("```"):
             if language is None:
                 language, start = line[3:], number
-                before = lines[number - 2]
-                command = before.removeprefix("<!-- command: ").removesuffix(" -->") if "<!-- command" in before else None
+                marked = re.fullmatch(r"<!-- command: (\w+) -->", lines[number - 2])
+                command = marked and marked[1]
             else:
                 text = "\n".join(lines[start : number - 1]) + "\n"
                 found.append(Block(page, section, language, text, start, command))

@@ -335,7 +335,7 @@ def test_a_cached_property_in_a_branch():
     assert f(hf.asarray([1.0, 2.0])).numpy().tolist() == [2.0, 4.0]
 
 
-# -- what is not seen: the list of notebooks/compile.md -------------------------------------------------------------------------------
+# -- what is not seen: the list of notebooks/compile.md ----------------------------------------------------------------
 
 
 def test_what_is_not_seen():
