@@ -1,4 +1,4 @@
-"""What notebooks/compile.md says that a compiled function cannot know of numbers: each line says what happens, no more."""
+"""What notebooks/compile.md says that compiled functions cannot know of numbers: a test for each line, no more."""
 
 from __future__ import annotations
 
