@@ -17,11 +17,12 @@ from hybridflow.analysis.compare.sizes import random_tensor, split
 from hybridflow.cli.faults import users_errors
 from hybridflow.core.dtypes import SHORT_NAMES, as_dtype
 from hybridflow.core.errors import DTypeError, TargetError, message
+from hybridflow.core.functions import is_whole
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 
-_SPEC = re.compile(r"([a-z]+[0-9]*)\[((?:(?:\d+|n)(?:,(?:\d+|n))*)?)\]")
+_SPEC = re.compile(r"([a-z]+[0-9]*)\[((?:\w+(?:,\w+)*)?)\]")
 
 
 Modules = dict[Path, Any]
@@ -37,13 +38,16 @@ class Target(NamedTuple):
     inputs: Callable[[int], Any] | None = None
 
 
-def load_target(text: str, shapes: Sequence[str] | None = None, *, values: bool = True) -> Target:
+def load_target(
+    text: str, shapes: Sequence[str | TensorSpec] | None = None, *, values: bool = True, option: str = "--shapes"
+) -> Target:
     """Import the file of ``FILE.py:FUNCTION`` and find the function and its arguments.
 
     Args:
         text: the target.
         shapes: specs of random arguments, such as ``f32[4,3]``.
         values: whether arguments of `shapes` are needed; they are specs otherwise, which take no memory.
+        option: the option that gives the shapes, for messages.
 
     Raises:
         TargetError: no such file or function, or no arguments for it.
@@ -52,8 +56,8 @@ def load_target(text: str, shapes: Sequence[str] | None = None, *, values: bool 
     file, name = _parts(text)
     module = _import(_existing(file))
     function = _find(module, file, name)
-    args, kwargs = _arguments(module, name, function, shapes, values=values)
-    _require_call(function, args, kwargs, "cannot be called with the arguments that it is given")
+    args, kwargs = _arguments(module, name, function, shapes, values=values, option=option)
+    _require_call(function, args, kwargs, "cannot be called with the arguments that it is given", option)
     return Target(name, function, args, kwargs)
 
 
@@ -121,10 +125,12 @@ def _users(inputs: Callable[[int], Any]) -> Callable[[int], Any]:
     return make
 
 
-def _require_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> None:
+def _require_call(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], what: str, option: str = "--shapes"
+) -> None:
     """Raise if a function does not take such arguments."""
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(called(function))
     except (TypeError, ValueError):
         return  # it does not tell
     try:
@@ -133,8 +139,13 @@ def _require_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: d
         name = getattr(function, "__name__", "it")
         raise TargetError(
             message(f"target: {name} {what}: {error}", got=f"{name}{signature}",
-                    hint="The arguments are those of --shapes, or of FUNCTION_args or example_args in the file.")
+                    hint=f"The arguments are those of {option}, or of FUNCTION_args or example_args in the file.")
         ) from None  # fmt: skip
+
+
+def called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what says which arguments a function takes: a module's `forward`, or the function."""
+    return cast(Any, function).forward if is_whole(function) and hasattr(function, "forward") else function
 
 
 def _parts(text: str) -> tuple[str, str]:
@@ -194,12 +205,12 @@ def _import(path: Path) -> Any:
 
 
 def _arguments(
-    module: Any, name: str, function: Callable[..., Any], shapes: Sequence[str] | None, *, sized: bool = False,
-    values: bool = True,
+    module: Any, name: str, function: Callable[..., Any], shapes: Sequence[str | TensorSpec] | None, *,
+    sized: bool = False, values: bool = True, option: str = "--shapes",
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if shapes is not None:
         rng = np.random.default_rng(0)
-        specs = [_spec(text, sized=sized) for text in shapes]
+        specs = [one if isinstance(one, TensorSpec) else _spec(one, sized=sized) for one in shapes]
         return tuple([one if None in one.shape or not values else _random(one, rng) for one in specs]), {}
     for candidate in (f"{name}_args", "example_args"):
         if hasattr(module, candidate):
@@ -209,14 +220,14 @@ def _arguments(
                     value = value()
             return split(value)
     try:
-        inspect.signature(function).bind()
+        inspect.signature(called(function)).bind()
     except TypeError:
         raise TargetError(
             message(
                 f"target: {name} needs arguments",
-                got=f"{name}{inspect.signature(function)}",
+                got=f"{name}{inspect.signature(called(function))}",
                 hint=f"Define {name}_args in the file (a tuple, or a function that returns one), "
-                "or give --shapes f32[4,3] ...",
+                f"or give {option} f32[4,3] ...",
             )
         ) from None
     return (), {}
@@ -228,14 +239,32 @@ def _random(spec: TensorSpec, rng: np.random.Generator) -> Tensor:
 
 def _spec(text: str, *, sized: bool) -> TensorSpec:
     """Return the spec that a text is; in a sweep a size may be left open, by ``n``."""
+    found = _parsed(text, "--shapes", "n")
+    if None in found.shape and not sized:
+        raise TargetError(message(f"--shapes: {text!r} has a size n, which only --sizes gives a value"))
+    return found
+
+
+def open_spec(text: str) -> TensorSpec:
+    """Return the spec that a text is, such as ``f32[None,784]``; None is a size left open.
+
+    Raises:
+        TargetError: a text that is none.
+    """
+    return _parsed(text, "--spec", "None")
+
+
+def _parsed(text: str, option: str, *words: str) -> TensorSpec:
+    """Return the spec that an option's text is, in which some words are sizes left open."""
     found = _SPEC.fullmatch(text)
-    if found is None:
-        raise TargetError(message(f"--shapes: {text!r} is not a dtype and a shape", hint="Example: f32[4,3] or i32[]"))
+    sizes = [] if found is None else [one for one in found[2].split(",") if one]
+    if found is None or not all([one in words or (one.isascii() and one.isdigit()) for one in sizes]):
+        raise TargetError(
+            message(f"{option}: {text!r} is not a dtype and a shape",
+                    hint=f"Example: f32[4,3], f32[{words[0]},3] or i32[].")
+        )  # fmt: skip
     try:
         dtype = SHORT_NAMES.get(found[1]) or as_dtype(found[1])
     except DTypeError as error:
-        raise TargetError(message(f"--shapes: {text!r}: {error}")) from None
-    sizes = [None if size == "n" else int(size) for size in found[2].split(",") if size]
-    if None in sizes and not sized:
-        raise TargetError(message(f"--shapes: {text!r} has a size n, which only --sizes gives a value"))
-    return TensorSpec(sizes, dtype)
+        raise TargetError(message(f"{option}: {text!r}: {error}")) from None
+    return TensorSpec([None if one in words else int(one) for one in sizes], dtype)

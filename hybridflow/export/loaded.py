@@ -91,9 +91,25 @@ class Function:
             DTypeError: of another dtype.
             ShapeError: of another shape.
         """
+        return filled(self._fields["result"], self._results(self._leaves(args, kwargs)))
+
+    def by_name(self, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Compute the results by name of tensors by name, as files have them, in the place of structures of them.
+
+        Raises:
+            ArgumentTypeError: a name that is not an input's, or an input that is not given.
+            DTypeError, ShapeError: as a call does.
+        """
+        if {*tensors} != {*self.inputs}:
+            wanted, got = [", ".join(names) or "nothing" for names in (self.inputs, tensors)]
+            raise ArgumentTypeError(message(f"{self.name}: takes {wanted}", got=got))
+        return dict(zip(self.outputs, self._results([tensors[path] for path in self.inputs]), strict=True))
+
+    def _results(self, leaves: Sequence[Any]) -> list[Tensor]:
+        """Compute the results of values for the inputs."""
         tensors = [
             _tensor(self.name, path, leaf, spec)
-            for (path, spec), leaf in zip(self.inputs.items(), self._leaves(args, kwargs), strict=True)
+            for (path, spec), leaf in zip(self.inputs.items(), leaves, strict=True)
         ]
         tensors += [one.read() if isinstance(one, Variable) else one for one in self._given()]
         sizes = self._sizes(tensors)
@@ -104,7 +120,7 @@ class Function:
             default_generator().state = rest.pop(0)
         for flag, check in zip(_flags(rest), self._fields["checks"], strict=True):
             _require(flag, check)
-        return filled(self._fields["result"], [*outputs[:count]])
+        return [*outputs[:count]]
 
     def _given(self) -> Iterator[Any]:
         state = default_generator().named_variables()["state"]

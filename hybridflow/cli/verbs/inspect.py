@@ -1,4 +1,4 @@
-"""``hybridflow inspect``: everything about a function of a file, printed and as pages."""
+"""``hybridflow inspect``: everything about a function of a file, printed and as pages, or about an artifact."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from hybridflow.analysis.compare import count_kernels
 from hybridflow.analysis.cost import CostReport, cost_body
 from hybridflow.analysis.parity import fresh_copy
 from hybridflow.backend.files import write_text
-from hybridflow.cli.arguments import add_target
+from hybridflow.cli.arguments import TARGET_HELP, add_shapes
+from hybridflow.cli.artifacts import DIGEST_HELP, lines_of, load_artifact
 from hybridflow.cli.faults import users_errors
 from hybridflow.cli.outputs import require_files, require_folder
 from hybridflow.cli.targets import Target, load_target
+from hybridflow.core.errors import ArgumentError, message
 from hybridflow.pictures import framed
 from hybridflow.pictures.html import page
 from hybridflow.tracing.explanation import Explanation
 from hybridflow.tracing.lowered import Lowered
 
-HELP = "show a function's graphs, cost and memory, and why it was traced"
+HELP = "show a function's graphs, cost and memory, and why it was traced; or what is in an artifact"
 STAGES = {
     "graph": "Graph, as traced",
     "optimized": "Graph, after the passes",
@@ -33,13 +35,21 @@ STAGES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser what the verb takes."""
-    add_target(parser)
+    parser.add_argument(
+        "target", metavar="FILE.py:FUNCTION|ARTIFACT", help=f"{TARGET_HELP}; or a directory that hf.export.save wrote"
+    )
+    add_shapes(parser)
+    parser.add_argument("--digest", metavar="SHA256", help=DIGEST_HELP)
     parser.add_argument("--as", dest="stage", choices=STAGES, help="print this text alone")
     parser.add_argument("--out", "--html", type=Path, help="a page to write (.html), or a folder of pages and texts")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Print a function's graphs, the cost and memory of a call, and why it was traced; or one text alone."""
+    if Path(arguments.target).is_dir():
+        return _run_artifact(arguments, console)
+    if arguments.digest is not None:
+        raise ArgumentError(message("inspect: --digest is for artifacts", got=arguments.target))
     page_path: Path | None = arguments.out
     (require_files if _is_page(page_path) else require_folder)("inspect", page_path)
     target = load_target(arguments.target, arguments.shapes, values=False)
@@ -55,6 +65,20 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     if page_path is not None:
         written = _write(page_path, target, lowered, cost, compiled.explain())
         Console(stderr=True).print(f"Page: {written}", markup=False, highlight=False, soft_wrap=True)
+    return True
+
+
+def _run_artifact(arguments: argparse.Namespace, console: Console) -> bool:
+    """Print what is in an artifact, or its functions' graphs alone."""
+    if arguments.stage not in (None, "graph") or arguments.out is not None or arguments.shapes is not None:
+        raise ArgumentError(
+            message(f"inspect: {arguments.target!r} is an artifact, of which --as graph is the only text",
+                    hint="Leave out --shapes, --out and other texts.")
+        )  # fmt: skip
+    path = Path(arguments.target)
+    artifact = load_artifact(path, arguments.digest)
+    graphs = [str(one.graph()) for one in artifact.functions.values()]
+    console.file.write("\n".join(lines_of(path, artifact) if arguments.stage is None else graphs) + "\n")
     return True
 
 
