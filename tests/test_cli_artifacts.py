@@ -69,11 +69,11 @@ def command(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-LINES = re.search(r"```sh\n((?:hybridflow (?:export|inspect|run) .*\n)+)```", README)
+PAGE = (Path(__file__).parents[1] / "notebooks/training.md").read_text(encoding="utf-8")
+LINES = re.search(r"```sh\n((?:hybridflow (?:export|inspect|run) .*\n)+)```", PAGE)
 
 
-def test_the_lines_of_the_readme_export_show_and_run_a_model(source: Path):
+def test_the_lines_of_the_page_export_show_and_run_a_model(source: Path):
     folder = source.parent
     assert LINES is not None
     export, inspect, run = [shlex.split(line)[1:] for line in LINES[1].splitlines()]
