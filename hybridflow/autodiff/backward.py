@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from hybridflow.autodiff.backprop import BOUND, QUIET, RAW, backprop, conjugates
 from hybridflow.autodiff.requires_grad import checked_like, known_edge, read_gradient, write_gradient
-from hybridflow.autodiff.tape import ones
+from hybridflow.autodiff.seeds import ones
 from hybridflow.autodiff.walk import Engine
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import as_arrays

@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from hybridflow.autodiff.tape import GradientTape, flatten
+from hybridflow.autodiff.jacobian import flatten
+from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import is_differentiable

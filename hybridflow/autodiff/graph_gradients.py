@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hybridflow.autodiff.backprop import BOUND, backprop
-from hybridflow.autodiff.tape import flatten, ones
+from hybridflow.autodiff.jacobian import flatten
+from hybridflow.autodiff.seeds import ones
 from hybridflow.autodiff.walk import EVER, reachable
 from hybridflow.core.context import current
 from hybridflow.core.dtypes import is_differentiable

@@ -5,36 +5,31 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from tracemalloc import is_tracing as is_tracing_memory
-from typing import Any, NoReturn, Self, cast
+from typing import Any, NoReturn, Self
 
 import jax
-import numpy as np
 
 from hybridflow.autodiff.backprop import BOUND, RAW, backprop, conjugates
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
-from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.quick import quick_gradients
 from hybridflow.autodiff.saved import Peak, RecordedMemory, live_nodes, recorded_memory
+from hybridflow.autodiff.seeds import ones, seeds_of, zeros
 from hybridflow.autodiff.walk import Engine, Wanted, connected, reachable
 from hybridflow.autodiff.why import Exits, Noting, independent
 from hybridflow.core.context import current, set_tapes
-from hybridflow.core.device import place
 from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import (
-    ArgumentError,
     ArgumentTypeError,
     DTypeError,
-    ShapeError,
     TapeError,
     TapeStateError,
     message,
-    structure_text,
 )
 from hybridflow.core.node import Edge, Node, next_sequence, renew, user_place
 from hybridflow.core.notes import requires
 from hybridflow.core.op import Stops
-from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor, watch_tensor
+from hybridflow.core.tensor import Tensor, describe, make_tensor, watch_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.graph import Graph
@@ -279,15 +274,15 @@ class GradientTape(Jacobians):
                 return type(sources)(found) if several else found[0]
         require_choice("gradient", unconnected_gradients)
         targets, leaves, tree = self._asked("gradient", target, sources)
-        seeds = conjugates(_seeds(targets, output_gradients, target))
+        seeds = conjugates(seeds_of(targets, output_gradients, target))
         self._answer()
         found = conjugates(self._backprop(targets, seeds, leaves))
         if not self._persistent and None not in found:
             self._exits.clear()  # nobody will ask why; the nodes need not live on
         if tree is LEAF:
-            return found[0] if found[0] is not None or unconnected_gradients == "none" else _zeros(leaves[0])
+            return found[0] if found[0] is not None or unconnected_gradients == "none" else zeros(leaves[0])
         if unconnected_gradients == "zero":
-            found = [_zeros(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
+            found = [zeros(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
         return jax.tree_util.tree_unflatten(tree, found)
 
     def _quick(self, target: Any, sources: Sequence[Any]) -> list[Tensor | None] | None:
@@ -591,49 +586,3 @@ def _require_tensor(leaf: Any, what: str) -> None:
             message(f"gradient: the {what} is a {type(leaf).__name__}, not a tensor", got=repr(leaf)[:60],
                     hint="Pass tensors or Variables that the tape recorded.")
         )  # fmt: skip
-
-
-def _seeds(targets: list[Tensor], output_gradients: Any, target: Any) -> list[Tensor | None]:
-    if output_gradients is None:
-        return [None] * len(targets)
-    leaves, tree = flatten(output_gradients)
-    _, expected = flatten(target)
-    if tree != expected:
-        raise ArgumentError(
-            message(f"gradient: output_gradients have structure {structure_text(tree)}, "
-                    f"the target {structure_text(expected)}", hint="Give one output gradient per target, or None.")
-        )  # fmt: skip
-    seeds: list[Tensor | None] = []
-    for index, (leaf, tensor) in enumerate(zip(leaves, targets, strict=True)):
-        seed = leaf
-        if leaf is not None:
-            seed = as_tensor(leaf) if hasattr(leaf, "dtype") else asarray(leaf, dtype=tensor.dtype)
-        if seed is not None and seed.shape != tensor.shape:
-            raise ShapeError(
-                message(f"gradient: output_gradients[{index}] has shape {seed.shape}, its target {tensor.shape}",
-                        got=f"{seed.spec} for {tensor.spec}", hint="Give it the target's shape.")
-            )  # fmt: skip
-        if seed is not None and seed.dtype != tensor.dtype:
-            raise DTypeError(
-                message(f"gradient: output_gradients[{index}] is {seed.dtype}, its target {tensor.dtype}",
-                        got=f"{seed.spec} for {tensor.spec}", hint=f"Cast it with .astype(hf.{tensor.dtype}).")
-            )  # fmt: skip
-        seeds.append(seed)
-    return seeds
-
-
-def _filled(like: Tensor | Variable, number: int) -> Tensor:
-    if current().tracer is not None:
-        return PUBLIC.full(like.shape, number, dtype=like.dtype)
-    array = (np.ones if number else np.zeros)(like.shape, like.dtype)
-    value = cast(Any, like)._value
-    return make_tensor(array if isinstance(value, np.ndarray) else place(array, next(iter(value.devices()))))
-
-
-def ones(like: Tensor) -> Tensor:
-    """Return ones like a tensor, where it lives."""
-    return _filled(like, 1)
-
-
-def _zeros(like: Tensor | Variable) -> Tensor:
-    return _filled(like, 0)

@@ -177,6 +177,28 @@ def connected(nodes: Iterable[Node], sources: Iterable[Edge], *, flat: bool = Fa
     return of_sources | paths(nodes, set(of_sources), flat=flat).order
 
 
+def _whole(found: Any, add: Callable[[Any, Any, bool], Any]) -> Any:
+    """Return the sum of what came to a value so far."""
+    return add(found.near, found.far, found.own) if type(found) is Contributions else found
+
+
+def _cotangents(
+    node: Node, pending: dict[Any, Any], add: Callable[[Any, Any, bool], Any], visit: Visit | None
+) -> tuple[Any, ...] | None:
+    """Take the gradients of a node of several outputs from those that are pending; None if there are none."""
+    gs: list[Any] = []
+    reached = False
+    for index in range(len(node.outputs)):
+        one = pending.pop((node, index), None)
+        if one is not None:
+            one = _whole(one, add)
+            if visit is not None:
+                one = visit(node, index, one)
+            reached = True
+        gs.append(one)
+    return tuple(gs) if reached else None
+
+
 def walk(  # noqa: C901 (every call would cost)
     targets: Sequence[tuple[Edge, Any]],
     sources: set[Edge],
@@ -222,25 +244,6 @@ def walk(  # noqa: C901 (every call would cost)
         else:
             pending[key] = Contributions(before, gradient)
 
-    def whole(found: Any) -> Any:
-        return add(found.near, found.far, found.own) if type(found) is Contributions else found
-
-    def cotangents(node: Node) -> tuple[Any, ...] | None:
-        gs: list[Any] = []
-        reached = False
-        for index in range(len(node.outputs)):
-            edge = (node, index)
-            one = pending.pop(edge, None)
-            if one is not None:
-                one = whole(one)
-                if visit is not None:
-                    one = visit(node, index, one)
-                if node in source_nodes and edge in sources:
-                    result[edge] = one
-                reached = True
-            gs.append(one)
-        return tuple(gs) if reached else None
-
     for edge, cotangent in targets:
         if edge[0] in order or edge[0] in source_nodes:
             contribute(edge, cotangent)
@@ -250,15 +253,17 @@ def walk(  # noqa: C901 (every call would cost)
             if g is None:
                 continue
             if type(g) is Contributions:
-                g = whole(g)
+                g = add(g.near, g.far, g.own)
             if visit is not None:
                 g = visit(node, 0, g)
             if node in source_nodes:
                 result[node, 0] = g
         else:
-            g = cotangents(node)
+            g = _cotangents(node, pending, add, visit)
             if g is None:
                 continue
+            if node in source_nodes:
+                result.update({(node, i): one for i, one in enumerate(g) if one is not None and (node, i) in sources})
             wanted = wanted and _that_reach(node, wanted, g)
         if wanted is _NONE:
             continue
@@ -282,7 +287,7 @@ def walk(  # noqa: C901 (every call would cost)
                     contribute(edge, gradient)  # pyright: ignore[reportArgumentType]
     for edge in sources:
         if edge not in result:
-            left = whole(pending.pop(edge[0] if len(edge[0].outputs) == 1 else edge, None))
+            left = _whole(pending.pop(edge[0] if len(edge[0].outputs) == 1 else edge, None), add)
             if left is not None:
                 result[edge] = left
     return result

@@ -52,6 +52,28 @@ def _accepted(op: Op, operands: int, dtypes: str) -> frozenset[int]:
 
 
 @inlined(followed, called_from, recorded_node, make_tensor)
+def _call_like(a: Any, b: Any, y: Any, kernel: Any, for_a: Any, for_b: Any) -> tuple[Any, ...]:
+    """Return what calls of a binary operator with operands of the same shapes and dtype share.
+
+    Those, the kernel, the result's shape and specs, and the specs of the left and of the right operand, if it is not
+    recorded, where its gradient's rule does not save it.
+
+    Args:
+        a, b: the operands.
+        y: the result.
+        kernel: what computes it.
+        for_a, for_b: which of ``(y, a, b)`` is saved where only the left, or the right, operand is recorded.
+    """
+    left, right = [
+        None if kept is not None and kept[index] else (x.shape, x.dtype, None) if x.ndim else _NUMBER
+        for x, kept, index in ((a, for_b, 1), (b, for_a, 2))
+    ]
+    return (
+        a.shape, b.shape, a.dtype, kernel, y.shape, ((y.shape, y.dtype),),
+        (left, None) if type(left) is tuple else left, (None, right) if type(right) is tuple else right,
+    )  # fmt: skip
+
+
 def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  # noqa: C901 (every call would cost)
     """Make a binary operator."""
     kernel = cast(Callable[..., Any], op.kernel)
@@ -62,23 +84,8 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
     passes = type(op.vjp) is not Stops
     fast: frozenset[int] | None = None
     usual: Any = None  # the accepted dtype that came last
-    usual_call: tuple[Any, ...] = (None,) * 8  # what `call_like` made last
+    usual_call: tuple[Any, ...] = (None,) * 8  # what `_call_like` made last
     usual_place: Any = (None, 0)  # where the user called last: comparing is all that the next call from there pays
-
-    def call_like(a: Any, b: Any, y: Any) -> tuple[Any, ...]:
-        """Return what calls with operands of the same shapes and dtype share.
-
-        Those, the kernel, the result's shape and specs, and the specs of the left and of the right operand, if it is
-        not recorded, where its gradient's rule does not save it.
-        """
-        left, right = [
-            None if kept is not None and kept[index] else (x.shape, x.dtype, None) if x.ndim else _NUMBER
-            for x, kept, index in ((a, for_b, 1), (b, for_a, 2))
-        ]
-        return (
-            a.shape, b.shape, a.dtype, kernel if a.size < LARGE else large_kernel, y.shape, ((y.shape, y.dtype),),
-            (left, None) if type(left) is tuple else left, (None, right) if type(right) is tuple else right,
-        )  # fmt: skip
 
     def operator(self: Any, other: Any) -> Any:  # noqa: C901
         nonlocal fast, usual, usual_call, usual_place
@@ -120,7 +127,7 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
                 y = run(chosen, a, b)
             else:
                 y = run(kernel if a.size < LARGE else large_kernel, a, b)
-                usual_call = call_like(a, b, y)
+                usual_call = _call_like(a, b, y, kernel if a.size < LARGE else large_kernel, for_a, for_b)
                 _, _, _, _, shape, outputs, specs_a, specs_b = usual_call
         except (ValueError, RuntimeError):
             return public(self, other)

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from hybridflow.autodiff.graph_ops import inline
+from hybridflow.autodiff.jacobian import flatten
 from hybridflow.autodiff.recorded_graph import RecordedGraph, Unkept, recorded_graph
-from hybridflow.autodiff.tape import flatten
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentTypeError, GradientError, TraceError, message

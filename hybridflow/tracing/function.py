@@ -13,11 +13,10 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 import jax
 
-from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now, current
 from hybridflow.core.device import device_label
 from hybridflow.core.dims import NeedsSizes
@@ -40,7 +39,7 @@ from hybridflow.guards.arguments import (
     quick_arguments,
     without_first,
 )
-from hybridflow.guards.dynamic import Dynamic, SeenShapes, check_dynamic, is_open, sizes_of
+from hybridflow.guards.dynamic import Dynamic, SeenShapes, check_dynamic, is_open
 from hybridflow.guards.input_signature import ConcreteFunction, InputSignature
 from hybridflow.guards.needs import Needs
 from hybridflow.guards.outside_floats import SeenFloats
@@ -51,19 +50,16 @@ from hybridflow.guards.signature import (
     flatten_arguments,
     named_leaves,
 )
-from hybridflow.ir.graph import Graph
 from hybridflow.ir.variables import NeedsIdentity
-from hybridflow.tracing.cache import CacheInfo, TraceCache
+from hybridflow.tracing.cache import TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays, keeps_open_size
-from hybridflow.tracing.costing import Costing, Specs
+from hybridflow.tracing.costing import Specs
 from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.method import CompiledMethod
+from hybridflow.tracing.views import Views
 
 if TYPE_CHECKING:
-    from hybridflow.tracing.explanation import Explanation
-    from hybridflow.tracing.lowered import Lowered
     from hybridflow.tracing.records import Change, TraceRecord
-    from hybridflow.tracing.replay import Replay
     from hybridflow.tracing.sole import ShortWay
     from hybridflow.tracing.trace import Trace
 
@@ -83,7 +79,7 @@ _RECORDS = 256
 """How many traces `explain` remembers."""
 
 
-class CompiledFunction(Entry, Generic[P, R]):
+class CompiledFunction(Entry, Views[P, R]):
     """A function that is traced once per signature and then runs as one XLA executable.
 
     Made by `hf.compile`. On a class it is a method, with a cache per instance that is freed with the instance.
@@ -475,31 +471,6 @@ class CompiledFunction(Entry, Generic[P, R]):
 
     # -- looking inside ---------------------------------------------------------------------------------------
 
-    @property
-    def python_function(self) -> Callable[P, R]:
-        """The function as it was before `hf.compile`."""
-        return self._function
-
-    @property
-    def trace_count(self) -> int:
-        """How many times the function was traced; starts from 0."""
-        return self._trace_count
-
-    @property
-    def compile_count(self) -> int:
-        """How many XLA executables were compiled, one per trace and concrete shape."""
-        return self._traces.compiles
-
-    def cache_info(self) -> CacheInfo:
-        """Return hits, misses, and the sizes of the trace cache (calls of a function's only trace count as neither)."""
-        return CacheInfo(
-            self._hits,
-            self._misses,
-            self._max_traces,
-            len(self._traces),
-            self._traces.executables,
-        )
-
     def holds(self, trace: Trace) -> bool:
         """Whether a trace is kept for later calls."""
         return not trace.once and any(one is trace for one in self._traces)
@@ -512,77 +483,6 @@ class CompiledFunction(Entry, Generic[P, R]):
             self._floats.clear()
             self._last = None
             self._enter_by(None)
-
-    def explain(self) -> Explanation:
-        """Return what was traced, why and at what cost: a printable sequence of records."""
-        from hybridflow.tracing.explanation import Explanation
-
-        advice = attached("advice_on")(self._records, self._traces, self._hits)
-        return Explanation(self._name, self._records, advice)
-
-    def graph(self, *args: P.args, **kwargs: P.kwargs) -> Graph:
-        """Return the graph, after the passes, that a call with these arguments runs (tracing it if needed).
-
-        Args:
-            *args, **kwargs: as for a call; a `TensorSpec` may stand for any tensor, None for a size left open.
-
-        Example:
-            >>> import hybridflow as hf
-            >>> f = hf.compile(lambda x: x * 2)
-            >>> str(f.graph(hf.TensorSpec([None, 3])).output_specs[0])
-            'f32[x_0,3]'
-        """
-        trace, signature, _ = self._trace_of(Specs(args, kwargs))
-        return trace.graph_for(signature)
-
-    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
-        """Return the texts of what a call with these arguments runs, from the IR to XLA's optimised HLO.
-
-        Args:
-            *args, **kwargs: as for a call; a `TensorSpec` may stand for any tensor, None for a size left open. What is
-                left open has no texts of XLA's, which compiles for sizes.
-        """
-        trace, signature, opened = self._trace_of(Specs(args, kwargs))
-        made = None if opened else trace.executable_for(sizes_of(signature, trace.places), current().device)
-        from hybridflow.tracing.lowered import Lowered
-
-        return Lowered(trace.raw_graph, trace.graph, made)
-
-    def cost(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what a call with these arguments costs; nothing runs.
-
-        The function is traced if no trace fits, which counts as any trace does; a call with such arguments uses it.
-
-        Args:
-            *args, **kwargs: as for a call; a `TensorSpec` may stand for any tensor, None for a size left open.
-
-        Returns:
-            The `hf.CostReport`; see `hf.cost`.
-        """
-        trace, signature, opened = self._trace_of(Specs(args, kwargs))
-        return attached("report_of")(Costing.of(self._name, trace, signature, opened=opened))
-
-    def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:
-        """Return what `hf.debugging.locate` runs: the call's graph as it was traced, and its inputs."""
-        from hybridflow.tracing.replay import Replay
-
-        return Replay.of(*self._trace_for(args, kwargs))
-
-    def converted_code(self) -> str:
-        """Return the code that is traced in place of the function's: its Python control flow made to take tensors.
-
-        Raises:
-            ArgumentError: the function is traced as it is; the text says why.
-
-        """
-        from hybridflow.convert import NotConvertible, converted_text
-
-        if not self._autograph:
-            raise ArgumentError(message(f"converted_code: {self._name} is compiled with autograph=False"))
-        try:
-            return converted_text(self._function)
-        except NotConvertible as why:
-            raise ArgumentError(message(f"converted_code: {self._name} is traced as it is, for {why}")) from None
 
     def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]:
         return self._find(self._signature(args, kwargs), args, to_run=False)

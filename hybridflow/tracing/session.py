@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self, cast
 import jax
 
 from hybridflow.autodiff.graph_gradients import gradients
-from hybridflow.autodiff.tape import flatten
+from hybridflow.autodiff.jacobian import flatten
 from hybridflow.core.context import context_of, current
 from hybridflow.core.dims import Dim, substitute
 from hybridflow.core.errors import (

@@ -1,0 +1,140 @@
+"""What a compiled function tells of itself: its counts, its graph, what XLA made of it, why it was traced, its cost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from hybridflow.core.attached import attached
+from hybridflow.core.context import current
+from hybridflow.core.errors import ArgumentError, message
+from hybridflow.guards.dynamic import sizes_of
+from hybridflow.guards.signature import Signature
+from hybridflow.ir.graph import Graph
+from hybridflow.tracing.cache import CacheInfo, TraceCache
+from hybridflow.tracing.costing import Costing, Specs
+
+if TYPE_CHECKING:
+    from hybridflow.tracing.explanation import Explanation
+    from hybridflow.tracing.lowered import Lowered
+    from hybridflow.tracing.records import TraceRecord
+    from hybridflow.tracing.replay import Replay
+    from hybridflow.tracing.trace import Trace
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Views(Generic[P, R]):
+    """The part of a `CompiledFunction` that looks at it and changes nothing but its cache."""
+
+    if TYPE_CHECKING:
+        _autograph: bool
+        _function: Callable[P, R]
+        _hits: int
+        _max_traces: int
+        _misses: int
+        _name: str
+        _records: deque[TraceRecord]
+        _trace_count: int
+        _traces: TraceCache
+
+        def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]: ...
+        def _trace_of(self, given: Specs) -> tuple[Trace, Signature, bool]: ...
+
+    @property
+    def python_function(self) -> Callable[P, R]:
+        """The function as it was before `hf.compile`."""
+        return self._function
+
+    @property
+    def trace_count(self) -> int:
+        """How many times the function was traced; starts from 0."""
+        return self._trace_count
+
+    @property
+    def compile_count(self) -> int:
+        """How many XLA executables were compiled, one per trace and concrete shape."""
+        return self._traces.compiles
+
+    def cache_info(self) -> CacheInfo:
+        """Return hits, misses, and the sizes of the trace cache (calls of a function's only trace count as neither)."""
+        return CacheInfo(
+            self._hits,
+            self._misses,
+            self._max_traces,
+            len(self._traces),
+            self._traces.executables,
+        )
+
+    def explain(self) -> Explanation:
+        """Return what was traced, why and at what cost: a printable sequence of records."""
+        from hybridflow.tracing.explanation import Explanation
+
+        advice = attached("advice_on")(self._records, self._traces, self._hits)
+        return Explanation(self._name, self._records, advice)
+
+    def graph(self, *args: P.args, **kwargs: P.kwargs) -> Graph:
+        """Return the graph, after the passes, that a call with these arguments runs (tracing it if needed).
+
+        Args:
+            *args, **kwargs: as for a call; a `TensorSpec` may stand for any tensor, None for a size left open.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> f = hf.compile(lambda x: x * 2)
+            >>> str(f.graph(hf.TensorSpec([None, 3])).output_specs[0])
+            'f32[x_0,3]'
+        """
+        trace, signature, _ = self._trace_of(Specs(args, kwargs))
+        return trace.graph_for(signature)
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
+        """Return the texts of what a call with these arguments runs, from the IR to XLA's optimised HLO.
+
+        Args:
+            *args, **kwargs: as for a call; a `TensorSpec` may stand for any tensor, None for a size left open. What is
+                left open has no texts of XLA's, which compiles for sizes.
+        """
+        trace, signature, opened = self._trace_of(Specs(args, kwargs))
+        made = None if opened else trace.executable_for(sizes_of(signature, trace.places), current().device)
+        from hybridflow.tracing.lowered import Lowered
+
+        return Lowered(trace.raw_graph, trace.graph, made)
+
+    def cost(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what a call with these arguments costs; nothing runs.
+
+        The function is traced if no trace fits, which counts as any trace does; a call with such arguments uses it.
+
+        Args:
+            *args, **kwargs: as for a call; a `TensorSpec` may stand for any tensor, None for a size left open.
+
+        Returns:
+            The `hf.CostReport`; see `hf.cost`.
+        """
+        trace, signature, opened = self._trace_of(Specs(args, kwargs))
+        return attached("report_of")(Costing.of(self._name, trace, signature, opened=opened))
+
+    def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:
+        """Return what `hf.debugging.locate` runs: the call's graph as it was traced, and its inputs."""
+        from hybridflow.tracing.replay import Replay
+
+        return Replay.of(*self._trace_for(args, kwargs))
+
+    def converted_code(self) -> str:
+        """Return the code that is traced in place of the function's: its Python control flow made to take tensors.
+
+        Raises:
+            ArgumentError: the function is traced as it is; the text says why.
+
+        """
+        from hybridflow.convert import NotConvertible, converted_text
+
+        if not self._autograph:
+            raise ArgumentError(message(f"converted_code: {self._name} is compiled with autograph=False"))
+        try:
+            return converted_text(self._function)
+        except NotConvertible as why:
+            raise ArgumentError(message(f"converted_code: {self._name} is traced as it is, for {why}")) from None
