@@ -173,8 +173,6 @@ _minimum_kernel = _ordered(np.minimum, -1.0)
 def maximum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Take the larger of two elements; NaN wins over every number, 0.0 is larger than -0.0.
 
-    Each of two equal elements gets half of the gradient.
-
     Args:
         x1, x2: real, of shapes that broadcast.
 
@@ -184,6 +182,9 @@ def maximum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     Raises:
         ShapeError: the shapes do not broadcast.
         DTypeError: bool or complex operands.
+
+    Kink:
+        Each of two equal elements gets half of the gradient.
 
     Example:
         >>> import hybridflow as hf
@@ -208,8 +209,6 @@ def maximum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 def minimum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Take the smaller of two elements; NaN wins over every number, 0.0 is larger than -0.0.
 
-    Each of two equal elements gets half of the gradient.
-
     Args:
         x1, x2: real, of shapes that broadcast.
 
@@ -219,6 +218,9 @@ def minimum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     Raises:
         ShapeError: the shapes do not broadcast.
         DTypeError: bool or complex operands.
+
+    Kink:
+        Each of two equal elements gets half of the gradient.
 
     Example:
         >>> import hybridflow as hf
@@ -302,8 +304,6 @@ def _clip_onnx(o: Any, x: Any, *bounds: Any, low: bool, high: bool) -> Any:
 def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None, **other: Unpack[Other]) -> Tensor:
     """Limit every element to a range; NaN stays NaN.
 
-    The gradient passes inside the range and on its ends, and to a bound where it was taken.
-
     Args:
         x: real.
         min, max: the bounds, of shapes that broadcast with `x`; None for no bound. Where ``min > max``, `max` is taken.
@@ -314,6 +314,9 @@ def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None, **oth
     Raises:
         ShapeError: the shapes do not broadcast.
         DTypeError: bool or complex operands.
+
+    Kink:
+        The gradient passes inside the range and on its ends, and to a bound where it was taken.
 
     Example:
         >>> import hybridflow as hf

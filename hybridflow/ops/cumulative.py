@@ -30,7 +30,7 @@ from hybridflow.ops.common import (
     truth,
 )
 from hybridflow.ops.indexing import getitem
-from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.shape import concat
 from hybridflow.ops.sizes import accumulator, as_asked
 
@@ -68,7 +68,7 @@ def _product_samples(rng: np.random.Generator) -> Any:
     kernel=_product_kernel,
     lower=_product_lower,
     infer=_product_infer,
-    vjp=rule_from_lowering("cumulative_prod"),
+    vjp=RuleFromLowering("cumulative_prod"),
     saves=Saves(x="all"),
     flops=input_elements,
     samples=_product_samples,

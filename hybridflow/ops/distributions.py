@@ -37,7 +37,7 @@ from hybridflow.ops.draws import (
     word_of,
     working_dtype,
 )
-from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import hermitian_part
 from hybridflow.ops.onnx import DRAWS
@@ -163,7 +163,7 @@ def _two_samples(rng: np.random.Generator) -> Any:
     kernel=each_for_itself(_lognormal_lower),
     lower=_lognormal_lower,
     infer=_infer("lognormal"),
-    vjp=rule_from_lowering("random_lognormal"),
+    vjp=RuleFromLowering("random_lognormal"),
     saves=Saves(x="all"),
     samples=_two_samples,
     traits=("random",),
@@ -194,7 +194,7 @@ def _gamma_samples(rng: np.random.Generator) -> Any:
     kernel=each_for_itself(_gamma_lower),
     lower=_gamma_lower,
     infer=_infer("gamma"),
-    vjp=rule_from_lowering("random_gamma"),
+    vjp=RuleFromLowering("random_gamma"),
     saves=Saves(x="all"),
     samples=_gamma_samples,
     traits=("random",),
@@ -274,7 +274,7 @@ def _dirichlet_samples(rng: np.random.Generator) -> Any:
     kernel=_dirichlet_kernel,
     lower=_dirichlet_lower,
     infer=_dirichlet_infer,
-    vjp=rule_from_lowering("random_dirichlet"),
+    vjp=RuleFromLowering("random_dirichlet"),
     saves=Saves(x="all"),
     samples=_dirichlet_samples,
     traits=("random",),
@@ -310,7 +310,7 @@ def _beta_kernel(state: Any, a: Any, b: Any, *, shape: Shape, dtype: Any) -> Any
     kernel=_beta_kernel,
     lower=_beta_lower,
     infer=_infer("beta"),
-    vjp=rule_from_lowering("random_beta"),
+    vjp=RuleFromLowering("random_beta"),
     saves=Saves(x="all"),
     samples=_two_samples,
     traits=("random",),
@@ -379,7 +379,7 @@ def _multivariate_samples(rng: np.random.Generator) -> Any:
     kernel=lapack.or_lowering(_multivariate_kernel),
     lower=_multivariate_lower,
     infer=_multivariate_infer,
-    vjp=rule_from_lowering("random_multivariate_normal"),
+    vjp=RuleFromLowering("random_multivariate_normal"),
     saves=Saves(x="all"),
     samples=_multivariate_samples,
     traits=("random",),

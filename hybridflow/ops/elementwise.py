@@ -39,7 +39,7 @@ from hybridflow.ops.common import (
     truth,
     unary_samples,
 )
-from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.onnx import on_floats
 
 # -- casts --------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def _abs_infer(x: TensorSpec) -> TensorSpec:
 
 
 _REAL_OF = {complex64: float32, complex128: float64}
-_complex_abs_vjp = rule_from_lowering("abs")
+_complex_abs_vjp = RuleFromLowering("abs")
 
 
 def _abs_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
@@ -223,6 +223,9 @@ def abs(x: TensorLike, /) -> Tensor:
 
     Raises:
         DTypeError: bool elements.
+
+    Kink:
+        The slope at 0 is 0.
 
     Example:
         >>> import hybridflow as hf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -101,14 +101,21 @@ def _pull_back(
     return result
 
 
-def rule_from_lowering(name: str) -> Callable[..., Any]:
-    """Return a gradient rule for the op called `name` that asks `jax.vjp`; its op must save all inputs.
+class RuleFromLowering:
+    """A gradient rule that asks `jax.vjp` of an op's lowering; the op must save all inputs.
 
     The rule works in every namespace: on tensors it binds one ``jax_vjp`` node, on bare arrays it runs jitted.
+
+    Args:
+        name: the op.
     """
 
-    def rule(F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Any]:
-        op = REGISTRY[name]
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Any]:
+        """Return every input's gradient."""
+        op = REGISTRY[self._name]
         many = isinstance(y, tuple)
         gs = list(g) if isinstance(g, tuple) else [g]
         if many:
@@ -116,8 +123,6 @@ def rule_from_lowering(name: str) -> Callable[..., Any]:
         if op.saves.hidden:
             attrs = {**attrs, "residuals": many}
         return _pull_back_in(F, op, xs, gs, attrs)
-
-    return rule
 
 
 def _pull_back_in(F: Any, op: Op, xs: Sequence[Any], gs: Sequence[Any], attrs: dict[str, Any]) -> list[Any]:

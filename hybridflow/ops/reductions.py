@@ -33,7 +33,7 @@ from hybridflow.ops.common import (
     truth,
 )
 from hybridflow.ops.host_rows import extremum, spread
-from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.onnx import any_true, kept_nan, reduction
 from hybridflow.ops.sizes import (
     Axes,
@@ -302,8 +302,7 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
 def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the largest element along axes.
 
-    NaN wins over every number, 0.0 is larger than -0.0. Elements that tie share the gradient evenly, as do all NaN if
-    there is one.
+    NaN wins over every number, 0.0 is larger than -0.0.
 
     Args:
         x: any shape; real.
@@ -316,6 +315,9 @@ def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other:
     Raises:
         ShapeError: an axis that is empty, out of range, or named twice.
         DTypeError: bool or complex elements.
+
+    Kink:
+        Elements that tie share the gradient evenly, as do all NaN if there is one.
 
     Example:
         >>> import hybridflow as hf
@@ -343,8 +345,7 @@ def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other:
 def min(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the smallest element along axes.
 
-    NaN wins over every number, 0.0 is larger than -0.0. Elements that tie share the gradient evenly, as do all NaN if
-    there is one.
+    NaN wins over every number, 0.0 is larger than -0.0.
 
     Args:
         x: any shape; real.
@@ -357,6 +358,9 @@ def min(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other:
     Raises:
         ShapeError: an axis that is empty, out of range, or named twice.
         DTypeError: bool or complex elements.
+
+    Kink:
+        Elements that tie share the gradient evenly, as do all NaN if there is one.
 
     Example:
         >>> import hybridflow as hf
@@ -396,7 +400,7 @@ def _prod_samples(rng: np.random.Generator) -> Any:
     kernel=_prod_kernel,
     lower=_prod_lower,
     infer=_reduction("prod", NUMERIC),
-    vjp=rule_from_lowering("prod"),
+    vjp=RuleFromLowering("prod"),
     saves=Saves(x="all"),
     flops=input_elements,
     samples=_prod_samples,

@@ -15,7 +15,7 @@ from hybridflow.core.dtypes import complex64, complex128, float32, float64
 from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
-from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import (
     cubes,
@@ -131,7 +131,7 @@ def _samples(rng: np.random.Generator) -> Any:
     kernel=lapack.or_lowering(_eig_kernel),
     lower=_eig_lower,
     infer=_eig_infer,
-    vjp=rule_from_lowering("eig"),
+    vjp=RuleFromLowering("eig"),
     saves=Saves(x="all"),
     flops=cubes(25),
     samples=_samples,

@@ -19,7 +19,7 @@ from hybridflow.ops.common import (
     make_spec,
     require_kind,
 )
-from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import (
     conjugated,
@@ -100,7 +100,7 @@ def _eigh_samples(rng: np.random.Generator) -> Any:
     kernel=lapack.or_lowering(_eigh_kernel),
     lower=_eigh_lower,
     infer=_eigh_infer,
-    vjp=rule_from_lowering("eigh"),
+    vjp=RuleFromLowering("eigh"),
     saves=Saves(x="all"),
     flops=cubes(9),
     samples=_eigh_samples,

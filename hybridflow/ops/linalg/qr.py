@@ -20,7 +20,7 @@ from hybridflow.ops.common import (
     make_spec,
     require_kind,
 )
-from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import (
     cubes,
@@ -94,7 +94,7 @@ def _qr_infer(x: TensorSpec, *, complete: bool) -> tuple[TensorSpec, TensorSpec]
     return make_spec((*batch, rows, size), x.dtype), make_spec((*batch, size, columns), x.dtype)
 
 
-_qr_rule = rule_from_lowering("qr")
+_qr_rule = RuleFromLowering("qr")
 
 
 def _qr_vjp(F: Any, g: Any, y: Any, x: Any, *, complete: bool) -> Any:

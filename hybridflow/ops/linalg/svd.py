@@ -23,7 +23,7 @@ from hybridflow.ops.common import (
     truth,
     unbroadcast,
 )
-from hybridflow.ops.jax_rule import rule_from_lowering
+from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import (
     adjoint,
@@ -107,7 +107,7 @@ def _svd_infer(x: TensorSpec, *, full_matrices: bool) -> tuple[TensorSpec, ...]:
     )
 
 
-_svd_rule = rule_from_lowering("svd")
+_svd_rule = RuleFromLowering("svd")
 
 
 def _svd_vjp(F: Any, g: Any, y: Any, x: Any, *, full_matrices: bool) -> Any:

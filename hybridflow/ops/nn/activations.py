@@ -52,13 +52,16 @@ def _away_from_zero(rng: np.random.Generator, *shape: int, dtype: Any = np.float
     onnx="Relu",
 )
 def relu(x: TensorLike, /) -> Tensor:
-    """Compute the larger of the element and 0; its slope at 0 is 0.
+    """Compute the larger of the element and 0.
 
     Args:
         x: real.
 
     Returns:
         The same shape and dtype; NaN stays NaN.
+
+    Kink:
+        The slope at 0 is 0.
 
     Example:
         >>> import hybridflow as hf
@@ -100,7 +103,7 @@ def _leaky_vjp(F: Any, g: Any, y: Any, x: Any, *, slope: float) -> Any:
     onnx=exactly("LeakyRelu", lambda o, x, *, slope: o.Where(o.Less(x, 0), x * slope, x), alpha="slope"),
 )
 def leaky_relu(x: TensorLike, /, slope: float = 0.01) -> Tensor:
-    """Compute ``x`` where it is positive and ``slope * x`` elsewhere; its slope at 0 is that from the left.
+    """Compute ``x`` where it is positive and ``slope * x`` elsewhere.
 
     Args:
         x: floating-point; integers become float32.
@@ -108,6 +111,9 @@ def leaky_relu(x: TensorLike, /, slope: float = 0.01) -> Tensor:
 
     Returns:
         The same shape and dtype.
+
+    Kink:
+        The slope at 0 is that from the left.
 
     Example:
         >>> import hybridflow as hf
@@ -198,13 +204,16 @@ def _hard_swish_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     onnx=lambda o, x: x * o.Clip(x * (1 / 6) + 0.5, 0, 1),
 )
 def hard_swish(x: TensorLike, /) -> Tensor:
-    """Compute ``x * clip(x + 3, 0, 6) / 6``; its slope at -3 is 0, and at 3 it is 1.
+    """Compute ``x * clip(x + 3, 0, 6) / 6``.
 
     Args:
         x: floating-point; integers become float32.
 
     Returns:
         The same shape and dtype.
+
+    Kink:
+        The slope at -3 is 0, at 3 it is 1.
 
     Example:
         >>> import hybridflow as hf

@@ -55,13 +55,16 @@ def _relu6_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     onnx=lambda o, x: o.Clip(x, 0, 6),
 )
 def relu6(x: TensorLike, /) -> Tensor:
-    """Compute ``clip(x, 0, 6)``; its slope at both ends is 0.
+    """Compute ``clip(x, 0, 6)``.
 
     Args:
         x: floating-point; integers become float32.
 
     Returns:
         The same shape and dtype.
+
+    Kink:
+        The slope at 0 and 6 is 0.
 
     Example:
         >>> import hybridflow as hf
@@ -102,13 +105,16 @@ def _hard_sigmoid_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     onnx=lambda o, x: o.Clip(x + 3, 0, 6) * (1 / 6),
 )
 def hard_sigmoid(x: TensorLike, /) -> Tensor:
-    """Compute ``clip(x + 3, 0, 6) / 6``; its slope at both ends is 0.
+    """Compute ``clip(x + 3, 0, 6) / 6``.
 
     Args:
         x: floating-point; integers become float32.
 
     Returns:
         The same shape and dtype.
+
+    Kink:
+        The slope at -3 and 3 is 0.
 
     Example:
         >>> import hybridflow as hf
@@ -122,7 +128,7 @@ def hard_sigmoid(x: TensorLike, /) -> Tensor:
 
 
 def hard_tanh(x: TensorLike, /, low: float = -1.0, high: float = 1.0) -> Tensor:
-    """Compute ``clip(x, low, high)``; as with `hf.clip`, its slope at both ends is 1.
+    """Compute ``clip(x, low, high)``.
 
     Args:
         x: floating-point; integers become float32.
@@ -131,6 +137,9 @@ def hard_tanh(x: TensorLike, /, low: float = -1.0, high: float = 1.0) -> Tensor:
 
     Returns:
         The same shape and dtype.
+
+    Kink:
+        As with `hf.clip`, the slope at both ends is 1.
 
     Example:
         >>> import hybridflow as hf
@@ -230,13 +239,14 @@ def _selu_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
 def selu(x: TensorLike, /) -> Tensor:
     """Compute a multiple of `elu` that keeps mean 0 and variance 1 from layer to layer.
 
-    Its slope at 0 is that from the left.
-
     Args:
         x: floating-point; integers become float32.
 
     Returns:
         The same shape and dtype.
+
+    Kink:
+        The slope at 0 is that from the left.
 
     Example:
         >>> import hybridflow as hf

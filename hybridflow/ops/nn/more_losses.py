@@ -21,7 +21,7 @@ from hybridflow.ops.transcendental import log
 
 
 def mae(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) -> Tensor:
-    """Return the absolute error, elementwise; its slope where both are equal is 0.
+    """Return the absolute error, elementwise.
 
     Args:
         prediction: floating-point; integers become float32.
@@ -32,6 +32,9 @@ def mae(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) -> T
 
     Raises:
         ShapeError: the shapes do not broadcast.
+
+    Kink:
+        The slope where both are equal is 0.
 
     Example:
         >>> import hybridflow as hf
@@ -45,7 +48,7 @@ def mae(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) -> T
 
 
 def hinge(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) -> Tensor:
-    """Return ``max(0, 1 - target * prediction)``, elementwise; its slope at the kink is 0.
+    """Return ``max(0, 1 - target * prediction)``, elementwise.
 
     Args:
         prediction: floating-point scores; integers become float32.
@@ -56,6 +59,9 @@ def hinge(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) ->
 
     Raises:
         ShapeError: the shapes do not broadcast.
+
+    Kink:
+        The slope where the loss becomes 0 is 0.
 
     Example:
         >>> import hybridflow as hf
