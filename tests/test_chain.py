@@ -24,7 +24,7 @@ from hybridflow.passes.lib.rewrite import count_nodes
 from hybridflow.xla import chain, pieces
 from hybridflow.xla.chain import Chain
 from hybridflow.xla.executable import Executable, compile_graph
-from hybridflow.xla.store import ahead, keeping
+from hybridflow.xla.store import ahead, stored_programs
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="other backends inline repeated parts")
 
@@ -407,7 +407,7 @@ def test_a_profile_names_the_nodes_of_one_program(small: None):
 
 
 def test_programs_are_found_in_the_store(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keeping, "_WORTH_KEEPING", 0.0)
+    monkeypatch.setattr(stored_programs, "_WORTH_KEEPING", 0.0)
     monkeypatch.setattr(ahead, "_LOADING", {})
     with hf.config.cache(tmp_path / "store"):
         first, stored = trained("gated")

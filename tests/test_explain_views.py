@@ -21,7 +21,7 @@ from rich.console import Console
 import hybridflow as hf
 from hybridflow.explain.items import Item, trace_item
 from hybridflow.passes import run_passes
-from hybridflow.xla.store import keeping
+from hybridflow.xla.store import stored_programs
 
 HERE = Path(__file__).name
 
@@ -204,7 +204,7 @@ def test_fused_operations_have_the_lines_they_come_from():
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(keeping, "_WORTH_KEEPING", 0.0)
+    monkeypatch.setattr(stored_programs, "_WORTH_KEEPING", 0.0)
     with hf.config.cache(tmp_path / "store"):
         yield
 

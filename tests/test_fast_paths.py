@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.autodiff import quick, tape
+from hybridflow.autodiff import tape, usual_gradient
 from hybridflow.autodiff.namespaces import HOST
 from hybridflow.autodiff.pullbacks import arguments
 from hybridflow.backend.host import RUNNER
@@ -26,7 +26,7 @@ from hybridflow.core import operators
 from hybridflow.core.op import REGISTRY, Each, Sample, _looked_at  # pyright: ignore[reportPrivateUsage]
 from hybridflow.ops.host_rows import BLOCK, in_blocks
 from hybridflow.testing.checks import samples_of
-from hybridflow.tracing import sole, trace
+from hybridflow.tracing import short_call, trace
 from hybridflow.xla import executable
 
 
@@ -113,7 +113,7 @@ def test_the_quick_gradient_is_the_general_one(program: Any, variables: bool):
 
 def test_most_programs_take_the_quick_way(monkeypatch: pytest.MonkeyPatch):
     taken: list[str] = []
-    real = quick.quick_gradients
+    real = usual_gradient.quick_gradients
 
     def noted(*given: Any) -> Any:
         found = real(*given)
@@ -501,7 +501,7 @@ BUILDS = [one_output, two_outputs, wide_output, with_state, with_a_float, of_an_
 def test_calls_of_a_lone_trace_are_as_in_general(build: Any, monkeypatch: pytest.MonkeyPatch):
     found = outcomes(build)
     with monkeypatch.context() as patch:
-        patch.setattr(sole, "short_way", lambda *_, **__: None)
+        patch.setattr(short_call, "short_way", lambda *_, **__: None)
         expected = outcomes(build)
     assert found == expected
 
@@ -509,21 +509,21 @@ def test_calls_of_a_lone_trace_are_as_in_general(build: Any, monkeypatch: pytest
 def test_other_calls_right_after_those_that_made_the_lone_trace(monkeypatch: pytest.MonkeyPatch):
     names = [name for name, _ in calls()[2:]]
     found = [outcomes(one_output, "first", "again", name) for name in names]
-    monkeypatch.setattr(sole, "short_way", lambda *_, **__: None)
+    monkeypatch.setattr(short_call, "short_way", lambda *_, **__: None)
     assert found == [outcomes(one_output, "first", "again", name) for name in names]
 
 
 FAULTS = {
     "leaf": ("requires", lambda edge: False),  # then a leaf that requires a gradient looks like any tensor
-    "dtype": ("_TENSOR", tuple(line for line in sole._TENSOR if "dtype" not in line)),
-    "results": ("_ONE", tuple(line.replace("= outputs", "= v0") for line in sole._ONE)),
+    "dtype": ("_TENSOR", tuple(line for line in short_call._TENSOR if "dtype" not in line)),
+    "results": ("_ONE", tuple(line.replace("= outputs", "= v0") for line in short_call._ONE)),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_in_calls_of_a_lone_trace_is_found(name: str, monkeypatch: pytest.MonkeyPatch):
     expected = outcomes(one_output, "first", "again", name)
-    monkeypatch.setattr(sole, *FAULTS[name])
+    monkeypatch.setattr(short_call, *FAULTS[name])
     assert outcomes(one_output, "first", "again", name) != expected
 
 
@@ -574,11 +574,11 @@ def surroundings() -> list[Any]:
 def test_the_short_way_is_left_where_it_is_not_for(monkeypatch: pytest.MonkeyPatch):
     found = surroundings()
     with monkeypatch.context() as patch:
-        patch.setattr(sole, "short_way", lambda *_, **__: None)
+        patch.setattr(short_call, "short_way", lambda *_, **__: None)
         assert surroundings() == found
     for name, fault in (("context_now", lambda: None), ("SETTINGS", SimpleNamespace(plain=True))):
         with monkeypatch.context() as patch:
-            patch.setattr(sole, name, fault)
+            patch.setattr(short_call, name, fault)
             assert surroundings() != found
 
 
@@ -600,8 +600,8 @@ def test_threads_that_trace_call_and_clear():
 
 def test_a_guard_that_goes_back_and_forth_has_its_calls_written_once(monkeypatch: pytest.MonkeyPatch):
     written: list[Any] = []
-    generate, state, x = sole._generate, SimpleNamespace(double=True), hf.asarray([1.0, 2.0])
-    monkeypatch.setattr(sole, "_generate", lambda *args, **kw: written.append(args) or generate(*args, **kw))
+    generate, state, x = short_call._generate, SimpleNamespace(double=True), hf.asarray([1.0, 2.0])
+    monkeypatch.setattr(short_call, "_generate", lambda *args, **kw: written.append(args) or generate(*args, **kw))
     f = hf.compile(lambda x: x * 2.0 if state.double else x + 1.0)
     for step in range(8):
         state.double = step % 2 == 0

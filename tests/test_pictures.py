@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import hybridflow as hf
 from hybridflow.core.errors import ArgumentError
 from hybridflow.pictures import in_notebook_html
+from hybridflow.pictures.coordinates import placed
 from hybridflow.pictures.diagram import Box, Group, diagram_of
 from hybridflow.pictures.difference import difference
 from hybridflow.pictures.layers import layout_of
 from hybridflow.pictures.page import page_of
-from hybridflow.pictures.place import placed
 from hybridflow.pictures.svg import svg_of
 
 X = hf.zeros((8, 16))

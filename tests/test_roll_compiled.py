@@ -22,7 +22,7 @@ from hybridflow.ir.liveness import liveness
 from hybridflow.ir.rolled import ROLLED
 from hybridflow.testing.check_pass import run_eagerly
 from hybridflow.testing.onnx import run_model
-from hybridflow.xla.store import keeping
+from hybridflow.xla.store import stored_programs
 from hybridflow.xla.store.fingerprint import fingerprint
 
 WIDTH, BATCH, STEPS = 3, 2, 8
@@ -206,7 +206,7 @@ def test_loops_that_differ_have_other_fingerprints(old: str, new: str):
 
 
 def test_it_is_loaded_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keeping, "_WORTH_KEEPING", 0.0)
+    monkeypatch.setattr(stored_programs, "_WORTH_KEEPING", 0.0)
     with hf.config.cache(tmp_path / "store"):
         for expected in ("stored", "loaded"):
             fn, args = compiled_recurrent()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.autodiff.saved import RecordedMemory
+from hybridflow.autodiff.recorded_memory import RecordedMemory
 
 torch = pytest.importorskip("torch")
 TF = torch.nn.functional

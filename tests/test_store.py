@@ -32,10 +32,10 @@ from hybridflow.cli import main
 from hybridflow.core.op import REGISTRY
 from hybridflow.ir import parse
 from hybridflow.xla.executable import compile_graph
-from hybridflow.xla.store import ahead, directory, keeping, surroundings
+from hybridflow.xla.store import ahead, directory, environment, stored_programs
 from hybridflow.xla.store.directory import MAGIC, Directory, Unsafe
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
-from hybridflow.xla.store.place import place
+from hybridflow.xla.store.location import place
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="the store needs a system with owners of files")
 
@@ -43,9 +43,9 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="the store ne
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A store of this test, in which everything is kept, however quickly it was compiled."""
-    monkeypatch.setattr(keeping, "_WORTH_KEEPING", 0.0)
-    monkeypatch.setattr("hybridflow.xla.store.place._WARNED", set())
-    monkeypatch.setattr(keeping, "_REFUSED", set())
+    monkeypatch.setattr(stored_programs, "_WORTH_KEEPING", 0.0)
+    monkeypatch.setattr("hybridflow.xla.store.location._WARNED", set())
+    monkeypatch.setattr(stored_programs, "_REFUSED", set())
     path = tmp_path / "store"
     with hf.config.cache(path):
         yield path
@@ -165,8 +165,8 @@ def test_gradients_through_a_compiled_call(store: Path):
 def test_another_process_finds_it_and_needs_no_lowering(tmp_path: Path):
     code = """
         import hybridflow as hf, numpy as np
-        from hybridflow.xla.store import ahead, keeping
-        keeping._WORTH_KEEPING = 0
+        from hybridflow.xla.store import ahead, stored_programs
+        stored_programs._WORTH_KEEPING = 0
         a = np.array([[4.0, 1.0], [1.0, 3.0]], np.float32)
         f = hf.compile(lambda a: hf.linalg.cholesky(a) @ hf.linalg.inv(a))  # calls libraries that lowering prepares
         g = hf.compile(lambda x: hf.cumulative_sum(hf.sort(x)))
@@ -212,7 +212,7 @@ def test_what_was_needed_the_last_time_is_loaded_ahead(
     factor, x = 2.0, hf.asarray(np.array([1.0, 2.0]))
     first, did = outcome(f, x)
     assert did == ["stored"]
-    monkeypatch.setattr(keeping, "load_executable", None)  # only the thread can load it
+    monkeypatch.setattr(stored_programs, "load_executable", None)  # only the thread can load it
     second, did = outcome(f, x)
     assert did == ["loaded"]
     assert second.dtype == np.float64
@@ -359,8 +359,8 @@ def test_donation_and_device_are_part_of_the_key(store: Path):
 def test_several_devices_in_one_process(tmp_path: Path):
     code = """
         import jax, numpy as np, hybridflow as hf
-        from hybridflow.xla.store import ahead, keeping
-        keeping._WORTH_KEEPING = 0
+        from hybridflow.xla.store import ahead, stored_programs
+        stored_programs._WORTH_KEEPING = 0
         f = hf.compile(lambda x: hf.tanh(x) * 2)
         x = np.ones(3, np.float32)
         for name in ("cpu:0", "cpu:1"):
@@ -518,7 +518,7 @@ def test_a_machine_that_refuses_what_it_compiled(store: Path, monkeypatch: pytes
     def refuse(*args: Any) -> Any:
         raise RuntimeError("target machine features differ")
 
-    monkeypatch.setattr(keeping, "load_executable", refuse)
+    monkeypatch.setattr(stored_programs, "load_executable", refuse)
     with pytest.warns(hf.CacheWarning, match="target machine features differ"):
         result, _ = outcome(lambda x: x + 1.0, x)
     assert result.numpy().tolist() == [2.0, 3.0]
@@ -528,7 +528,7 @@ def test_a_machine_that_refuses_what_it_compiled(store: Path, monkeypatch: pytes
 def test_one_file_that_does_not_load_is_made_again(store: Path, monkeypatch: pytest.MonkeyPatch):
     x = hf.asarray([1.0, 2.0])
     outcome(lambda x: x + 1.0, x)
-    load, calls = keeping.load_executable, []
+    load, calls = stored_programs.load_executable, []
 
     def refuse_first(*args: Any) -> Any:
         calls.append(args)
@@ -536,7 +536,7 @@ def test_one_file_that_does_not_load_is_made_again(store: Path, monkeypatch: pyt
             raise RuntimeError("no")
         return load(*args)
 
-    monkeypatch.setattr(keeping, "load_executable", refuse_first)
+    monkeypatch.setattr(stored_programs, "load_executable", refuse_first)
     assert outcome(lambda x: x + 1.0, x)[1] == ["stored"]
     assert outcome(lambda x: x + 1.0, x)[1] == ["loaded"]
 
@@ -679,8 +679,8 @@ REPLACED = """
     import sys
     from pathlib import Path
     import hybridflow as hf
-    from hybridflow.xla.store import keeping
-    keeping._WORTH_KEEPING = 0
+    from hybridflow.xla.store import stored_programs
+    stored_programs._WORTH_KEEPING = 0
     if sys.argv[1] == "replaced":
         path = Path(hf.__file__).parent / "ops" / "nn" / "softmax.py"
         path.write_text(path.read_text() + "# another version\\n")
@@ -708,13 +708,13 @@ def test_a_package_that_was_replaced_since_it_was_loaded(tmp_path: Path):
 
 
 def test_builds_of_one_version_of_jaxlib_have_other_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    here = surroundings.installation.__wrapped__()
-    for path in Path(surroundings.jaxlib.__file__).parent.glob("*.so"):
+    here = environment.installation.__wrapped__()
+    for path in Path(environment.jaxlib.__file__).parent.glob("*.so"):
         (tmp_path / path.name).symlink_to(path)
-    monkeypatch.setattr(surroundings.jaxlib, "__file__", str(tmp_path / "__init__.py"))
-    assert surroundings.installation.__wrapped__() == here
+    monkeypatch.setattr(environment.jaxlib, "__file__", str(tmp_path / "__init__.py"))
+    assert environment.installation.__wrapped__() == here
     (tmp_path / "one.so").write_bytes(b"built with other options")
-    assert surroundings.installation.__wrapped__() != here
+    assert environment.installation.__wrapped__() != here
 
 
 def test_wrong_arguments():
@@ -731,7 +731,7 @@ def test_off_means_that_nothing_is_written(store: Path):
 
 
 def test_what_compiles_in_no_time_is_not_stored(store: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keeping, "_WORTH_KEEPING", 1e9)
+    monkeypatch.setattr(stored_programs, "_WORTH_KEEPING", 1e9)
     assert outcome(lambda x: x + 1.0, hf.asarray(1.0))[1][0].startswith("not stored: made in less than")
     assert not store.exists()
 
@@ -742,8 +742,8 @@ MANY = """
     import sys, time, warnings
     warnings.simplefilter("error")
     import numpy as np, hybridflow as hf
-    from hybridflow.xla.store import ahead, keeping
-    keeping._WORTH_KEEPING = 0
+    from hybridflow.xla.store import ahead, stored_programs
+    stored_programs._WORTH_KEEPING = 0
     x = np.arange(4, dtype=np.float32)
     while time.time() < float(sys.argv[1]):
         pass

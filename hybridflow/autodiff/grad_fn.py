@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hybridflow.autodiff.backward import backward
 from hybridflow.autodiff.recorded_graph import recorded_graph
+from hybridflow.autodiff.recorded_memory import RecordedMemory, recorded_memory
 from hybridflow.autodiff.requires_grad import is_leaf, known_edge, requires_grad
-from hybridflow.autodiff.saved import RecordedMemory, recorded_memory
 from hybridflow.autodiff.walk import EVER, reachable
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.notes import notes_at, requires

@@ -11,9 +11,9 @@ import jax
 
 from hybridflow.autodiff.backprop import BOUND, RAW, backprop, conjugates
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
-from hybridflow.autodiff.quick import quick_gradients
-from hybridflow.autodiff.saved import Peak, RecordedMemory, live_nodes, recorded_memory
+from hybridflow.autodiff.recorded_memory import Peak, RecordedMemory, live_nodes, recorded_memory
 from hybridflow.autodiff.seeds import ones, seeds_of, zeros
+from hybridflow.autodiff.usual_gradient import quick_gradients
 from hybridflow.autodiff.walk import Engine, Wanted, connected, reachable
 from hybridflow.autodiff.why import Exits, Noting, independent
 from hybridflow.core.context import current, set_tapes

@@ -11,7 +11,7 @@ from hybridflow.tracing.executables import ExecutableRecord, again_text
 from hybridflow.xla.executable import LOADED
 
 if TYPE_CHECKING:
-    from hybridflow.passes.lib.left import Outlined, Rolled
+    from hybridflow.passes.lib.outcomes import Outlined, Rolled
     from hybridflow.tracing.records import TraceRecord
 
 SHOWN = 10

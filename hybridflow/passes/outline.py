@@ -13,7 +13,7 @@ from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.core.sources import INPUT
 from hybridflow.ir.fusion import OUTLINED
 from hybridflow.ir.graph import Graph, clone_node, edges_of, input_node
-from hybridflow.passes.lib.borders import read_again
+from hybridflow.passes.lib.call_borders import read_again
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import changed, followed, placed, rebuilt
 from hybridflow.passes.lib.stored import is_kept
@@ -59,7 +59,7 @@ def outline(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Grap
 
     Parts are alike if their nodes have the same operations, attributes, shapes and wiring; what they read from
     outside, constants that differ among it, are arguments; what is cheaply computed of a stored value is computed again
-    by the reader (`borders.read_again`). That is found from the graph alone. Repeats are 4 at least
+    by the reader (`call_borders.read_again`). That is found from the graph alone. Repeats are 4 at least
     and have 12 nodes, or 4 nodes of which one is a product of matrices or the like. None has a convolution. Graphs of
     fewer than 400 nodes must have 16 repeats.
 

@@ -9,9 +9,9 @@ from importlib.resources import files
 from typing import Any
 
 from hybridflow.pictures.colours import COLD, EDGES, FILLS, HOT, MARKS, UNITS, legend
+from hybridflow.pictures.coordinates import ALIGNMENTS, BEND, CHARACTER, GAP_X, GAP_Y, LINE, PAD, TITLE
 from hybridflow.pictures.diagram import Box, Diagram, Item
 from hybridflow.pictures.layers import Bend, Layout, Place, layout_of
-from hybridflow.pictures.place import ALIGNMENTS, BEND, CHARACTER, GAP_X, GAP_Y, LINE, PAD, TITLE
 
 UNFOLDED = 300
 """Graphs of more operations than this are folded when the page opens."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from html import escape
 
 from hybridflow.pictures.colours import EDGES, FILLS, MARKS, fill_of, legend
+from hybridflow.pictures.coordinates import LINE, PAD, TITLE, Frame, Placed, Point, placed
 from hybridflow.pictures.diagram import Box, Diagram, Group, Item
 from hybridflow.pictures.layers import layout_of
-from hybridflow.pictures.place import LINE, PAD, TITLE, Frame, Placed, Point, placed
 
 _STYLE = """
 text { font: 11px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; fill: #1c2733; }

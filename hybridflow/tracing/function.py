@@ -60,7 +60,7 @@ from hybridflow.tracing.views import Views
 
 if TYPE_CHECKING:
     from hybridflow.tracing.records import Change, TraceRecord
-    from hybridflow.tracing.sole import ShortWay
+    from hybridflow.tracing.short_call import ShortWay
     from hybridflow.tracing.trace import Trace
 
 P = ParamSpec("P")
@@ -265,7 +265,7 @@ class CompiledFunction(Entry, Views[P, R]):
         """Let the next call go the short way, if the traces differ only in what is outside of their arguments."""
         if PROFILER.get() is not None:
             return  # its executables are not those of later calls
-        from hybridflow.tracing.sole import short_way
+        from hybridflow.tracing.short_call import short_way
 
         self._last = trace
         short = self._plain and SETTINGS.plain and self._traces.of_one_key and not trace.once

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hybridflow.core.attached import attached
-from hybridflow.passes.lib.left import Outlined, Rolled
+from hybridflow.passes.lib.outcomes import Outlined, Rolled
 from hybridflow.passes.lib.recompute import Recomputed
 from hybridflow.tracing.budget import MemoryRecord
 from hybridflow.tracing.executables import ExecutableRecord

@@ -12,8 +12,8 @@ from hybridflow.core.node import Node
 from hybridflow.guards.signature import Signature
 from hybridflow.ir.builder import Check
 from hybridflow.ir.graph import Graph
-from hybridflow.tracing.raw import raw_value
 from hybridflow.tracing.trace import Trace
+from hybridflow.tracing.xla_inputs import raw_value
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from hybridflow.ir.builder import Check, GraphBuilder
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.calls import output_tensor
 from hybridflow.tracing.function import CompiledFunction
-from hybridflow.tracing.raw import raw_value
+from hybridflow.tracing.xla_inputs import raw_value
 from hybridflow.xla.executable import is_wide
 
 

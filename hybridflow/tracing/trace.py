@@ -54,13 +54,13 @@ from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.variables import VariableState
 from hybridflow.passes import PIPELINE, run_passes
-from hybridflow.passes.lib.left import outlined_in, recomputed_in, rolled_in
+from hybridflow.passes.lib.outcomes import outlined_in, recomputed_in, rolled_in
 from hybridflow.tracing.budget import compile_within
 from hybridflow.tracing.calls import depth_explained
 from hybridflow.tracing.executables import ExecutableRecord
-from hybridflow.tracing.raw import move_to_xla, raw_value
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
 from hybridflow.tracing.records import TraceRecord
+from hybridflow.tracing.xla_inputs import move_to_xla, raw_value
 from hybridflow.xla.executable import Executable, compile_graph, is_wide
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 
@@ -139,7 +139,7 @@ class Trace:
         self.donated: tuple[int, ...] = () if self.calls_host else tuple([first + index for index in self.assigned])
         self.executables: dict[Any, Executable] = {}
         self.only: Executable | None = None
-        self.short_way: Any = None  # what `sole.short_way` wrote for it
+        self.short_way: Any = None  # what `short_call.short_way` wrote for it
         self.note: str | None = None
         self.places = places
         self.orders = orders

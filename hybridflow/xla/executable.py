@@ -37,7 +37,7 @@ from hybridflow.ir.graph import Graph
 from hybridflow.xla.chain import Chain, Lowerings, Part, holds_much
 from hybridflow.xla.pieces import cut
 from hybridflow.xla.scopes import Namer, fusions, naming
-from hybridflow.xla.store.keeping import Entry, entry_for
+from hybridflow.xla.store.stored_programs import Entry, entry_for
 
 T = TypeVar("T")
 LOADED = "loaded"

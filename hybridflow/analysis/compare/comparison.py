@@ -9,8 +9,8 @@ from typing import Any
 
 from hybridflow.analysis.compare.figures import calls_figure
 from hybridflow.analysis.compare.kernels import KernelRun
+from hybridflow.analysis.compare.outputs import Grid, Shown
 from hybridflow.analysis.compare.peers import Peer
-from hybridflow.analysis.compare.shown import Grid, Shown
 from hybridflow.analysis.machine import own_cores
 from hybridflow.analysis.parity import Parity
 from hybridflow.analysis.statistics import Ratio, format_range, format_ratio

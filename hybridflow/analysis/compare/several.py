@@ -18,8 +18,8 @@ from hybridflow.analysis.compare.comparison import (
     same_text,
 )
 from hybridflow.analysis.compare.figures import bars_figure
+from hybridflow.analysis.compare.outputs import Grid, Shown
 from hybridflow.analysis.compare.peers import Peer
-from hybridflow.analysis.compare.shown import Grid, Shown
 from hybridflow.analysis.parity import Parity
 from hybridflow.analysis.timing import Timing, format_seconds
 from hybridflow.core.errors import ArgumentError, message

@@ -17,9 +17,9 @@ from hybridflow.analysis.compare.comparison import (
     same_text,
 )
 from hybridflow.analysis.compare.figures import OTHERS, Curve, colors, sizes_figure
+from hybridflow.analysis.compare.outputs import Grid, Shown
 from hybridflow.analysis.compare.peers import Peer
 from hybridflow.analysis.compare.several import Comparisons
-from hybridflow.analysis.compare.shown import Grid, Shown
 from hybridflow.analysis.statistics import Ratio, format_ratio
 from hybridflow.analysis.timing import format_seconds
 from hybridflow.core.errors import ArgumentError, message

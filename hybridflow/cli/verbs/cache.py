@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hybridflow.cli.faults import UserError
 from hybridflow.xla.store.directory import Directory, Unsafe, Use
-from hybridflow.xla.store.place import place
+from hybridflow.xla.store.location import place
 
 HELP = "show the store of executables on disk, or empty it"
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hybridflow.analysis.compare import compare
-from hybridflow.analysis.compare.shown import Shown
+from hybridflow.analysis.compare.outputs import Shown
 from hybridflow.cli.arguments import TARGET_HELP, add_shapes, positive
 from hybridflow.cli.faults import users_errors
 from hybridflow.cli.outputs import require_files, require_picture

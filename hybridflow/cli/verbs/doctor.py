@@ -34,7 +34,7 @@ from hybridflow.cli.check import Check
 from hybridflow.cli.crashes import crashes
 from hybridflow.cli.verbs.cache import store_table
 from hybridflow.xla.store.directory import Directory, Unsafe
-from hybridflow.xla.store.place import place
+from hybridflow.xla.store.location import place
 
 HELP = "show versions, devices and known problems of this installation, and try it"
 EXTRAS = {

@@ -7,6 +7,7 @@ from hybridflow.ops.nn.channels import batch_norm as batch_norm
 from hybridflow.ops.nn.channels import group_norm as group_norm
 from hybridflow.ops.nn.channels import instance_norm as instance_norm
 from hybridflow.ops.nn.channels import moments as moments
+from hybridflow.ops.nn.composed_losses import *  # noqa: F403
 from hybridflow.ops.nn.convolution import conv as conv
 from hybridflow.ops.nn.convolution import conv_transpose as conv_transpose
 from hybridflow.ops.nn.dense import linear as linear
@@ -14,7 +15,6 @@ from hybridflow.ops.nn.embeddings import embedding as embedding
 from hybridflow.ops.nn.labels import one_hot as one_hot
 from hybridflow.ops.nn.losses import *  # noqa: F403
 from hybridflow.ops.nn.more_activations import *  # noqa: F403
-from hybridflow.ops.nn.more_losses import *  # noqa: F403
 from hybridflow.ops.nn.normalization import *  # noqa: F403
 from hybridflow.ops.nn.pooling import avg_pool as avg_pool
 from hybridflow.ops.nn.pooling import max_pool as max_pool

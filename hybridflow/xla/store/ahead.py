@@ -19,8 +19,8 @@ import jax
 
 from hybridflow.backend.jax_shim import enable_x64, load_executable
 from hybridflow.xla.store.directory import NOTE, Directory, Unsafe
-from hybridflow.xla.store.place import place
-from hybridflow.xla.store.surroundings import installation, settings_text
+from hybridflow.xla.store.environment import installation, settings_text
+from hybridflow.xla.store.location import place
 
 _WORTH_A_NOTE = 1 << 18
 """Bytes from which an executable is loaded ahead: smaller ones are there at once."""

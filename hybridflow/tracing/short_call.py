@@ -13,9 +13,9 @@ from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards.signature import FLOAT, LEAF, TENSOR, Signature
-from hybridflow.tracing.raw import WORTH_KEEPING, raw_value
 from hybridflow.tracing.trace import Trace
 from hybridflow.tracing.tracebacks import trimmed
+from hybridflow.tracing.xla_inputs import WORTH_KEEPING, raw_value
 from hybridflow.xla.executable import Executable
 
 ShortWay = Callable[[Callable[..., Any]], Callable[..., Any]]

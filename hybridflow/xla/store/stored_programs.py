@@ -15,9 +15,9 @@ from hybridflow.backend.jax_shim import load_executable, save_executable, x64_en
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.store.ahead import Head, remember, taken, with_head, without_head
 from hybridflow.xla.store.directory import Directory, Unsafe
+from hybridflow.xla.store.environment import default_device, device_text, installation, settings_text
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint, text_fingerprint
-from hybridflow.xla.store.place import place, warn_once
-from hybridflow.xla.store.surroundings import default_device, device_text, installation, settings_text
+from hybridflow.xla.store.location import place, warn_once
 
 _WORTH_KEEPING = 0.05
 """Seconds from which a compilation is worth a file: others are done again as fast as a file is found and loaded."""

@@ -12,7 +12,7 @@ from hybridflow.core.errors import CacheWarning, message
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.units import BYTE_UNITS, format_bytes, parse_bytes
 from hybridflow.xla.store.directory import supported
-from hybridflow.xla.store.surroundings import source_hash
+from hybridflow.xla.store.environment import source_hash
 
 DIRECTORY = "HYBRIDFLOW_CACHE_DIR"
 """The environment variable that says where the store is, or (``off``) that there is none."""
