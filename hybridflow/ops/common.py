@@ -333,7 +333,7 @@ def broadcasting(primitive: Callable[..., Any]) -> Callable[..., Any]:
     """Return a lax primitive on operands of one dtype that broadcasts its operands."""
 
     def lowered(*xs: Any, **attrs: Any) -> Any:
-        shape = np.broadcast_shapes(*[x.shape for x in xs])
+        shape = lax.broadcast_shapes(*[x.shape for x in xs])
         return primitive(*[broadcast_lowered(x, shape) for x in xs], **attrs)
 
     return lowered

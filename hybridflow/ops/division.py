@@ -148,7 +148,7 @@ def _divide_integers(a: Any, b: Any) -> tuple[Any, Any]:
 
 def _divmod_lower(part: int) -> Any:
     def lowered(a: Any, b: Any) -> Any:
-        shape = np.broadcast_shapes(a.shape, b.shape)
+        shape = lax.broadcast_shapes(a.shape, b.shape)
         a, b = broadcast_lowered(a, shape), broadcast_lowered(b, shape)
         if is_integer(a.dtype):
             return _divide_integers(a, b)[part]
@@ -450,7 +450,7 @@ def _integer_power_lower(a: Any, b: Any) -> Any:
 
 
 def _power_lower(a: Any, b: Any) -> Any:
-    shape = np.broadcast_shapes(a.shape, b.shape)
+    shape = lax.broadcast_shapes(a.shape, b.shape)
     a, b = broadcast_lowered(a, shape), broadcast_lowered(b, shape)
     if is_integer(a.dtype):
         return _integer_power_lower(a, b)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -151,10 +152,10 @@ def _winners_kernel(*indices: Any, sizes: Shape) -> Any:
 
 
 def _winners_lower(*indices: Any, sizes: Shape) -> Any:
-    shape = np.broadcast_shapes(*[array.shape for array in indices])
+    shape = lax.broadcast_shapes(*[array.shape for array in indices])
     key = lowered_key([lax.broadcast_in_dim(a, shape, range(len(shape) - a.ndim, len(shape))) for a in indices],
                       tuple(range(len(sizes))))  # fmt: skip
-    order = lax.reshape(lax.iota(np.int32, int(np.prod(shape))), shape)
+    order = lax.reshape(lax.iota(np.int32, cast(int, math.prod(shape))), shape)
     last = lax.full(sizes, -1, np.int32).at[key].max(order, mode="drop")
     return last.at[key].get(mode="clip") == order
 
@@ -242,8 +243,9 @@ def _signed_zeros(result: Any, x: Any, value: Any, key: Any, negative: bool) -> 
 def _update_lower(x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> Any:
     if how == "set":
         sizes = tuple([x.shape[axis] for axis in axes])
-        shape = np.broadcast_shapes(*[array.shape for array in indices])
-        if np.prod(shape) > 1:
+        shape = lax.broadcast_shapes(*[array.shape for array in indices])
+        count = math.prod(shape)
+        if not isinstance(count, int) or count > 1:
             # XLA leaves open which of several values for one element stays: only the last is written.
             keep = _winners_lower(*indices, sizes=sizes)
             first = _spread(indices[0], shape)
