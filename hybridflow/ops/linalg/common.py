@@ -24,6 +24,7 @@ from hybridflow.ops.common import (
     call_text,
     cast_to,
     make_spec,
+    met_shape,
     promote,
     promote_float,
     require_kind,
@@ -179,7 +180,7 @@ def system_gradients(F: Any, g: Any, y: Any, a: Any, b: Any, back: Any, *, trans
 
 def lower_batch(a: Any, b: Any) -> tuple[Any, Any]:
     """Broadcast a matrix and a right-hand side ``(..., n, k)`` against each other."""
-    batch = lax.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = met_shape(a.shape[:-2], b.shape[:-2])
     return broadcast_lowered(a, (*batch, *a.shape[-2:])), broadcast_lowered(b, (*batch, *b.shape[-2:]))
 
 
