@@ -25,7 +25,7 @@ NAMES = {
 ATTACHED = {
     "converted": "convert", "reason_of": "convert", "target": "convert.callee", "callee": "convert.callee",
     "to_dot": "pictures", "to_svg": "pictures", "to_html": "pictures", "to_model_explorer": "pictures",
-    "show": "pictures", "in_notebook_html": "pictures", "to_onnx": "export.onnx",
+    "show": "pictures", "in_notebook_html": "pictures", "to_onnx": "export.onnx_format",
     "text_of": "explain.items", "advice_on": "explain.advice",
     "register_rest": "later",
     "table_of": "explain.views", "tree_of": "explain.views", "html_of": "explain.views", "report_of": "analysis.cost",

@@ -14,7 +14,7 @@ import pytest
 import hybridflow as hf
 from hybridflow.core.errors import ExportError, MissingPackageError
 from hybridflow.core.op import REGISTRY, No, Op
-from hybridflow.export import onnx as export
+from hybridflow.export import onnx_format as export
 from hybridflow.testing.edge_cases import EDGE_CASES, EdgeCase
 from hybridflow.testing.onnx import run_model
 
@@ -340,7 +340,7 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
         raise ImportError(name)
 
     graph = hf.compile(lambda x: x + 1).graph(hf.asarray([1.0]))
-    monkeypatch.setattr("hybridflow.export.onnx.package.import_module", missing)
+    monkeypatch.setattr("hybridflow.export.onnx_format.package.import_module", missing)
     with pytest.raises(MissingPackageError, match=r"hybridflow\[onnx\]"):
         graph.to_onnx(tmp_path / "m.onnx")
 

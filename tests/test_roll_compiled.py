@@ -15,7 +15,7 @@ from pipelines import use_limits
 
 import hybridflow as hf
 from hybridflow.core.node import Node
-from hybridflow.export.onnx import model_of
+from hybridflow.export.onnx_format import model_of
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, graphs_of
 from hybridflow.ir.liveness import liveness

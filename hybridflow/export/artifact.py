@@ -169,6 +169,25 @@ RESERVED = ("functions", "metadata", "named_variables", "variables")
 
 
 def _function(name: str, function: Any, specs: tuple[Any, ...], weights: Weights) -> Function:
+    graph, fields = traced(name, function, specs, weights)
+    _require_text(name, graph)
+    return Function(print_graph(graph, elide=None) + "\n", fields)
+
+
+def traced(
+    name: str, function: Any, specs: tuple[Any, ...], weights: Weights
+) -> tuple[Graph, dict[str, Any]]:
+    """Return a function's graph, whose inputs are the tensors and then the weights, and what the manifest says of it.
+
+    Args:
+        name: what it is called.
+        function: the function, which is not run.
+        specs: its arguments: specs, or structures of them.
+        weights: where the values of its weights are added.
+
+    Raises:
+        ExportError: a function that assigns Variables, or calls Python.
+    """
     given: list[tuple[str, Any]] = []
     plain = function.python_function if isinstance(function, CompiledFunction) else function
     parameters = _parameters(plain, len(specs))
@@ -194,13 +213,12 @@ def _function(name: str, function: Any, specs: tuple[Any, ...], weights: Weights
     if trace.returns_none or not results:
         raise ExportError(message(f"export: {name} has no result"))
     graph, fields = _with_weights(name, trace, signature, plain, weights)
-    _require_text(name, graph)
     names = ["output" if not path else path if not path[0].isdigit() else f"output_{path}" for path, _ in results]
-    return Function(print_graph(graph, elide=None) + "\n", {
+    return graph, {
         "parameters": parameters, "arguments": structure,
         "inputs": [path for path, _ in given], "specs": [str(one) for one in graph.input_specs[: len(given)]],
         "result": shapes[0], "outputs": names, **fields,
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def _parameters(function: Any, count: int) -> list[str]:

@@ -250,7 +250,8 @@ def _lower(
     if counted and length:
         outputs = _run_counted(step, count, state, rows, length, reverse)
     else:
-        last, ys = lax.scan(step, tuple(state), tuple(rows), length=length, reverse=reverse)
+        steps = length if isinstance(length, int) else None  # jax's open sizes are those of the rows
+        last, ys = lax.scan(step, tuple(state), tuple(rows), length=steps, reverse=reverse)
         outputs = (*last, *ys)
     return outputs[0] if len(outputs) == 1 else outputs
 

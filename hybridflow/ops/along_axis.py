@@ -65,9 +65,13 @@ def _take_along_kernel(x: Any, indices: Any, *, axis: int) -> Any:
 def _along_key(indices: Any, axis: int) -> tuple[Any, ...]:
     """Return the key that names, for every index, its element."""
     ndim = indices.ndim
+
+    def places(size: Any) -> Any:
+        return np.arange(size) if isinstance(size, int) else jnp.arange(size)  # jax's open sizes have no number
+
     return tuple(
         [
-            indices if i == axis else np.arange(size).reshape([-1 if j == i else 1 for j in range(ndim)])
+            indices if i == axis else places(size).reshape([-1 if j == i else 1 for j in range(ndim)])
             for i, size in enumerate(indices.shape)
         ]
     )

@@ -26,6 +26,7 @@ from hybridflow.ops.common import (
     elements,
     integers,
     make_spec,
+    met_shape,
     no_flops,
     normals,
     pointwise,
@@ -51,7 +52,7 @@ def _where_infer(condition: TensorSpec, a: TensorSpec, b: TensorSpec) -> TensorS
 def _where_lower(condition: Any, a: Any, b: Any) -> Any:
     dtype = a.dtype if hasattr(a, "dtype") else b.dtype
     a, b = (value if hasattr(value, "dtype") else np.asarray(value, dtype) for value in (a, b))
-    shape = np.broadcast_shapes(condition.shape, a.shape, b.shape)
+    shape = met_shape(condition.shape, a.shape, b.shape)
     return lax.select(*[broadcast_lowered(value, shape) for value in (condition, a, b)])
 
 

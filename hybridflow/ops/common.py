@@ -329,11 +329,16 @@ def pointwise(
     return infer
 
 
+def met_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the shape in which jax values meet, some of whose sizes jax may leave open."""
+    return cast("tuple[Any, ...]", lax.broadcast_shapes(*shapes))
+
+
 def broadcasting(primitive: Callable[..., Any]) -> Callable[..., Any]:
     """Return a lax primitive on operands of one dtype that broadcasts its operands."""
 
     def lowered(*xs: Any, **attrs: Any) -> Any:
-        shape = np.broadcast_shapes(*[x.shape for x in xs])
+        shape = met_shape(*[x.shape for x in xs])
         return primitive(*[broadcast_lowered(x, shape) for x in xs], **attrs)
 
     return lowered
@@ -496,6 +501,7 @@ __all__ = [
     "is_number",
     "known_value",
     "make_spec",
+    "met_shape",
     "no_flops",
     "normalize_axes",
     "normalize_axis",

@@ -149,11 +149,16 @@ def contraction_path(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> tu
     return tuple([tuple(step) for step in path])
 
 
+_OPEN = 64
+"""What stands for one of jax's open sizes where the order of contractions is chosen."""
+
+
 def contract_arrays(part: Any, subscripts: str, xs: Sequence[Any]) -> Any:
     """Contract arrays pair by pair, by the steps of NumPy or of jax."""
     inputs, result = subscripts.split("->")
     operands = list(zip(xs, inputs.split(","), strict=True))
-    for step in contraction_path(subscripts, tuple([tuple(x.shape) for x in xs])):
+    shapes = [tuple([size if isinstance(size, int) else _OPEN for size in x.shape]) for x in xs]
+    for step in contraction_path(subscripts, tuple(shapes)):
         chosen = [operands[position] for position in step]
         operands = [one for position, one in enumerate(operands) if position not in step]
         while len(chosen) > 1:

@@ -24,6 +24,7 @@ from hybridflow.ops.common import (
     call_text,
     elements,
     integers,
+    met_shape,
     normals,
     of_operands,
     pointwise,
@@ -148,7 +149,7 @@ def _divide_integers(a: Any, b: Any) -> tuple[Any, Any]:
 
 def _divmod_lower(part: int) -> Any:
     def lowered(a: Any, b: Any) -> Any:
-        shape = np.broadcast_shapes(a.shape, b.shape)
+        shape = met_shape(a.shape, b.shape)
         a, b = broadcast_lowered(a, shape), broadcast_lowered(b, shape)
         if is_integer(a.dtype):
             return _divide_integers(a, b)[part]
@@ -450,7 +451,7 @@ def _integer_power_lower(a: Any, b: Any) -> Any:
 
 
 def _power_lower(a: Any, b: Any) -> Any:
-    shape = np.broadcast_shapes(a.shape, b.shape)
+    shape = met_shape(a.shape, b.shape)
     a, b = broadcast_lowered(a, shape), broadcast_lowered(b, shape)
     if is_integer(a.dtype):
         return _integer_power_lower(a, b)

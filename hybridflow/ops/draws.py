@@ -27,6 +27,7 @@ from hybridflow.ops.common import (
     broadcast_lowered,
     broadcast_shapes,
     make_spec,
+    met_shape,
     no_flops,
     normals,
     unbroadcast,
@@ -218,7 +219,7 @@ def _widened(value: Any) -> Any:
 
 
 def _between_lower(unit: Any, low: Any, high: Any) -> Any:
-    shape = np.broadcast_shapes(unit.shape, low.shape, high.shape)
+    shape = met_shape(unit.shape, low.shape, high.shape)
     dtype = unit.dtype
     unit, low, high = (broadcast_lowered(_widened(value), shape) for value in (unit, low, high))
     value = lax.add(low, uncontracted(lax.mul(unit, lax.sub(high, low)), unit))
@@ -321,7 +322,7 @@ def random_normal(state: TensorLike, shape: Shape, dtype: Any) -> Tensor:
 
 
 def _scaled_lower(unit: Any, mean: Any, std: Any) -> Any:
-    shape = np.broadcast_shapes(unit.shape, mean.shape, std.shape)
+    shape = met_shape(unit.shape, mean.shape, std.shape)
     dtype = unit.dtype
     unit, mean, std = (broadcast_lowered(_widened(value), shape) for value in (unit, mean, std))
     return lax.convert_element_type(lax.add(uncontracted(lax.mul(unit, std), unit), mean), dtype)

@@ -21,6 +21,7 @@ from hybridflow.ops.common import (
     call_text,
     integers,
     make_spec,
+    met_shape,
     normals,
     promote,
     require_kind,
@@ -60,7 +61,7 @@ def _lower_dot(a: Any, b: Any) -> Any:
         return dot(a, b, (a.ndim - 1, 0))
     if a.ndim == 1:
         return dot(b, a, (b.ndim - 2, 0))
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = met_shape(a.shape[:-2], b.shape[:-2])
     a, b = _lower_batch(a, batch), _lower_batch(b, batch)
     return dot(a, b, (a.ndim - 1, b.ndim - 2), len(batch))
 

@@ -42,6 +42,7 @@ from hybridflow.ops.sizes import (
     as_asked,
     count_along,
     count_elements,
+    lowered_count,
     reduced_shape,
     restore_axes,
     size_value,
@@ -188,7 +189,7 @@ def _mean_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
 def _mean_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
     wide = x.astype(float32) if x.dtype.num in LOW_PRECISION else x
     total = _total_lower(wide, axis)
-    return _keep((total / np.asarray(count_along(x.shape, axis), wide.dtype)).astype(x.dtype), axis, keepdims)
+    return _keep((total / lowered_count(count_along(x.shape, axis), wide.dtype)).astype(x.dtype), axis, keepdims)
 
 
 def _mean_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:

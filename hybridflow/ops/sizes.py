@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, int32, kind_of, uint32
 from hybridflow.core.errors import ArgumentTypeError, message
@@ -73,6 +76,11 @@ def count_along(shape: tuple[Any, ...], axis: Axes) -> Any:
     for i in axis:
         total = total * shape[i]
     return total
+
+
+def lowered_count(count: Any, dtype: Any) -> Any:
+    """Return a number of elements as a constant of a dtype, or as what jax computes of its open sizes."""
+    return np.asarray(count, dtype) if isinstance(count, int | float) else jnp.asarray(count).astype(dtype)
 
 
 def as_asked(result: Tensor, dtype: Any) -> Tensor:

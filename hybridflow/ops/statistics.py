@@ -34,7 +34,17 @@ from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.onnx import counted, mean_over, position
 from hybridflow.ops.order_keys import order_keys
 from hybridflow.ops.shape import expand_dims, reshape
-from hybridflow.ops.sizes import Axes, Axis, accumulator, as_asked, count_along, reduced_shape, restore_axes, size_value
+from hybridflow.ops.sizes import (
+    Axes,
+    Axis,
+    accumulator,
+    as_asked,
+    count_along,
+    lowered_count,
+    reduced_shape,
+    restore_axes,
+    size_value,
+)
 from hybridflow.ops.summation import add_up
 from hybridflow.ops.xla_algebra import float_sum
 
@@ -85,9 +95,13 @@ def _var_wide(x: Any, axis: Axes, correction: float, keepdims: bool) -> Any:
     """Compute the variance in two passes: the mean, then the mean square of what is left."""
     count = count_along(x.shape, axis)
     shape = reduced_shape(x.shape, axis, True)
-    center = lax.reshape(float_sum(x, axis) / np.asarray(count, x.dtype), shape)
+    center = lax.reshape(float_sum(x, axis) / lowered_count(count, x.dtype), shape)
     total = float_sum(lax.square(lax.sub(x, lax.broadcast_in_dim(center, x.shape, range(x.ndim)))), axis)
-    result = total / np.asarray(max(count - correction, 0), x.dtype)
+    freedom = count - correction
+    result = total / (
+        np.asarray(max(freedom, 0), x.dtype) if isinstance(freedom, int | float)
+        else lax.max(lowered_count(freedom, x.dtype), np.zeros((), x.dtype))
+    )  # fmt: skip
     return lax.reshape(result, shape) if keepdims else result
 
 

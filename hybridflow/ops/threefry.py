@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
 from jax import lax
 
 from hybridflow.core.dtypes import uint32, uint64
@@ -73,7 +73,8 @@ def positions(state: Any, shape: tuple[int, ...]) -> Any:
 
     A state with one word more says where they start, so that a part of a draw can be drawn alone.
     """
-    counted = lax.iota(uint32, countable(int(np.prod(shape, dtype=object))))
+    count: Any = math.prod(shape)
+    counted = lax.iota(uint32, countable(count) if isinstance(count, int) else count)  # jax's open sizes have no number
     if state.shape[0] > STATE_WORDS:
         counted = _add(counted, lax.index_in_dim(state, STATE_WORDS, keepdims=False))
     return lax.reshape(counted, shape)

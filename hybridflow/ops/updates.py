@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from hybridflow.ops.common import (
     cast_to,
     input_elements,
     make_spec,
+    met_shape,
     no_flops,
     normals,
     promote,
@@ -151,10 +153,10 @@ def _winners_kernel(*indices: Any, sizes: Shape) -> Any:
 
 
 def _winners_lower(*indices: Any, sizes: Shape) -> Any:
-    shape = np.broadcast_shapes(*[array.shape for array in indices])
+    shape = met_shape(*[array.shape for array in indices])
     key = lowered_key([lax.broadcast_in_dim(a, shape, range(len(shape) - a.ndim, len(shape))) for a in indices],
                       tuple(range(len(sizes))))  # fmt: skip
-    order = lax.reshape(lax.iota(np.int32, int(np.prod(shape))), shape)
+    order = lax.reshape(lax.iota(np.int32, math.prod(shape)), shape)
     last = lax.full(sizes, -1, np.int32).at[key].max(order, mode="drop")
     return last.at[key].get(mode="clip") == order
 
@@ -242,8 +244,9 @@ def _signed_zeros(result: Any, x: Any, value: Any, key: Any, negative: bool) -> 
 def _update_lower(x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> Any:
     if how == "set":
         sizes = tuple([x.shape[axis] for axis in axes])
-        shape = np.broadcast_shapes(*[array.shape for array in indices])
-        if np.prod(shape) > 1:
+        shape = met_shape(*[array.shape for array in indices])
+        count: Any = math.prod(shape)
+        if not isinstance(count, int) or count > 1:
             # XLA leaves open which of several values for one element stays: only the last is written.
             keep = _winners_lower(*indices, sizes=sizes)
             first = _spread(indices[0], shape)

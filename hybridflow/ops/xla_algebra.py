@@ -65,10 +65,11 @@ def float_sum(x: Any, axis: tuple[int, ...]) -> Any:
     axes are summed at once; between such sums stands what XLA does not take out to join them.
     """
     axes = sorted([i % x.ndim for i in axis], reverse=True)
+    runs = [min(size, _WINDOW) if isinstance(size, int) else _WINDOW for size in x.shape]  # others are jax's open sizes
     while True:
         run, now = 1, []
-        while axes and (not now or run * min(x.shape[axes[0]], _WINDOW) <= _RUN):
-            run *= min(x.shape[axes[0]], _WINDOW)
+        while axes and (not now or run * runs[axes[0]] <= _RUN):
+            run *= runs[axes[0]]
             now.append(axes.pop(0))
         x = lax.reduce_sum(x, tuple(now))
         if not axes:

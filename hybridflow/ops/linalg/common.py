@@ -24,6 +24,7 @@ from hybridflow.ops.common import (
     call_text,
     cast_to,
     make_spec,
+    met_shape,
     promote,
     promote_float,
     require_kind,
@@ -179,7 +180,7 @@ def system_gradients(F: Any, g: Any, y: Any, a: Any, b: Any, back: Any, *, trans
 
 def lower_batch(a: Any, b: Any) -> tuple[Any, Any]:
     """Broadcast a matrix and a right-hand side ``(..., n, k)`` against each other."""
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = met_shape(a.shape[:-2], b.shape[:-2])
     return broadcast_lowered(a, (*batch, *a.shape[-2:])), broadcast_lowered(b, (*batch, *b.shape[-2:]))
 
 
@@ -241,9 +242,9 @@ def turned(xp: Any, vectors: Any) -> Any:
 
 def solved(xp: Any, a: Any, b: Any, lu: Callable[..., Any], triangular: Callable[..., Any]) -> Any:
     """Solve systems for matrices ``(..., n, k)``; NaN where a pivot is exactly zero."""
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = xp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*batch, *b.shape[-2:])
-    if not np.prod(shape):
+    if 0 in shape:
         return xp.zeros(shape, b.dtype)
     both, _, order = lu(a)
     singular = xp.any(xp.diagonal(both, axis1=-2, axis2=-1) == 0, axis=-1)[..., None, None]

@@ -259,7 +259,7 @@ def svdvals(x: TensorLike, /) -> Tensor:
 
 def _pinv_with(xp: Any, x: Any, rtol: Any, svd: Any) -> Any:
     if not x.size:
-        batch = np.broadcast_shapes(x.shape[:-2], rtol.shape)
+        batch = xp.broadcast_shapes(x.shape[:-2], rtol.shape)
         return xp.zeros((*batch, x.shape[-1], x.shape[-2]), x.dtype)
     u, s, vh = svd(x, full_matrices=False)
     large = (s > rtol[..., None] * s[..., :1]) | xp.isnan(s)

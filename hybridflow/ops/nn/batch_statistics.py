@@ -22,7 +22,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.onnx import mean_over
-from hybridflow.ops.sizes import count_along, size_value
+from hybridflow.ops.sizes import count_along, lowered_count, size_value
 from hybridflow.ops.summation import add_up
 from hybridflow.ops.xla_algebra import float_sum
 
@@ -141,7 +141,7 @@ def _lower(x: Any, *parameters: Any, epsilon: float, has_scale: bool, has_shift:
         return lax.broadcast_in_dim(value, x.shape, (1,))
 
     full = lower_wide(x)
-    count = np.asarray(count_along(x.shape, axes), full.dtype)
+    count = lowered_count(count_along(x.shape, axes), full.dtype)
     mean = float_sum(full, axes) / count
     away = lax.sub(full, spread(mean))
     variance = float_sum(lax.square(away), axes) / count

@@ -34,6 +34,8 @@ def is_better(name: str, x: Sizes, kernel: Sizes, places: Sizes, *, groups: int,
         places: the sizes of the result's spatial axes.
         groups, channels_last: as `hf.nn.conv` takes them.
     """
+    if not all([isinstance(size, int) for size in (*x, *kernel, *places)]):  # jax's open sizes
+        return False
     if groups != 1 or channels_last or x[0] < _FEWEST_IMAGES or jax.default_backend() != "cpu":
         return False
     work = _product(kernel) * _product(places)

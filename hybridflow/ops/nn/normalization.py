@@ -33,7 +33,7 @@ from hybridflow.ops.nn.common import (
     wide,
 )
 from hybridflow.ops.onnx import mean_over
-from hybridflow.ops.sizes import count_along, reduced_shape
+from hybridflow.ops.sizes import count_along, lowered_count, reduced_shape
 from hybridflow.ops.summation import add_up
 from hybridflow.ops.xla_algebra import float_sum
 
@@ -80,8 +80,8 @@ def _lower_parameter(value: Any, shape: tuple[int, ...], axis: tuple[int, ...]) 
 def _lower_mean(x: Any, axis: tuple[int, ...]) -> Any:
     """Average over axes, kept with size 1."""
     total = float_sum(x, axis)
-    count = lax.full_like(total, max(count_along(x.shape, axis), 1))
-    return lax.expand_dims(lax.div(total, count), axis)
+    count = lowered_count(max(count_along(x.shape, axis), 1), total.dtype)
+    return lax.expand_dims(lax.div(total, lax.broadcast(count, total.shape)), axis)
 
 
 def _spread(value: Any, shape: tuple[int, ...]) -> Any:

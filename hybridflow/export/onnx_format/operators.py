@@ -12,10 +12,10 @@ import numpy as np
 
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dtypes import DType, as_dtype, float32, float64, int32, int64
-from hybridflow.export.onnx.package import OPSET, element_type, onnx_module, type_text
+from hybridflow.export.onnx_format.package import OPSET, element_type, onnx_module, type_text
 
 if TYPE_CHECKING:
-    from hybridflow.export.onnx.model import Writer
+    from hybridflow.export.onnx_format.model import Writer
     from hybridflow.ir.graph import Graph
 
 

@@ -15,8 +15,8 @@ from hybridflow.core.errors import ExportError, message
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import No
 from hybridflow.core.spec import TensorSpec
-from hybridflow.export.onnx.operators import NoCounterpartError, Operators, Value
-from hybridflow.export.onnx.package import OPSET, element_type, onnx_module
+from hybridflow.export.onnx_format.operators import NoCounterpartError, Operators, Value
+from hybridflow.export.onnx_format.package import OPSET, element_type, onnx_module
 from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import Graph, nested_graphs, plain_attrs
 from hybridflow.ir.printer import format_value

@@ -1,0 +1,51 @@
+"""What other formats are written of: a function with its graph and its weights, traced now or loaded."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.export.artifact import RANDOM, Weights, traced
+from hybridflow.export.loaded import Artifact, Function, load
+from hybridflow.saving.values import require_eager
+
+
+def function_of(what: str, target: Any, specs: tuple[Any, ...], name: str) -> Function:
+    """Return a function as an artifact has it.
+
+    Args:
+        what: who asks, for messages.
+        target: a function or a module with the specs of its arguments; an artifact, the path of one, or a function of
+            one without.
+        specs: the specs: `hf.TensorSpec`, or structures of them.
+        name: which function of an artifact; what another function is called.
+
+    Raises:
+        ArgumentTypeError: something else, or specs that do not fit.
+        ArgumentError: the artifact has no such function.
+        ExportError: a function that assigns Variables, or calls Python, with its line.
+    """
+    require_eager(what)
+    found = load(target, copy=True) if isinstance(target, str | os.PathLike) else target
+    if isinstance(found, Artifact):
+        if name not in found.functions:
+            raise ArgumentError(
+                message(f"{what}: the artifact has no function {name!r}", got=", ".join(found.functions),
+                        hint="Name one with function=.")
+            )  # fmt: skip
+        found = found.functions[name]
+    if isinstance(found, Function):
+        if specs:
+            raise ArgumentTypeError(
+                message(f"{what}: {found.name} of an artifact has its own specs", got=", ".join(map(repr, specs))[:200])
+            )
+        return found
+    if not callable(found):
+        raise ArgumentTypeError(
+            message(f"{what}: a {type(found).__name__} is no function, module or artifact", got=repr(found)[:80])
+        )
+    weights = Weights()
+    graph, fields = traced(name, found, specs, weights)
+    values = [RANDOM if path == RANDOM else weights.values[path] for path in fields["weights"]]
+    return Function(name, graph, fields, values)
