@@ -62,7 +62,6 @@ from hybridflow.ir.graph import Graph as Graph
 from hybridflow.ops.along_axis import *  # noqa: F403
 from hybridflow.ops.arithmetic import *  # noqa: F403
 from hybridflow.ops.division import *  # noqa: F403
-from hybridflow.ops.arrange import *  # noqa: F403
 from hybridflow.ops.bits import *  # noqa: F403
 from hybridflow.ops.choice import *  # noqa: F403
 from hybridflow.ops.comparison import *  # noqa: F403
@@ -77,6 +76,7 @@ from hybridflow.ops.elementwise import *  # noqa: F403
 from hybridflow.ops.floats import *  # noqa: F403
 from hybridflow.ops.indexing import *  # noqa: F403
 from hybridflow.ops.jax_functions import from_jax as from_jax
+from hybridflow.ops.joining import *  # noqa: F403
 from hybridflow.ops.rearrange import *  # noqa: F403
 from hybridflow.ops.reductions import *  # noqa: F403
 from hybridflow.ops.sets import *  # noqa: F403

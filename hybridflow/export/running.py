@@ -16,7 +16,7 @@ from hybridflow.ir.graph import Graph, edges_of, input_node
 from hybridflow.nested.branches import COND
 from hybridflow.nested.loops import WHILE
 from hybridflow.nested.scans import SCAN
-from hybridflow.ops.shape import stack
+from hybridflow.ops.joining import stack
 
 
 def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tuple[Tensor, ...]:

@@ -177,7 +177,7 @@ def _common_length(sequences: list[Tensor]) -> Any:
 def _eager(
     fn: Callable[..., Any], carry: Carry, sequences: list[Tensor], xs_tree: Any, length: int
 ) -> tuple[Any, Any]:
-    from hybridflow.ops.shape import stack
+    from hybridflow.ops.joining import stack
 
     state = carry.build(own_leaves(carry.leaves)[0])
     rows: list[list[Tensor]] = []

@@ -13,7 +13,6 @@ from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
 from hybridflow.ops.arithmetic import subtract
-from hybridflow.ops.arrange import pad
 from hybridflow.ops.common import (
     NUMERIC,
     Tensor,
@@ -31,7 +30,8 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.indexing import getitem
 from hybridflow.ops.jax_rule import RuleFromLowering
-from hybridflow.ops.shape import concat
+from hybridflow.ops.joining import concat
+from hybridflow.ops.rearrange import pad
 from hybridflow.ops.sizes import accumulator, as_asked
 
 # -- running products ---------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, complex64, complex128, float32, float64, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.op import REGISTRY
-from hybridflow.ops.arrange import pad
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -21,6 +20,7 @@ from hybridflow.ops.common import (
     widened,
 )
 from hybridflow.ops.index_keys import part_of
+from hybridflow.ops.rearrange import pad
 
 Axes = tuple[int, ...]
 COMPLEX_OF = {float32: complex64, float64: complex128}

@@ -20,7 +20,7 @@ from hybridflow.ops.common import (
     normalize_axis,
 )
 from hybridflow.ops.index_keys import part_of
-from hybridflow.ops.shape import concat
+from hybridflow.ops.joining import concat
 
 
 def _frequencies(

@@ -1,20 +1,19 @@
-"""Operations that rearrange elements: reshape, permute, broadcast, join, split, flip and pad."""
+"""Shapes: reshape, permute, broadcast, axes of size 1."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Unpack, cast
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import numpy as np
 from jax import lax
 
 from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, op, public_names
 from hybridflow.core.operators import add_method
-from hybridflow.core.tensor import describe
 from hybridflow.ops.common import (
     Shape,
     Tensor,
@@ -28,10 +27,8 @@ from hybridflow.ops.common import (
     normalize_axes,
     normalize_axis,
     normals,
-    promote,
     unbroadcast,
 )
-from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.sizes import count_elements, normalize_shape
 
 # -- reshape ------------------------------------------------------------------------------------------------------
@@ -414,163 +411,6 @@ def _transpose(x: TensorLike, /) -> Tensor:
 
 add_method("mT", matrix_transpose, as_property=True)
 add_method("T", _transpose, as_property=True)
-
-
-# -- joining ------------------------------------------------------------------------------------------------------
-
-
-def _joined(name: str, xs: Any) -> tuple[Tensor, ...]:
-    """Return the tensors to join in one dtype."""
-    if isinstance(xs, Tensor | np.ndarray) or not isinstance(xs, Iterable):
-        raise ArgumentTypeError(
-            message(f"{name}: takes a list or tuple of tensors", got=describe(xs), hint=f"Write hf.{name}([a, b]).")
-        )
-    tensors = tuple(cast("Iterable[Any]", xs))
-    if not tensors:
-        raise ArgumentError(message(f"{name}: there is nothing to join", got=f"{name}([])", hint="Pass one at least."))
-    return promote(*tensors)
-
-
-def _concat_infer(*xs: TensorSpec, axis: int) -> TensorSpec:
-    first = xs[0]
-    total: Any = 0
-    for x in xs:
-        same = len(x.shape) == len(first.shape) and all(
-            i == axis or same_size(a, b) or a == b for i, (a, b) in enumerate(zip(x.shape, first.shape, strict=True))
-        )
-        if not same:
-            raise ShapeError(
-                message(f"concat: shapes {first.shape} and {x.shape} differ off axis {axis}",
-                        got=call_text("concat", *xs), hint="All other sizes must be equal.")
-            )  # fmt: skip
-        total = total + x.shape[axis]
-    return make_spec((*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype)
-
-
-def _concat_vjp(F: Any, g: Any, y: Any, *xs: Any, axis: int) -> Any:
-    del y
-    start: Any = 0
-    gradients: list[Any] = []
-    for x in xs:
-        index = part_of(g.shape, axis, start, x.shape[axis])
-        gradients.append(lambda index=index: F.getitem(g, index=index))
-        start = start + x.shape[axis]
-    return gradients
-
-
-def _concat_samples(rng: np.random.Generator) -> Any:
-    yield Sample(([normals(rng, 2, 3), normals(rng, 1, 3)],))
-    yield Sample(([normals(rng, 2, 3), normals(rng, 2, 0), normals(rng, 2, 1)],), {"axis": -1})
-    yield Sample(([normals(rng, 2, 3), normals(rng, 4, dtype="float64")],), {"axis": None})
-    yield Sample(((normals(rng, 2), integers(rng, 0, 5, 3)),))
-    yield Sample(([normals(rng, 2, dtype="bfloat16")] * 2,), gradient=False)
-    yield Bad(([normals(rng, 2, 3), normals(rng, 2, 4)],), error=ShapeError, text="shapes (2, 3) and (2, 4) differ")
-    yield Bad(([normals(rng, 2, 3), normals(rng, 3)],), error=ShapeError, text="shapes (2, 3) and (3,) differ")
-    yield Bad(([normals(rng, 2)],), {"axis": 1}, error=ShapeError, text="axis 1 is out of range")
-    yield Bad(([],), error=ArgumentError, text="nothing to join")
-    yield Bad((normals(rng, 2, 2),), error=ArgumentTypeError, text="takes a list or tuple")
-
-
-@op(
-    kernel=lambda *xs, axis: np.concatenate(xs, axis),
-    lower=lambda *xs, axis: lax.concatenate(xs, axis),
-    infer=_concat_infer,
-    vjp=_concat_vjp,
-    flops=no_flops,
-    samples=_concat_samples,
-    traits=("layout",),
-    ulp=0,
-    onnx=lambda o, *xs, axis: o.Concat(*xs, axis=axis),
-)
-def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0, **other: Unpack[Other]) -> Tensor:
-    """Join tensors along an axis that they all have.
-
-    Args:
-        arrays: tensors of one shape, the joined axis aside; their dtypes are promoted.
-        axis: the axis; None flattens the tensors first.
-
-    Returns:
-        The joined tensor.
-
-    Raises:
-        ShapeError: shapes that differ off the axis, or an axis out of range.
-        ArgumentError: nothing to join.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> hf.concat([[1, 2], [3]])
-        Tensor([1, 2, 3], dtype=int32)
-    """
-    if other:
-        return respelled(concat, locals())
-    tensors = _joined("concat", arrays)
-    if axis is None:
-        tensors, axis = tuple([reshape(tensor, -1) for tensor in tensors]), 0
-    return bind(concat.op, tensors, {"axis": normalize_axis("concat", axis, tensors[0].ndim)})
-
-
-def _stack_infer(*xs: TensorSpec, axis: int) -> TensorSpec:
-    first = xs[0]
-    for x in xs[1:]:
-        if x.shape != first.shape:
-            raise ShapeError(
-                message(f"stack: shapes {first.shape} and {x.shape} differ", got=call_text("stack", *xs),
-                        hint="All shapes must be equal; hf.concat joins along an axis of any size.")
-            )  # fmt: skip
-    return make_spec((*first.shape[:axis], len(xs), *first.shape[axis:]), first.dtype)
-
-
-def _stack_vjp(F: Any, g: Any, y: Any, *xs: Any, axis: int) -> Any:
-    del y
-    whole = [(0, size, 1) for size in g.shape]
-    return [lambda i=i: F.getitem(g, index=(*whole[:axis], i, *whole[axis + 1 :])) for i in range(len(xs))]
-
-
-def _stack_samples(rng: np.random.Generator) -> Any:
-    yield Sample(([normals(rng, 2, 3), normals(rng, 2, 3)],))
-    yield Sample(([normals(rng, 2, 3)] * 3,), {"axis": -1})
-    yield Sample(((normals(rng), 1.0),))
-    yield Sample(([normals(rng, 0, dtype="bfloat16")],), gradient=False)
-    yield Bad(([normals(rng, 2), normals(rng, 3)],), error=ShapeError, text="shapes (2,) and (3,) differ")
-    yield Bad(([normals(rng, 2)],), {"axis": 2}, error=ShapeError, text="axis 2 is out of range for 2 dimensions")
-    yield Bad(([],), error=ArgumentError, text="nothing to join")
-
-
-@op(
-    kernel=lambda *xs, axis: np.stack(xs, axis),
-    lower=lambda *xs, axis: lax.concatenate([lax.expand_dims(x, (axis,)) for x in xs], axis),
-    infer=_stack_infer,
-    vjp=_stack_vjp,
-    flops=no_flops,
-    samples=_stack_samples,
-    traits=("layout",),
-    ulp=0,
-    onnx=lambda o, *xs, axis: o.Concat(*[o.Unsqueeze(x, o.ints([axis])) for x in xs], axis=axis),
-)
-def stack(arrays: Sequence[TensorLike], /, axis: int = 0, **other: Unpack[Other]) -> Tensor:
-    """Join tensors along a new axis.
-
-    Args:
-        arrays: tensors of one shape; their dtypes are promoted.
-        axis: where the new axis is in the result.
-
-    Returns:
-        The joined tensor, with one dimension more.
-
-    Raises:
-        ShapeError: shapes that differ, or an axis out of range.
-        ArgumentError: nothing to join.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> hf.stack([[1, 2], [3, 4]], axis=1)
-        Tensor([[1, 3],
-                [2, 4]], dtype=int32)
-    """
-    if other:
-        return respelled(stack, locals())
-    tensors = _joined("stack", arrays)
-    return bind(stack.op, tensors, {"axis": normalize_axis("stack", axis, tensors[0].ndim + 1)})
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

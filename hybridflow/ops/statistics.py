@@ -12,7 +12,6 @@ from hybridflow.core.dtypes import LOW_PRECISION, float32, float64, int32, kind_
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
-from hybridflow.ops.arrange import pad
 from hybridflow.ops.common import (
     NUMERIC,
     Tensor,
@@ -33,6 +32,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.onnx import counted, mean_over, position
 from hybridflow.ops.order_keys import order_keys
+from hybridflow.ops.rearrange import pad
 from hybridflow.ops.shape import expand_dims, reshape
 from hybridflow.ops.sizes import (
     Axes,

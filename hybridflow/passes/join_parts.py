@@ -14,7 +14,7 @@ from hybridflow.core.op import Op
 from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.ops.arithmetic import add, plus_zero
 from hybridflow.ops.indexing import slice_scatter
-from hybridflow.ops.shape import concat, stack
+from hybridflow.ops.joining import concat, stack
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import followed, placed, rebuilt
 from hybridflow.passes.lib.windows import span_of

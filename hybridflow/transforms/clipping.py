@@ -15,9 +15,9 @@ from hybridflow.ops.comparison import greater, isfinite
 from hybridflow.ops.division import square
 from hybridflow.ops.elementwise import abs as absolute
 from hybridflow.ops.elementwise import stop_gradient
+from hybridflow.ops.joining import stack
 from hybridflow.ops.reductions import max as maximum_of
 from hybridflow.ops.reductions import sum as sum_of
-from hybridflow.ops.shape import stack
 from hybridflow.ops.transcendental import sqrt
 
 Axis = int | tuple[int, ...] | None

@@ -29,8 +29,9 @@ from hybridflow.ir.builder import Check, GraphBuilder, Scope
 from hybridflow.ops import discrete_draws, draws
 from hybridflow.ops.creation import zeros
 from hybridflow.ops.generator import RandomState
+from hybridflow.ops.joining import concat
 from hybridflow.ops.reductions import all as reduce_all
-from hybridflow.ops.shape import concat, permute_dims
+from hybridflow.ops.shape import permute_dims
 
 Axes = Any
 """None, an integer, or a structure of them that is a prefix of the arguments' (or the result's)."""

@@ -15,8 +15,9 @@ from hybridflow.nn.sizes import label
 from hybridflow.ops.common import TensorLike, cast_to
 from hybridflow.ops.comparison import logical_and
 from hybridflow.ops.creation import arange, zeros
+from hybridflow.ops.joining import concat
 from hybridflow.ops.nn.attention import scaled_dot_product_attention
-from hybridflow.ops.shape import concat, permute_dims, reshape
+from hybridflow.ops.shape import permute_dims, reshape
 from hybridflow.ops.trigonometric import cos, sin
 
 

@@ -12,15 +12,16 @@ from hybridflow.nn import init
 from hybridflow.nn.layers.linear import parameter
 from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import in_and_out, label, make_parameters, require_size
-from hybridflow.ops.arrange import flip
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.creation import zeros
+from hybridflow.ops.joining import concat, stack
 from hybridflow.ops.matmul import matmul
 from hybridflow.ops.nn.activations import relu, sigmoid
 from hybridflow.ops.nn.dense import linear
 from hybridflow.ops.nn.recurrent import lstm_update
 from hybridflow.ops.nn.regularization import dropout as drop
-from hybridflow.ops.shape import concat, permute_dims, stack
+from hybridflow.ops.rearrange import flip
+from hybridflow.ops.shape import permute_dims
 from hybridflow.ops.trigonometric import tanh
 
 

@@ -10,12 +10,13 @@ from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import label
 from hybridflow.ops.common import TensorLike
+from hybridflow.ops.joining import concat
 from hybridflow.ops.nn.pooling import avg_pool, max_pool
 from hybridflow.ops.nn.regularization import dropout
 from hybridflow.ops.rearrange import repeat
 from hybridflow.ops.reductions import max as largest
 from hybridflow.ops.reductions import mean
-from hybridflow.ops.shape import concat, reshape
+from hybridflow.ops.shape import reshape
 
 
 class Sequential(Module):

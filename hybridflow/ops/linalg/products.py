@@ -7,13 +7,13 @@ from typing import Unpack
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import public_names
-from hybridflow.ops.arrange import unstack
 from hybridflow.ops.common import Tensor, TensorLike, broadcast_shapes, call_text, normalize_axis
 from hybridflow.ops.creation import eye
+from hybridflow.ops.joining import stack, unstack
 from hybridflow.ops.linalg.common import factorable, numeric, require_square
 from hybridflow.ops.linalg.systems import inv
 from hybridflow.ops.matmul import matmul
-from hybridflow.ops.shape import broadcast_to, stack
+from hybridflow.ops.shape import broadcast_to
 
 
 def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1, **other: Unpack[Other]) -> Tensor:
