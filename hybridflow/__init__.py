@@ -90,7 +90,7 @@ from hybridflow.ops.updates import *  # noqa: F403
 from hybridflow.ops import fft as fft
 from hybridflow.ops import linalg as linalg
 from hybridflow.ops import random as random
-from hybridflow.ops.nn.activations import relu as relu
+from hybridflow.ops.nn.rectifiers import relu as relu
 from hybridflow.ops.matmul import matmul as matmul
 from hybridflow.ops.namespace_info import array_namespace_info as __array_namespace_info__
 from hybridflow.tracing import config as config

@@ -16,8 +16,9 @@ from hybridflow.ops.common import TensorLike
 from hybridflow.ops.creation import zeros
 from hybridflow.ops.joining import concat, stack
 from hybridflow.ops.matmul import matmul
-from hybridflow.ops.nn.activations import relu, sigmoid
+from hybridflow.ops.nn.activations import sigmoid
 from hybridflow.ops.nn.dense import linear
+from hybridflow.ops.nn.rectifiers import relu
 from hybridflow.ops.nn.recurrent import lstm_update
 from hybridflow.ops.nn.regularization import dropout as drop
 from hybridflow.ops.rearrange import flip

@@ -14,10 +14,10 @@ from hybridflow.ops.nn.dense import linear as linear
 from hybridflow.ops.nn.embeddings import embedding as embedding
 from hybridflow.ops.nn.labels import one_hot as one_hot
 from hybridflow.ops.nn.losses import *  # noqa: F403
-from hybridflow.ops.nn.more_activations import *  # noqa: F403
 from hybridflow.ops.nn.normalization import *  # noqa: F403
 from hybridflow.ops.nn.pooling import avg_pool as avg_pool
 from hybridflow.ops.nn.pooling import max_pool as max_pool
+from hybridflow.ops.nn.rectifiers import *  # noqa: F403
 from hybridflow.ops.nn.recurrent import lstm_cell as lstm_cell
 from hybridflow.ops.nn.regularization import dropout as dropout
 from hybridflow.ops.nn.softmax import *  # noqa: F403

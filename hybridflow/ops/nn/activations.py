@@ -3,228 +3,33 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Saves, on_host, op, public_names
 from hybridflow.ops.blocks import by_xla
 from hybridflow.ops.common import (
-    REAL,
     Tensor,
     TensorLike,
+    as_tensor,
     elements,
-    normals,
+    is_number,
+    normalize_axis,
     one_of,
     pointwise,
-    promote,
     promote_float,
     truth,
     unary_samples,
 )
 from hybridflow.ops.host_rows import in_blocks
 from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow, lower_wide, narrow, wide
-from hybridflow.ops.onnx import exactly, exp_m1
+from hybridflow.ops.onnx import exactly
 from hybridflow.ops.xla_algebra import hidden_result
-
-
-def _away_from_zero(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> Any:
-    """Draw numbers of both signs that are not near a kink at 0."""
-    values = np.asarray(rng.uniform(0.2, 2.0, shape) * rng.choice([-1.0, 1.0], shape))
-    return np.asarray(values.astype(normals(rng, dtype=dtype).dtype))
-
-
-# -- relu and its kin ---------------------------------------------------------------------------------------------
-
-
-@op(
-    kernel=lambda x: np.maximum(x, x.dtype.type(0)),
-    lower=lambda x: lax.max(x, lax.full_like(x, 0)),
-    infer=pointwise("relu", REAL),
-    vjp=lambda F, g, y, x: (F.keep_where(g, y > 0),),
-    saves=Saves(y=True),
-    flops=elements,
-    samples=unary_samples(_away_from_zero),
-    traits=("pointwise", "idempotent"),
-    ulp=0,
-    onnx="Relu",
-)
-def relu(x: TensorLike, /) -> Tensor:
-    """Compute the larger of the element and 0.
-
-    Args:
-        x: real.
-
-    Returns:
-        The same shape and dtype; NaN stays NaN.
-
-    Kink:
-        The slope at 0 is 0.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> hf.nn.relu([-1.0, 2.0])
-        Tensor([0., 2.], dtype=float32)
-    """
-    return bind(relu.op, promote(x))
-
-
-# Where both sides of a kink are computed and added, one of them is exactly 0: much faster than np.where.
-
-
-def _leaky_kernel(x: Any, *, slope: float) -> Any:
-    zero = x.dtype.type(0)
-    return np.maximum(x, zero) + np.minimum(x, zero) * x.dtype.type(slope)
-
-
-def _leaky_lower(x: Any, *, slope: float) -> Any:
-    zero = lax.full_like(x, 0)
-    return lax.add(lax.max(x, zero), lax.mul(lax.min(x, zero), lax.full_like(x, slope)))
-
-
-def _leaky_vjp(F: Any, g: Any, y: Any, x: Any, *, slope: float) -> Any:
-    del y
-    positive = x > 0
-    return (F.keep_where(g, positive) + F.keep_where(g * slope, F.logical_not(positive)),)
-
-
-@op(
-    kernel=_leaky_kernel,
-    lower=_leaky_lower,
-    infer=pointwise("leaky_relu", REAL_FLOAT),
-    vjp=_leaky_vjp,
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(_away_from_zero),
-    traits=("pointwise",),
-    ulp=1,
-    onnx=exactly("LeakyRelu", lambda o, x, *, slope: o.Where(o.Less(x, 0), x * slope, x), alpha="slope"),
-)
-def leaky_relu(x: TensorLike, /, slope: float = 0.01) -> Tensor:
-    """Compute ``x`` where it is positive and ``slope * x`` elsewhere.
-
-    Args:
-        x: floating-point; integers become float32.
-        slope: the factor of what is not positive.
-
-    Returns:
-        The same shape and dtype.
-
-    Kink:
-        The slope at 0 is that from the left.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> hf.nn.leaky_relu([-1.0, 2.0], slope=0.5)
-        Tensor([-0.5,  2. ], dtype=float32)
-    """
-    return bind(leaky_relu.op, promote_float(x), {"slope": float(slope)})
-
-
-def _elu_kernel(x: Any, *, alpha: float) -> Any:
-    zero = x.dtype.type(0)
-    return np.maximum(x, zero) + np.expm1(np.minimum(x, zero)) * x.dtype.type(alpha)
-
-
-def _elu_lower(x: Any, *, alpha: float) -> Any:
-    zero = lax.full_like(x, 0)
-    return lax.add(lax.max(x, zero), lax.mul(lax.expm1(lax.min(x, zero)), lax.full_like(x, alpha)))
-
-
-def _elu_vjp(F: Any, g: Any, y: Any, x: Any, *, alpha: float) -> Any:
-    # Written with x, so that the second order does not pass through y.
-    del y
-    positive = x > 0
-    left = g * (F.exp(-F.relu(-x)) * alpha)
-    return (F.keep_where(g, positive) + F.keep_where(left, F.logical_not(positive)),)
-
-
-@op(
-    kernel=_elu_kernel,
-    lower=_elu_lower,
-    infer=pointwise("elu", REAL_FLOAT),
-    vjp=_elu_vjp,
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(_away_from_zero),
-    traits=("pointwise",),
-    onnx=lambda o, x, *, alpha: o.Where(o.Less(x, 0), exp_m1(o, x) * alpha, x),
-)
-def elu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
-    """Compute ``x`` where it is positive and ``alpha * (exp(x) - 1)`` elsewhere.
-
-    Args:
-        x: floating-point; integers become float32.
-        alpha: minus the limit far below zero.
-
-    Returns:
-        The same shape and dtype.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> hf.nn.elu([0.0, 2.0])
-        Tensor([0., 2.], dtype=float32)
-
-    Reference:
-        Clevert, Unterthiner and Hochreiter, "Fast and accurate deep network learning by exponential linear units",
-        2015.
-    """
-    return bind(elu.op, promote_float(x), {"alpha": float(alpha)})
-
-
-def _hard_swish_kernel(x: Any) -> Any:
-    kind = x.dtype.type
-    return x * (np.clip(x + kind(3), kind(0), kind(6)) * kind(1 / 6))
-
-
-def _hard_swish_lower(x: Any) -> Any:
-    wide_x = lower_wide(x)
-    full = lax.full_like
-    gate = lax.max(lax.min(lax.add(wide_x, full(wide_x, 3)), full(wide_x, 6)), full(wide_x, 0))
-    return lower_narrow(lax.mul(wide_x, lax.mul(gate, full(wide_x, 1 / 6))), x.dtype)
-
-
-def _hard_swish_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
-    del y
-    middle = g * (x * (1 / 3) + 0.5)
-    return (F.where(x > -3, F.where(x < 3, middle, g), F.keep_where(middle, x != x)),)
-
-
-@op(
-    kernel=_hard_swish_kernel,
-    lower=_hard_swish_lower,
-    infer=pointwise("hard_swish", REAL_FLOAT),
-    vjp=_hard_swish_vjp,
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    onnx=lambda o, x: x * o.Clip(x * (1 / 6) + 0.5, 0, 1),
-)
-def hard_swish(x: TensorLike, /) -> Tensor:
-    """Compute ``x * clip(x + 3, 0, 6) / 6``.
-
-    Args:
-        x: floating-point; integers become float32.
-
-    Returns:
-        The same shape and dtype.
-
-    Kink:
-        The slope at -3 is 0, at 3 it is 1.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> hf.nn.hard_swish([-4.0, 0.0, 4.0])
-        Tensor([-0.,  0.,  4.], dtype=float32)
-
-    Reference:
-        Howard et al., "Searching for MobileNetV3", 2019.
-    """
-    return bind(hard_swish.op, promote_float(x))
-
 
 # -- smooth ones --------------------------------------------------------------------------------------------------
 
@@ -515,6 +320,136 @@ def _gelu_tanh_host(g: Any, y: Any, x: Any) -> Any:
 def _gelu_tanh(x: TensorLike, /) -> Tensor:
     """Compute the tanh approximation of gelu."""
     return bind(_gelu_tanh.op, promote_float(x))
+
+
+def _mish_kernel(x: Any) -> Any:
+    zero = x.dtype.type(0)
+    return x * np.tanh(np.maximum(x, zero) + np.log1p(np.exp(-np.abs(x))))
+
+
+def _mish_lower(x: Any) -> Any:
+    wide = lower_wide(x)
+    soft = lax.add(lax.max(wide, lax.full_like(wide, 0)), lax.log1p(lax.exp(lax.neg(lax.abs(wide)))))
+    return lower_narrow(lax.mul(wide, lax.tanh(soft)), x.dtype)
+
+
+def _mish_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
+    del y
+    t = F.tanh(F.softplus(x))
+    return (g * (t + x * (F.sigmoid(x) * (1 - t * t))),)
+
+
+@op(
+    kernel=_mish_kernel,
+    lower=_mish_lower,
+    infer=pointwise("mish", REAL_FLOAT),
+    vjp=_mish_vjp,
+    saves=Saves(x=(0,)),
+    flops=lambda y, x: 5 * x.size,
+    samples=unary_samples(),
+    traits=("pointwise",),
+    ulp=8,
+    onnx=lambda o, x: x * o.Tanh(o.Softplus(x)),
+)
+def mish(x: TensorLike, /) -> Tensor:
+    """Compute ``x * tanh(softplus(x))``.
+
+    Args:
+        x: floating-point; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.mish([0.0, 20.0])
+        Tensor([ 0., 20.], dtype=float32)
+
+    Reference:
+        Misra, "Mish: a self regularized non-monotonic activation function", 2019.
+    """
+    return bind(mish.op, promote_float(x))
+
+
+# -- made of other operations -------------------------------------------------------------------------------------
+
+
+def log_sigmoid(x: TensorLike, /) -> Tensor:
+    """Compute ``log(sigmoid(x))`` without underflow.
+
+    Args:
+        x: floating-point; integers become float32.
+
+    Returns:
+        The same shape and dtype.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.log_sigmoid([-200.0, 0.0])
+        Tensor([-200.       ,   -0.6931472], dtype=float32)
+    """
+    return -softplus(-promote_float(x)[0])
+
+
+def swish(x: TensorLike, /, beta: TensorLike = 1.0) -> Tensor:
+    """Compute ``x * sigmoid(beta * x)``; `silu` is the one of ``beta=1``.
+
+    Args:
+        x: floating-point; integers become float32.
+        beta: a number, or a tensor of a shape that broadcasts; a tensor's gradient flows.
+
+    Returns:
+        The shape in which both broadcast, in the promoted dtype.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.swish([0.0, 2.0], beta=100.0)
+        Tensor([0., 2.], dtype=float32)
+
+    Reference:
+        Ramachandran, Zoph and Le, "Searching for activation functions", 2017.
+    """
+    tensor = promote_float(x)[0]
+    if is_number(beta) and beta == 1:
+        return silu(tensor)
+    return tensor * sigmoid(tensor * (beta if is_number(beta) else as_tensor(beta)))
+
+
+def glu(x: TensorLike, /, axis: int = -1, **other: Unpack[Other]) -> Tensor:
+    """Multiply the first half of an axis by the sigmoid of the second half.
+
+    Args:
+        x: floating-point; integers become float32.
+        axis: the axis to halve.
+
+    Returns:
+        The shape of `x` with half the size on the axis.
+
+    Raises:
+        ShapeError: an axis out of range, or of odd size.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.nn.glu([1.0, 2.0, 0.0, 100.0])
+        Tensor([0.5, 2. ], dtype=float32)
+
+    Reference:
+        Dauphin, Fan, Auli and Grangier, "Language modeling with gated convolutional networks", 2017.
+    """
+    if other:
+        return respelled(glu, locals())
+    tensor = promote_float(x)[0]
+    axis = normalize_axis("glu", axis, tensor.ndim)
+    size = tensor.shape[axis]
+    if size % 2 != 0:
+        raise ShapeError(message(f"glu: axis {axis} of size {size} has no two halves", got=f"glu({tensor.spec})"))
+    before = (slice(None),) * axis
+    half = size // 2
+    value, gate = tensor[(*before, slice(None, half))], tensor[(*before, slice(half, None))]
+    return value * sigmoid(gate)
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -11,10 +11,10 @@ from hybridflow.ops.along_axis import take_along_axis
 from hybridflow.ops.choice import where
 from hybridflow.ops.common import Tensor, TensorLike, call_text, normalize_axis, promote_float
 from hybridflow.ops.elementwise import abs as magnitude
-from hybridflow.ops.nn.activations import relu
 from hybridflow.ops.nn.common import paired
 from hybridflow.ops.nn.labels import check_labels, integer_labels
 from hybridflow.ops.nn.normalization import l2_normalize
+from hybridflow.ops.nn.rectifiers import relu
 from hybridflow.ops.reductions import sum as total
 from hybridflow.ops.shape import expand_dims, squeeze
 from hybridflow.ops.transcendental import log
