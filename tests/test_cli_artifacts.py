@@ -76,7 +76,7 @@ LINES = re.search(r"```sh\n((?:hybridflow (?:export|inspect|run) .*\n)+)```", PA
 def test_the_lines_of_the_page_export_show_and_run_a_model(source: Path):
     folder = source.parent
     assert LINES is not None
-    export, inspect, run = [shlex.split(line)[1:] for line in LINES[1].splitlines()]
+    export, inspect, run, *others = [shlex.split(line)[1:] for line in LINES[1].splitlines()]
     source.write_text(SOURCE.replace("Linear(4, 3)", "Linear(784, 3)"))
     assert command(folder, *export) == "Artifact: digits.hf\n"
     source.unlink()
@@ -93,6 +93,29 @@ def test_the_lines_of_the_page_export_show_and_run_a_model(source: Path):
     expected = hf.export.load(folder / "digits.hf").predict(x)
     with np.load(folder / "output.npz") as found:
         assert found["output"].tobytes() == np.asarray(expected).tobytes()
+    for line in others:
+        pytest.importorskip("onnx")
+        assert command(folder, *line) == "ONNX model: digits.onnx\n"
+
+
+@pytest.mark.parametrize(("package", "ending"), [("onnx", "onnx"), ("flatbuffers", "stablehlo")])
+def test_functions_and_artifacts_are_written_in_other_formats(
+    package: str, ending: str, source: Path, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip(package)
+    made, again = [str(source.parent / f"{name}.{ending}") for name in ("one", "again")]
+    given = ["export", f"{source}:model", "--spec", "f32[None,4]", "--to"]
+    assert main([*given, made]) == 0
+    assert main([*given, made]) == 2
+    artifact = str(source.parent / "one.hf")
+    assert main([*given, artifact]) == 0
+    assert main(["export", artifact, "--to", again]) == 0
+    assert Path(made).stat().st_size > 100
+    assert Path(again).stat().st_size > 100
+    assert f": {again}" in capsys.readouterr().out
+    for wrong in (["--spec", "f32[3]"], ["--function", "other"]):
+        assert main(["export", artifact, "--to", again, "--overwrite", *wrong]) == 2
+    assert main(["export", artifact, "--to", f"{artifact}2"]) == 2
 
 
 def test_arguments_come_from_the_file_and_structures_from_names(source: Path, capsys: pytest.CaptureFixture[str]):

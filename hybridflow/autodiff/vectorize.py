@@ -99,6 +99,25 @@ def _bodies(graph: Graph, size: Any, **_: Any) -> tuple[Body, ...]:
     return (Body(graph, size),)
 
 
+def _onnx(o: Any, *xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Any:
+    """Write it as a Scan without a state, whose body reads what is not mapped from around it."""
+    del size
+    if not any(mapped):
+        o.no("ONNX maps no graph over nothing")
+    chosen = [(x, spec) for x, spec, one in zip(xs, graph.input_specs, mapped, strict=True) if one]
+
+    def step(*rows: Any) -> Any:
+        given = iter(rows)
+        return o.inline(graph, [next(given) if one else x for x, one in zip(xs, mapped, strict=True)])
+
+    body = o.body(graph.name, [(f"row_{number}", spec) for number, (_, spec) in enumerate(chosen)], step)
+    dtypes = [spec.dtype for spec in graph.output_specs]
+    rows = [x for x, _ in chosen]
+    found = o.emit("Scan", *rows, outputs=len(dtypes), dtypes=dtypes, num_scan_inputs=len(rows), body=body)
+    several = found if isinstance(found, tuple) else (found,)
+    return [o.ReduceSum(y, o.ints([0]), keepdims=0) if add else y for y, add in zip(several, summed, strict=True)]
+
+
 VMAP = register(
     Op(
         "vmap",
@@ -111,7 +130,7 @@ VMAP = register(
         samples=No("made by hf.vmap and jacobians; tested with them"),
         traits=frozenset({"nested"}),
         public=vmap_graph,
-        onnx=No("ONNX maps no graph over an axis"),
+        onnx=_onnx,
     )
 )
 

@@ -5,10 +5,23 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import jax
+
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.spec import TensorSpec, spec_of
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import Variable
 from hybridflow.export.artifact import RANDOM, Weights, traced
 from hybridflow.export.loaded import Artifact, Function, load
 from hybridflow.saving.values import require_eager
+
+
+def specs_of(args: Any) -> Any:
+    """Return a structure with specs in the place of its tensors and arrays."""
+    return jax.tree_util.tree_map(
+        lambda one: spec_of(one) if hasattr(one, "dtype") and hasattr(one, "shape") else one, args,
+        is_leaf=lambda one: isinstance(one, Tensor | Variable | TensorSpec),
+    )  # fmt: skip
 
 
 def function_of(what: str, target: Any, specs: tuple[Any, ...], name: str) -> Function:

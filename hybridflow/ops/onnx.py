@@ -14,7 +14,6 @@ from hybridflow.core.op import No
 DRAWS = No("ONNX's random operators draw other numbers than its counter gives")
 DECOMPOSITION = No("ONNX has no decompositions of matrices")
 COMPLEX = No("ONNX's operators take no complex numbers")
-GRADIENT = No("it serves gradients, which ONNX has none of")
 BITS = No("ONNX has no operator that reads a float's bits")
 
 Builder = Callable[..., Any]
@@ -43,6 +42,13 @@ def reduction(name: str) -> Builder:
         return o.emit(name, x, o.ints(axis), keepdims=int(keepdims)) if axis else x
 
     return build
+
+
+def mean(o: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool) -> Any:
+    """Average over axes; of nothing it is NaN, which runtimes do not agree on."""
+    if all([type(x.shape[i]) is not Dim and x.shape[i] > 0 for i in axis]):
+        return reduction("ReduceMean")(o, x, axis=axis, keepdims=keepdims)
+    return reduction("ReduceSum")(o, x, axis=axis, keepdims=keepdims) / counted(o, x, axis)
 
 
 def any_true(o: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool) -> Any:

@@ -35,6 +35,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.host_rows import extremum, spread
 from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.onnx import any_true, kept_nan, reduction
+from hybridflow.ops.onnx import mean as mean_onnx
 from hybridflow.ops.sizes import (
     Axes,
     Axis,
@@ -222,7 +223,7 @@ def _mean_samples(rng: np.random.Generator) -> Any:
     samples=_mean_samples,
     traits=("full_precision",),
     method="mean",
-    onnx=reduction("ReduceMean"),
+    onnx=mean_onnx,
 )
 def mean(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Average the elements along axes.

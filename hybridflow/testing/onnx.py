@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -14,6 +15,7 @@ import numpy as np
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import run_raw
+from hybridflow.core.dtypes import bfloat16
 from hybridflow.core.errors import ExportError
 from hybridflow.core.node import make_node
 from hybridflow.core.op import No
@@ -23,6 +25,9 @@ from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, input_node
 from hybridflow.testing.calls import Array, Attrs, Call, as_tuple, difference, trace_sample
 from hybridflow.testing.checks import allowance, call_check, fail, rounds
+
+Run = Callable[[Any, Sequence[Array]], list[Array]]
+"""What runs a model on its inputs."""
 
 
 @call_check
@@ -37,10 +42,10 @@ def onnx_is_kernel(call: Call) -> None:
     for attrs in call.with_residuals():
         found = run_exported(call, attrs)
         if found is not None:
-            _is_kernels(call, attrs, found)
+            is_kernels(call, attrs, found)
 
 
-def _is_kernels(call: Call, attrs: Attrs, found: tuple[Array, ...]) -> None:
+def is_kernels(call: Call, attrs: Attrs, found: tuple[Array, ...]) -> None:
     """Compare what a model gave with what the kernel gives."""
     expected = call.run_kernel(attrs) if call.runs_on_host else call.run_lowering(attrs)
     for index, (a, b) in enumerate(zip(found, expected, strict=True)):
@@ -83,8 +88,8 @@ def onnx_keeps_open_sizes(call: Call) -> None:
             fail(call, f"an ONNX model with symbolic sizes gives another output {index}: {text}")
 
 
-def run_exported(call: Call, attrs: Attrs) -> tuple[Array, ...] | None:
-    """Export a call and run the model; None where the column says that there is none."""
+def run_exported(call: Call, attrs: Attrs, run: Run | None = None) -> tuple[Array, ...] | None:
+    """Export a call and run the model, by ONNX's evaluator if not otherwise; None where there is no model."""
     nodes = [input_node(spec, f"x{index}") for index, spec in enumerate(call.specs)]
     outputs = as_tuple(call.op.infer(*call.specs, **attrs))
     node = make_node(call.op, tuple([(one, 0) for one in nodes]), attrs, outputs)
@@ -95,7 +100,7 @@ def run_exported(call: Call, attrs: Attrs) -> tuple[Array, ...] | None:
         return None
     invalid = onnx_module("checker").ValidationError, onnx_module("shape_inference").InferenceError
     try:
-        return tuple(run_model(model, call.inputs))
+        return tuple((run or run_model)(model, call.inputs))
     except invalid as error:
         return fail(call, f"the ONNX model is not valid: {error}")
 
@@ -108,6 +113,43 @@ def run_model(model: Any, inputs: Sequence[Array]) -> list[Array]:
     with catch_warnings(), np.errstate(all="ignore"):
         simplefilter("ignore", RuntimeWarning)  # it computes with NumPy
         return [np.asarray(y) for y in evaluator.run(None, feeds)]
+
+
+def run_in_runtime(model: Any, inputs: Sequence[Array]) -> list[Array]:
+    """Run a model with ONNX Runtime, which gets bfloat16 as float32 from NumPy."""
+    runtime: Any = import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    outer, narrow = _with_float32(model)
+    session = runtime.InferenceSession(outer.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    wanted = {one.name for one in session.get_inputs()}
+    feeds = {
+        one.name: np.ascontiguousarray(x.astype(np.float32) if x.dtype == bfloat16 else x).reshape(x.shape)
+        for one, x in zip(outer.graph.input, inputs, strict=True) if one.name in wanted
+    }  # fmt: skip
+    found = session.run(None, feeds)
+    return [np.asarray(y).astype(bfloat16) if one else np.asarray(y) for y, one in zip(found, narrow, strict=True)]
+
+
+def _with_float32(model: Any) -> tuple[Any, list[bool]]:
+    """Return a model that takes and gives float32 for bfloat16, and which outputs that are."""
+    helper, proto = onnx_module("helper"), onnx_module().TensorProto
+    made, nodes = type(model)(), []
+    made.CopyFrom(model)
+    graph = made.graph
+    for fields, ending in ((graph.input, "in"), (graph.output, "out")):
+        for one in fields:
+            if one.type.tensor_type.elem_type == proto.BFLOAT16:
+                inner, one.name = one.name, f"{one.name}|{ending}"
+                one.type.tensor_type.elem_type = proto.FLOAT
+                ways = (one.name, inner, proto.BFLOAT16) if ending == "in" else (inner, one.name, proto.FLOAT)
+                nodes.append((ending, helper.make_node("Cast", [ways[0]], [ways[1]], to=ways[2])))
+    first = [node for ending, node in nodes if ending == "in"]
+    last = [node for ending, node in nodes if ending == "out"]
+    body = [*first, *graph.node, *last]
+    del graph.node[:]
+    graph.node.extend(body)
+    return made, [one.name.endswith("|out") for one in graph.output]
 
 
 @cache

@@ -7,51 +7,88 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-import jax
 from rich.console import Console
 
 from hybridflow.cli.arguments import TARGET_HELP
+from hybridflow.cli.artifacts import function_of, load_artifact
 from hybridflow.cli.faults import users_errors
-from hybridflow.cli.outputs import require_folder
+from hybridflow.cli.outputs import require_files, require_folder
 from hybridflow.cli.targets import Target, called, load_target, open_spec
-from hybridflow.core.errors import FileThereError, TargetError, message
-from hybridflow.core.spec import spec_of
-from hybridflow.core.tensor import Tensor
+from hybridflow.core.errors import ArgumentError, FileThereError, TargetError, message
 from hybridflow.export.artifact import save
+from hybridflow.export.functions import specs_of
+from hybridflow.export.to_onnx import onnx
+from hybridflow.export.to_stablehlo import stablehlo
 
-HELP = "write a function or model of a file as an artifact that runs without its source"
+HELP = "write a function or model as an artifact that runs without its source, as an ONNX model, or as StableHLO"
+_FORMATS = {".onnx": "ONNX model", ".stablehlo": "StableHLO"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tell the parser what the verb takes."""
-    parser.add_argument("target", metavar="FILE.py:FUNCTION", help=TARGET_HELP.replace("--shapes", "--spec"))
+    parser.add_argument(
+        "target", metavar="FILE.py:FUNCTION|ARTIFACT",
+        help=f"{TARGET_HELP.replace('--shapes', '--spec')}; or an artifact's directory, for the other formats",
+    )  # fmt: skip
     parser.add_argument(
         "--spec", nargs="+", metavar="SPEC",
         help="dtype and sizes of each argument, such as f32[None,784]; None is a size left open",
     )  # fmt: skip
-    parser.add_argument("--to", type=Path, required=True, metavar="PATH", help="the artifact's directory")
+    parser.add_argument(
+        "--to", type=Path, required=True, metavar="PATH",
+        help="a file (.onnx, .stablehlo), or else the artifact's directory",
+    )  # fmt: skip
+    parser.add_argument("--function", help="which function of an artifact, if it has several")
     parser.add_argument("--overwrite", action="store_true", help="replace what is there")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Write the function."""
     path: Path = arguments.to
-    require_folder("export", path)
+    kind = _FORMATS.get(path.suffix, "Artifact")
+    (require_folder if kind == "Artifact" else require_files)("export", path)
     if path.exists() and not arguments.overwrite:
         raise FileThereError(message(f"export: {str(path)!r} is there already", hint="Replace it with --overwrite."))
-    target = load_target(arguments.target, _specs(arguments.spec), values=False, option="--spec")
+    if Path(arguments.target).is_dir():
+        _export_artifact(arguments, kind)
+    else:
+        _export_function(arguments, kind)
+    console.print(f"{kind}: {path}", markup=False, highlight=False, soft_wrap=True)
+    return True
+
+
+def _export_artifact(arguments: argparse.Namespace, kind: str) -> None:
+    if kind == "Artifact" or arguments.spec is not None:
+        raise ArgumentError(
+            message(f"export: {arguments.target!r} is an artifact, whose functions have their specs",
+                    hint="Write it --to MODEL.onnx or MODEL.stablehlo, without --spec.")
+        )  # fmt: skip
+    function = function_of("export", load_artifact(Path(arguments.target)), arguments.function)
+    if kind == "StableHLO":
+        stablehlo(function, arguments.to)
+    else:
+        onnx(function, None, arguments.to)
+
+
+def _export_function(arguments: argparse.Namespace, kind: str) -> None:
+    if arguments.function is not None:
+        raise ArgumentError(
+            message("export: --function is for artifacts", got=arguments.target, hint="Write FILE.py:FUNCTION.")
+        )
+    specs = None if arguments.spec is None else [open_spec(text) for text in arguments.spec]
+    target = load_target(arguments.target, specs, values=False, option="--spec")
     if inspect.isclass(target.function):
         raise TargetError(
             message(f"target: {target.name!r} is a class", hint=f"Make one in the file: model = {target.name}(...).")
         )
+    given = _given(target)
     with users_errors():
-        save(path, target.function, *_given(target), overwrite=arguments.overwrite)
-    console.print(f"Artifact: {path}", markup=False, highlight=False, soft_wrap=True)
-    return True
-
-
-def _specs(texts: list[str] | None) -> list[Any] | None:
-    return None if texts is None else [open_spec(text) for text in texts]
+        if kind == "Artifact":
+            save(arguments.to, target.function, *given, overwrite=arguments.overwrite)
+        elif kind == "StableHLO":
+            stablehlo(target.function, arguments.to, *given)
+        else:
+            onnx(target.function, given, arguments.to)
 
 
 def _given(target: Target) -> tuple[Any, ...]:
@@ -63,7 +100,4 @@ def _given(target: Target) -> tuple[Any, ...]:
             names = ", ".join(bound.kwargs)
             raise TargetError(message(f"target: {target.name} takes arguments by name only", got=names))
         args = bound.args
-    return jax.tree_util.tree_map(
-        lambda one: spec_of(one) if hasattr(one, "dtype") and hasattr(one, "shape") else one, args,
-        is_leaf=lambda one: isinstance(one, Tensor),
-    )  # fmt: skip
+    return specs_of(args)

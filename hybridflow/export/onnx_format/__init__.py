@@ -37,7 +37,11 @@ def model_of(graph: Graph, *, as_inputs: bool = False) -> Any:
 
 def to_onnx(graph: Graph, path: str | PathLike[str], *, as_inputs: bool = False) -> None:
     """Write a graph as an ONNX model; see `Graph.to_onnx`."""
-    model = model_of(graph, as_inputs=as_inputs)
+    write(model_of(graph, as_inputs=as_inputs), path)
+
+
+def write(model: Any, path: str | PathLike[str]) -> None:
+    """Write a model, and what is too large for its file to one beside it."""
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= LARGEST:
         write_bytes(path, model.SerializeToString())
         return

@@ -42,11 +42,17 @@ class Writer:
         graph: the graph.
         values: arrays of inputs that become constants of the model.
         outputs: names of outputs; the rest are numbered.
+        inputs: names of inputs, if these are not the graph's.
+        opset: the version of ONNX's operators.
     """
 
-    def __init__(self, graph: Graph, values: Mapping[Node, Any], outputs: Sequence[str] = ()) -> None:
+    def __init__(
+        self, graph: Graph, values: Mapping[Node, Any], outputs: Sequence[str] = (), inputs: Sequence[str] = (),
+        opset: int = OPSET,
+    ) -> None:  # fmt: skip
         self.helper = onnx_module("helper")
-        self.operators = Operators(self)
+        self.operators = Operators(self, opset)
+        self.opset = opset
         self.graph = graph
         self.taken: dict[str, int] = {}
         self.initializers: list[Any] = []
@@ -60,6 +66,7 @@ class Writer:
         self.inputs: list[Any] = []
         self.values = values
         self.output_names = outputs
+        self.input_names = inputs
 
     # -- the model ------------------------------------------------------------------------------------------------
 
@@ -81,14 +88,15 @@ class Writer:
         )
         model = self.helper.make_model(
             made, producer_name="hybridflow", ir_version=_IR_VERSION,
-            opset_imports=[self.helper.make_opsetid("", OPSET)],
+            opset_imports=[self.helper.make_opsetid("", self.opset)],
         )  # fmt: skip
         if self.graph.dims.guards:
             model.metadata_props.add(key="sizes", value="; ".join(map(str, self.graph.dims.guards)))
         return model
 
     def _input(self, node: Node, position: int) -> Value:
-        name = self.unique(str(node.attrs.get("name") or f"input_{position}"))
+        given = self.input_names[position] if self.input_names else node.attrs.get("name")
+        name = self.unique(str(given or f"input_{position}"))
         spec = node.spec()
         if node in self.values:
             self.initializers.append(_tensor(np.asarray(self.values[node]), name))

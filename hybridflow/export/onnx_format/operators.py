@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from hybridflow.core.dims import Dim, SizeFloat
-from hybridflow.core.dtypes import DType, as_dtype, float32, float64, int32, int64
-from hybridflow.export.onnx_format.package import OPSET, element_type, onnx_module, type_text
+from hybridflow.core.dtypes import DType, as_dtype, bfloat16, float32, float64, int32, int64
+from hybridflow.export.onnx_format.package import element_type, onnx_module, type_text
 
 if TYPE_CHECKING:
     from hybridflow.export.onnx_format.model import Writer
@@ -80,8 +80,9 @@ class Operators:
     Where the operator does not take a dtype, its operands are cast to a wider one and its result back.
     """
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, opset: int) -> None:
         self._writer = writer
+        self._opset = opset
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
@@ -102,10 +103,10 @@ class Operators:
         """
         if any(is_open(one) for value in attributes.values() if isinstance(value, list | tuple) for one in value):
             self.no(f"its {name} takes no sizes that are left open")
-        schema = _schema(name)
+        schema, opset = _schema(name, self._opset), self._opset
         formals = _formals(schema.inputs, len(inputs))
         values = [
-            x if x is None or isinstance(x, Value) else self.value(x, _like(name, formal, formals, inputs))
+            x if x is None or isinstance(x, Value) else self.value(x, _like(name, opset, formal, formals, inputs))
             for x, formal in zip(inputs, formals, strict=True)
         ]
         back: dict[str, tuple[DType, DType]] = {}
@@ -113,7 +114,7 @@ class Operators:
         for position, (value, formal) in enumerate(zip(values, formals, strict=True)):
             if value is None:
                 continue
-            wide = _accepted(name, formal, value.dtype)
+            wide = _accepted(name, opset, formal, value.dtype)
             if wide != value.dtype:
                 back[formal.type_str] = value.dtype, wide
                 values[position] = self.cast(value, wide)
@@ -121,7 +122,7 @@ class Operators:
         results: list[Value] = []
         names = self._writer.add(name, ["" if v is None else v.name for v in values], outputs, attributes)
         for index, (made, formal) in enumerate(zip(names, _formals(schema.outputs, outputs), strict=True)):
-            found = dtypes[index] if dtypes else _fixed(name, formal.type_str) or known[formal.type_str]
+            found = dtypes[index] if dtypes else _fixed(name, opset, formal.type_str) or known[formal.type_str]
             result = Value(self, made, found, None)
             narrow = back.get(formal.type_str)
             results.append(result if narrow is None else self.cast(result, narrow[0]))
@@ -236,33 +237,42 @@ _WIDER: dict[str, tuple[DType, ...]] = {
 """What holds every number of a dtype, the narrowest first."""
 
 
-@lru_cache(None)
-def _schema(operator: str) -> Any:
-    return onnx_module("defs").get_schema(operator, OPSET, "")
+_MOVES = frozenset([
+    "Cast", "Concat", "Gather", "GatherElements", "GatherND", "Identity", "If", "Loop", "Pad", "Reshape", "Scan",
+    "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
+])  # fmt: skip
+"""What runtimes do with bfloat16: they move it, and compute in float32, whatever the schemas say."""
 
 
 @lru_cache(None)
-def _allowed(operator: str, type_text: str) -> frozenset[str]:
-    for constraint in _schema(operator).type_constraints:
+def _schema(operator: str, opset: int) -> Any:
+    return onnx_module("defs").get_schema(operator, opset, "")
+
+
+@lru_cache(None)
+def _allowed(operator: str, opset: int, type_text: str) -> frozenset[str]:
+    for constraint in _schema(operator, opset).type_constraints:
         if constraint.type_param_str == type_text:
             return frozenset(constraint.allowed_type_strs)
     return frozenset([type_text])
 
 
-def _accepted(operator: str, formal: Any, dtype: DType) -> DType:
+def _accepted(operator: str, opset: int, formal: Any, dtype: DType) -> DType:
     """Return the narrowest dtype not below the given one that an operator takes at an input."""
-    allowed = _allowed(operator, formal.type_str)
+    allowed = _allowed(operator, opset, formal.type_str)
+    if dtype == bfloat16 and operator not in _MOVES and type_text(float32) in allowed:
+        return float32
     for one in (dtype, *_WIDER.get(dtype.name, ())):
         if type_text(one) in allowed:
             return one
     raise NoCounterpartError(f"its {operator} takes no {dtype}")
 
 
-def _like(operator: str, formal: Any, formals: Sequence[Any], inputs: Sequence[Any]) -> DType:
+def _like(operator: str, opset: int, formal: Any, formals: Sequence[Any], inputs: Sequence[Any]) -> DType:
     """Return the dtype of a number among an operator's inputs: the operator's, or that of the inputs of its type."""
     alike = [x.dtype for x, other in zip(inputs, formals, strict=True)
              if isinstance(x, Value) and other.type_str == formal.type_str]  # fmt: skip
-    return _fixed(operator, formal.type_str) or (alike[0] if alike else float32)
+    return _fixed(operator, opset, formal.type_str) or (alike[0] if alike else float32)
 
 
 def _formals(formals: Sequence[Any], count: int) -> list[Any]:
@@ -271,9 +281,9 @@ def _formals(formals: Sequence[Any], count: int) -> list[Any]:
 
 
 @lru_cache(None)
-def _fixed(operator: str, type_text: str) -> DType | None:
+def _fixed(operator: str, opset: int, type_text: str) -> DType | None:
     """Return the dtype of a parameter that can have but one."""
-    allowed = _allowed(operator, type_text)
+    allowed = _allowed(operator, opset, type_text)
     (text,) = allowed if len(allowed) == 1 else ("",)
     names = {"tensor(float)": "float32", "tensor(double)": "float64"}
     return as_dtype(names.get(text, text[7:-1])) if text.startswith("tensor(") else None

@@ -10,6 +10,8 @@ from hybridflow.core.errors import MissingPackageError, message
 
 OPSET = 23
 """The version of ONNX's operators that graphs are written in: the newest that the common runtimes take."""
+OPSETS = (21, 22, OPSET)
+"""The versions that graphs can be written in."""
 
 _FLOATS = {"float32": "float", "float64": "double"}
 

@@ -29,7 +29,7 @@ from hybridflow.ops.nn import lowered_convolution
 from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow
 from hybridflow.ops.nn.host_convolution import convolve, input_gradient, kernel_gradient
 from hybridflow.ops.nn.windows import Sizes, output_sizes, paddings, per_axis, reach, spatial_axes
-from hybridflow.ops.onnx import GRADIENT, channels_to, kernel_first
+from hybridflow.ops.onnx import channels_to, kernel_first
 
 # The three operations are one trilinear form of input, kernel and output, so each gradient is one of the others.
 
@@ -298,6 +298,10 @@ def _input_gradient_samples(rng: np.random.Generator) -> Any:
 
 
 def _kernel_gradient_samples(rng: np.random.Generator) -> Any:
+    grouped = {"shape": (6, 2, 2, 3), "groups": 2, "stride": (2, 1)}
+    yield Sample((normals(rng, 3, 4, 7, 5), normals(rng, 3, 6, 3, 3)), {**_BARE, **grouped})
+    last = {"shape": (2, 3, 3, 4), "channels_last": True}
+    yield Sample((normals(rng, 2, 5, 6, 3), normals(rng, 2, 4, 4, 4)), {**_BARE, **last})
     yield Sample((normals(rng, 2, 3, 6, 5), normals(rng, 2, 4, 3, 4)), {"shape": (4, 3, 3, 2), **_PLAIN_2D})
     yield Sample((normals(rng, 2, 1, 7, 5), normals(rng, 2, 1, 6, 3)), {"shape": (1, 1, 2, 3), **_BARE})
 
@@ -347,6 +351,34 @@ def conv_input_gradient(g: TensorLike, kernel: TensorLike, *, shape: Sizes, **at
     return bind(conv_input_gradient.op, promote_float(g, kernel), {"shape": shape, **attrs})
 
 
+def _kernel_gradient_onnx(
+    o: Any, x: Any, g: Any, *, shape: Sizes, stride: Sizes, padding: Any, dilation: Sizes, groups: int,
+    channels_last: bool,
+) -> Any:  # fmt: skip
+    """Write it as a convolution over the examples: these are its channels, and strides and dilations change places."""
+    ndim = g.ndim
+    spatial, out = range(2, ndim), g.shape[-1 if channels_last else 1]
+    sizes = [x.shape[axis] for axis in spatial_axes("conv", ndim, channels_last)]
+    count, channels = x.shape[0], x.shape[-1 if channels_last else 1]
+    if channels_last:
+        x, g = channels_to(o, x, 1, ndim), channels_to(o, g, 1, ndim)
+    if groups == 1:
+        x = o.Transpose(x, perm=[1, 0, *spatial])
+    else:
+        parts = o.reshape(x, [count, groups, channels // groups, *sizes])
+        parts = o.Transpose(parts, perm=[2, 1, 0, *[axis + 1 for axis in spatial]])
+        x = o.reshape(parts, [channels // groups, groups * count, *sizes])
+    pads = [*[low for low, _ in padding], *[high for _, high in padding]]
+    rows = o.Transpose(g, perm=[1, 0, *spatial])
+    places = {"strides": dilation, "dilations": stride, "pads": pads, "group": groups}
+    found = o.Conv(x, rows, **places)
+    axes = _window_axes(ndim, channels_last)
+    window = [shape[axis] for axis in axes]
+    found = o.Slice(found, o.ints([0] * len(axes)), o.ints(window), o.ints(spatial))  # what strides left over
+    found = o.reshape(found, [channels // groups, out, *window])
+    return o.Transpose(found, perm=[*spatial, 0, 1] if channels_last else [1, 0, *spatial])
+
+
 @op(
     kernel=kernel_gradient,
     lower=_kernel_gradient_lower,
@@ -357,7 +389,7 @@ def conv_input_gradient(g: TensorLike, kernel: TensorLike, *, shape: Sizes, **at
     samples=_kernel_gradient_samples,
     traits=("convolution",),
     ulp=64,
-    onnx=GRADIENT,
+    onnx=_kernel_gradient_onnx,
 )
 def conv_kernel_gradient(x: TensorLike, g: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
     """Return the gradient of `conv` for its kernel of the given shape, from the gradient `g` of its result."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 from jax import lax
 
+from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_differentiable, int32, kind_of
 from hybridflow.core.errors import ArgumentError, ShapeError
@@ -40,7 +42,7 @@ from hybridflow.ops.nn.windows import (
     spatial_axes,
     window_slice,
 )
-from hybridflow.ops.onnx import GRADIENT, channels_to
+from hybridflow.ops.onnx import channels_to
 
 # A window's elements are numbered row by row. Windows are reduced one axis after the other, last axis first: that
 # takes the sum instead of the product of the window's sizes, and still finds the first maximum.
@@ -209,16 +211,43 @@ def _pool_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 4, 4), 2), error=ShapeError, text="the input has 2 dimensions")
 
 
-def _pool_onnx(name: str) -> Any:
-    """Return the builder of a pooling, whose operator wants channels first."""
+def _pool_onnx(
+    o: Any, name: str, x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
+) -> Any:
+    """Write a pooling, whose operator wants channels first."""
+    pads = [*[low for low, _ in padding], *[high for _, high in padding]]
+    first = channels_to(o, x, 1, x.ndim) if channels_last else x
+    y = o.emit(name, first, kernel_shape=window, strides=stride, pads=pads)
+    return channels_to(o, y, -1, x.ndim) if channels_last else y
 
-    def build(o: Any, x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Any:
-        pads = [*[low for low, _ in padding], *[high for _, high in padding]]
-        first = channels_to(o, x, 1, x.ndim) if channels_last else x
-        y = o.emit(name, first, kernel_shape=window, strides=stride, pads=pads)
-        return channels_to(o, y, -1, x.ndim) if channels_last else y
 
-    return build
+def _max_onnx(o: Any, x: Any, *, residuals: bool = False, **attrs: Any) -> Any:
+    """Write it as MaxPool; the number of the first maximum is that of the last one found from the end."""
+    y = _pool_onnx(o, "MaxPool", x, **attrs)
+    if not residuals:
+        return y
+    place: Any = None
+    parts = [*_window_parts(o, x, _lowest(x.dtype), **attrs)]
+    for number, part in reversed([*enumerate(parts)]):
+        here = o.value(np.int32(number))
+        place = o.Where(o.Equal(part, y), here, o.value(np.int32(0)) if place is None else place)
+    return y, place
+
+
+def _window_parts(
+    o: Any, x: Any, fill: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
+) -> Iterator[Any]:
+    """Yield what stands at each place of all windows, as the lowering does, in ONNX."""
+    axes = spatial_axes("max_pool", x.ndim, channels_last)
+    sizes = [x.shape[axis] + low + high for axis, (low, high) in zip(axes, padding, strict=True)]
+    counts = [(size - wide) // step + 1 for size, wide, step in zip(sizes, window, stride, strict=True)]
+    pads = [*[low for low, _ in padding], *[high for _, high in padding]]
+    padded = o.Pad(x, o.ints(pads), o.value(fill, x.dtype), o.ints(axes)) if any(pads) else x
+    for offset in _offsets(window):
+        ends = [
+            start + (count - 1) * step + 1 for start, count, step in zip(offset, counts, stride, strict=True)
+        ]
+        yield o.Slice(padded, o.ints(offset), o.ints(ends), o.ints(axes), o.ints(stride))
 
 
 @op(
@@ -230,7 +259,7 @@ def _pool_onnx(name: str) -> Any:
     flops=lambda y, x, *, window, **attrs: (y[0] if isinstance(y, tuple) else y).size * int(np.prod(window)),
     samples=_pool_samples,
     ulp=0,
-    onnx=_pool_onnx("MaxPool"),
+    onnx=_max_onnx,
 )
 def max_pool(
     x: TensorLike, window: Any, stride: Any = None, *, padding: Any = "valid", channels_last: bool = False
@@ -331,6 +360,46 @@ def _max_gradient_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 2, 3, 2, 3), tiles), {"shape": (2, 3, 4, 6), **_TILES})
 
 
+def _max_gradient_onnx(
+    o: Any, g: Any, place: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
+) -> Any:
+    """Add the gradients up at the positions of their maxima, in the padded input."""
+    ndim = g.ndim
+    axes = spatial_axes("max_pool", ndim, channels_last)
+    sizes = _fixed_sizes(o, [*[shape[axis] for axis in axes], *[g.shape[axis] for axis in axes]])[: len(axes)]
+    padded = [size + low + high for size, (low, high) in zip(sizes, padding, strict=True)]
+    steps, weights = np.ones(len(axes), np.int64), np.ones(len(axes), np.int64)
+    for axis in reversed(range(len(axes) - 1)):
+        steps[axis], weights[axis] = steps[axis + 1] * padded[axis + 1], weights[axis + 1] * window[axis + 1]
+    outside = [shape[0], shape[-1 if channels_last else 1]]
+    places = o.cast(place, np.int64)
+    if channels_last:
+        g, places = channels_to(o, g, 1, ndim), channels_to(o, places, 1, ndim)
+    starts = np.zeros((), np.int64)
+    counts = [(size - wide) // step + 1 for size, wide, step in zip(padded, window, stride, strict=True)]
+    index: Any = None
+    for axis, (count, wide) in enumerate(zip(counts, window, strict=True)):
+        along = np.arange(count, dtype=np.int64) * stride[axis] * steps[axis]
+        starts = starts + along.reshape([-1 if other == axis else 1 for other in range(len(axes))])
+        part = o.Mod(o.Div(places, o.value(weights[axis])), o.value(np.int64(wide))) * o.value(steps[axis])
+        index = part if index is None else index + part
+    flat = [*outside, -1]
+    index = o.Reshape(index + o.value(starts), o.ints(flat))
+    zeros_of = o.Expand(o.value(np.zeros((), g.dtype)), o.ints([*outside, math.prod(padded)]))
+    found = o.ScatterElements(zeros_of, index, o.Reshape(g, o.ints(flat)), axis=2, reduction="add")
+    found = o.Reshape(found, o.ints([*outside, *padded]))
+    lows = [low for low, _ in padding]
+    ends = [low + size for low, size in zip(lows, sizes, strict=True)]
+    found = o.Slice(found, o.ints(lows), o.ints(ends), o.ints(range(2, ndim)))
+    return channels_to(o, found, -1, ndim) if channels_last else found
+
+
+def _fixed_sizes(o: Any, sizes: Sequence[Any]) -> list[int]:
+    if any(type(size) is Dim for size in sizes):
+        o.no("the gradient of a pooling of open spatial size has none")
+    return [*sizes]
+
+
 @op(
     kernel=_max_gradient_kernel,
     lower=_max_gradient_lower,
@@ -339,7 +408,7 @@ def _max_gradient_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(1,)),
     flops=lambda y, g, place, **attrs: y.size,
     samples=_max_gradient_samples,
-    onnx=GRADIENT,
+    onnx=_max_gradient_onnx,
 )
 def max_pool_gradient(g: TensorLike, place: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
     """Put every window's gradient at the place where its maximum was."""
@@ -378,6 +447,13 @@ def _pick_vjp(F: Any, g: Any, y: Any, x: Any, place: Any, **attrs: Any) -> Any:
     return lambda: F.max_pool_gradient(g, place, shape=x.shape, **attrs), None
 
 
+def _pick_onnx(o: Any, x: Any, place: Any, **attrs: Any) -> Any:
+    number, found = o.cast(place, int32), o.value(np.zeros((), x.dtype))
+    for index, part in enumerate(_window_parts(o, x, 0, **attrs)):
+        found = o.Where(o.Equal(number, o.value(np.int32(index))), part, found)
+    return found
+
+
 @op(
     kernel=_pick_kernel,
     lower=_pick_lower,
@@ -387,7 +463,7 @@ def _pick_vjp(F: Any, g: Any, y: Any, x: Any, place: Any, **attrs: Any) -> Any:
     flops=lambda y, x, place, **attrs: y.size,
     samples=_pick_samples,
     ulp=0,
-    onnx=GRADIENT,
+    onnx=_pick_onnx,
 )
 def max_pool_pick(x: TensorLike, place: TensorLike, **attrs: Any) -> Tensor:
     """Take from every window the element of a given number."""
@@ -448,7 +524,7 @@ def _avg_infer(x: TensorSpec, *, window: Sizes, stride: Sizes, padding: Any, cha
     flops=lambda y, x, *, window, **attrs: y.size * int(np.prod(window)),
     samples=_pool_samples,
     ulp=16,
-    onnx=_pool_onnx("AveragePool"),
+    onnx=lambda o, x, **attrs: _pool_onnx(o, "AveragePool", x, **attrs),
 )
 def avg_pool(
     x: TensorLike,
@@ -530,6 +606,30 @@ def _avg_gradient_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 2, 3, 2, 3),), {"shape": (2, 3, 4, 6), **_TILES})
 
 
+def _avg_gradient_onnx(
+    o: Any, g: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
+) -> Any:
+    """Write it as a transposed convolution of each channel with ones."""
+    ndim = g.ndim
+    axes = spatial_axes("avg_pool", ndim, channels_last)
+    inner = _fixed_sizes(o, [*[shape[axis] for axis in axes], *[g.shape[axis] for axis in axes]])
+    sizes, counts = inner[: len(axes)], inner[len(axes) :]
+    part = g * o.value(_weights(shape, window, stride, padding, axes, g.dtype))
+    if channels_last:
+        part = channels_to(o, part, 1, ndim)
+    outside = [shape[0], shape[-1 if channels_last else 1]]
+    rows = o.Reshape(part, o.ints([-1, 1, *counts]))
+    lows, highs = [low for low, _ in padding], [high for _, high in padding]
+    more = [
+        size + low + high - ((count - 1) * step + wide)
+        for size, low, high, count, step, wide in zip(sizes, lows, highs, counts, stride, window, strict=True)
+    ]
+    ones = o.value(np.ones((1, 1, *window), g.dtype))
+    found = o.ConvTranspose(rows, ones, strides=stride, pads=[*lows, *highs], output_padding=more)
+    found = o.Reshape(found, o.ints([*outside, *sizes]))
+    return channels_to(o, found, -1, ndim) if channels_last else found
+
+
 @op(
     kernel=_avg_gradient_kernel,
     lower=_avg_gradient_lower,
@@ -538,7 +638,7 @@ def _avg_gradient_samples(rng: np.random.Generator) -> Any:
     flops=lambda y, g, *, window, **attrs: g.size * int(np.prod(window)),
     samples=_avg_gradient_samples,
     ulp=16,
-    onnx=GRADIENT,
+    onnx=_avg_gradient_onnx,
 )
 def avg_pool_gradient(g: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
     """Spread every window's gradient evenly over its elements."""
