@@ -56,7 +56,7 @@ def step(x, y):
     with hf.GradientTape() as tape:
         loss = hf.mean(nn.softmax_cross_entropy(model(x), y))
     optimizer.update(tape.gradient(loss, model))
-    return hf.stop_gradient(loss)
+    return loss
 
 
 found = hf.compare(step, images[:64], labels[:64])

@@ -67,7 +67,7 @@ def step(x, y):
     with hf.GradientTape() as tape:
         loss = hf.mean(nn.mse(model(x), y))
     optimizer.update(tape.gradient(loss, model))
-    return hf.stop_gradient(loss)
+    return loss
 
 
 found = hf.compare(step, train[0][:12], train[1][:12])

@@ -71,7 +71,7 @@ def step(seen, done, alive, returns):
         surprise = nn.softmax_cross_entropy(policy(seen), done)
         loss = hf.sum(surprise * alive * (returns - mean) / spread) / count
     optimizer.update(tape.gradient(loss, policy))
-    return hf.stop_gradient(loss)
+    return loss
 
 
 fast_step = hf.compile(step)

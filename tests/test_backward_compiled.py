@@ -412,3 +412,117 @@ def test_a_step_whose_results_nobody_differentiates_is_not_recorded(monkeypatch:
     both = hf.compile(lambda x: (step(x), hf.sum(x * w)))(hf.ones(2))
     assert recorded
     assert (both[0].grad_fn is None, both[1].grad_fn is None) == (True, False)
+
+
+def natural_step(w: Any, returned: Any = lambda loss: loss) -> Any:
+    def step(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            loss = hf.sum((x * w) ** 2)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        return returned(loss)
+
+    return step
+
+
+@pytest.mark.parametrize("asks", ["tape", "grad", "argument"])
+def test_a_training_step_that_returns_its_loss_is_not_recorded(monkeypatch: pytest.MonkeyPatch, asks: str):
+    """It has taken the gradient already: nothing is kept for another one, and who asks for that is told."""
+    w = hf.Variable([1.0, 2.0], requires_grad=True, name="w")
+
+    def by_grad(x: Any) -> Any:
+        loss, slope = hf.value_and_grad(lambda v: hf.sum((x * v) ** 2))(w)
+        w.assign_sub(0.1 * slope)
+        return loss
+
+    def by_argument(x: Any, v: Any) -> Any:
+        return natural_step(v)(x)
+
+    step = {"tape": natural_step(w), "grad": by_grad, "argument": by_argument}[asks]
+    arguments = (hf.ones(2), w) if asks == "argument" else (hf.ones(2),)
+    recorded: list[Any] = []
+    monkeypatch.setattr(Trace, "_call_recorded", lambda self, *_: recorded.append(self))
+    compiled = hf.compile(step)
+    for expected in (5.0, 3.2):
+        loss = compiled(*arguments)
+        assert loss.item() == pytest.approx(expected)
+        assert loss.requires_grad
+        assert not loss.is_leaf
+        assert (loss * 2).requires_grad
+        with pytest.raises(RuntimeError, match=r"assigned Variable 'w'.* not kept.*hf\.GradientTape"):
+            (loss * 2).backward()
+    with hf.no_grad():
+        assert not compiled(*arguments).requires_grad
+    assert not recorded
+    assert compiled.trace_count == 1
+    assert w.grad is None
+
+
+def test_a_tape_around_a_training_step_follows_it():
+    """As it does eagerly: gradients of a step for what the weights were before it."""
+    results: list[Any] = []
+    for wrap in (lambda f: f, hf.compile):
+        w = hf.Variable([1.0, 2.0], requires_grad=True)
+        step = wrap(natural_step(w))
+        step(hf.ones(2))
+        with hf.GradientTape() as tape:
+            loss = step(hf.ones(2))
+        outer = tape.gradient(loss, w)
+        loss.backward()
+        results.append((loss.numpy(), outer.numpy(), w.numpy(), w.grad.numpy()))
+    for eager, compiled in zip(*results, strict=True):
+        np.testing.assert_allclose(compiled, eager, rtol=1e-6)
+
+
+def test_what_was_assigned_without_a_gradient_is_still_followed():
+    """A weight that is scaled in the call, or one that another step trains: `.backward()` works after the call."""
+
+    def run(wrap: Any) -> list[Any]:
+        w = hf.Variable([3.0, 4.0], requires_grad=True)
+        other = hf.Variable([1.0, 1.0], requires_grad=True)
+
+        def forward(x: Any) -> Any:
+            w.assign(w / hf.sqrt(hf.sum(w * w)))
+            return hf.sum(w * x)
+
+        def trains_other(x: Any) -> Any:
+            with hf.GradientTape() as tape:
+                loss = hf.sum((other * x) ** 2)
+            other.assign_sub(0.1 * tape.gradient(loss, other))
+            return hf.sum(w * x), hf.stop_gradient(loss)
+
+        wrap(forward)(hf.asarray([1.0, 2.0])).backward()
+        wrap(trains_other)(hf.asarray([1.0, 2.0]))[0].backward()
+        return [w.numpy(), w.grad.numpy(), other.numpy()]
+
+    for eager, compiled in zip(run(lambda f: f), run(hf.compile), strict=True):
+        np.testing.assert_allclose(compiled, eager, rtol=1e-6)
+
+
+def test_a_result_beside_the_loss_keeps_the_call_recorded():
+    w, v = hf.Variable([1.0, 2.0], requires_grad=True), hf.Variable([1.0, 2.0], requires_grad=True)
+
+    def both(x: Any) -> Any:
+        return natural_step(w)(x), hf.sum(v * x)
+
+    loss, beside = hf.compile(both)(hf.ones(2))
+    beside.backward()
+    loss.backward()
+    assert v.grad.tolist() == [1.0, 1.0]
+    assert w.grad.tolist() == [2.0, 4.0]
+
+
+def test_a_first_call_without_gradients_does_not_decide_for_later_ones():
+    w = hf.Variable([1.0, 2.0], requires_grad=True)
+    f = hf.compile(lambda x: hf.sum(w * x))
+    with hf.no_grad():
+        assert not f(hf.ones(2)).requires_grad
+    f(hf.asarray([3.0, 4.0])).backward()
+    assert w.grad.tolist() == [3.0, 4.0]
+    with hf.no_grad():
+        assert not f(hf.ones(2)).requires_grad
+    assert f.trace_count == 2
+    x = hf.tensor([1.0, 1.0], requires_grad=True)
+    with hf.no_grad(), hf.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x)
+    assert tape.gradient(y, x).tolist() == [1.0, 2.0]

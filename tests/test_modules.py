@@ -447,3 +447,39 @@ def test_threads_that_make_the_first_call_together_make_one_layer():
         with ThreadPoolExecutor(8) as pool:
             found = [one.numpy() for one in pool.map(layer, [x] * 8)]
         assert all(np.array_equal(one, found[0]) for one in found)
+
+
+@pytest.mark.parametrize("namespace", [{}, {"__name__": "script"}], ids=["bare", "named"])
+def test_a_script_that_exec_runs_traces_its_step_once(namespace: dict[str, Any]):
+    """Its functions have no source, so its modules are watched as a whole."""
+    code = """
+import hybridflow as hf, hybridflow.nn as nn
+class Net(nn.Module):
+    def __init__(self):
+        self.conv, self.pool = nn.Conv2d(1, 2, 3), nn.MaxPool2d(2)
+        self.drop, self.out = nn.Dropout(0.5), nn.Linear(18, 3)
+    def forward(self, x):
+        return self.out(self.drop(nn.Flatten()(self.pool(self.conv(x)))))
+model = Net()
+optimizer = hf.optim.Adam(model, rate=0.01)
+@hf.compile
+def step(x):
+    with hf.GradientTape() as tape:
+        loss = hf.mean(model(x) ** 2)
+    optimizer.update(tape.gradient(loss, model))
+    return loss
+"""
+    exec(code, namespace)
+    step, model = namespace["step"], namespace["model"]
+    x = hf.ones((2, 1, 8, 8))
+    model.train()
+    for _ in range(4):
+        step(x)
+    made = step.trace_count
+    assert made <= 2  # the first call makes the optimizer's Variables
+    model.eval()
+    step(x)
+    assert step.trace_count == made + 1
+    model.train()
+    step(x)
+    assert step.trace_count == made + 1

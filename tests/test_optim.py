@@ -677,3 +677,12 @@ def test_a_parameter_that_came_later_is_an_error(as_mapping: bool):
         optimizer.update(gradients)
     for name, value in model.state_dict().items():
         np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_one_cycle_says_how_many_steps_it_takes(steps: int):
+    with pytest.raises(ValueError, match=rf"one_cycle: steps={steps}, and it takes 4 at least .*warmup=0.3"):
+        hf.optim.one_cycle(0.1, steps)
+    assert hf.optim.one_cycle(0.1, 4)(1).item() < 0.1
+    with pytest.raises(ValueError, match=r"warmup=1\.0 is not between 0 and 1"):
+        hf.optim.one_cycle(0.1, 10, warmup=1.0)

@@ -152,7 +152,9 @@ class _Backward:
 
     def _check(self, node: Node) -> None:
         if is_freed(node, self.tracer):
-            raise GradientError(message(f"backward: the graph goes through {node.op.name}: {_AGAIN}"))
+            rule = node.op.vjp
+            why = rule.why if isinstance(rule, _Freed) else _AGAIN
+            raise GradientError(message(f"backward: the graph goes through {node.op.name}: {why}"))
         if node.op is INPUT:
             raise GradientError(
                 message("backward: the gradient would be written to a tensor made outside of this trace",
@@ -228,11 +230,16 @@ def _hooked(notes: Notes, gradient: Tensor) -> Tensor:
     return gradient
 
 
-def freed(op: Op) -> Op:
-    """Return what stands in a node for an operation that was freed."""
+def freed(op: Op, why: str = _AGAIN) -> Op:
+    """Return what stands in a node for an operation that was freed, or whose values were not kept for another reason.
+
+    Args:
+        op: the operation.
+        why: what to say to who wants to go back through it.
+    """
     found = op.jitted.get("freed")
     if found is None:
-        rule = _Freed(_AGAIN, op)
+        rule = _Freed(why, op)
         found = Op(op.name, op.kernel, op.lower, op.infer, rule, traits=op.traits)
         cast("dict[str, Any]", op.jitted)["freed"] = found
     return cast(Op, found)

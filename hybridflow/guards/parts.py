@@ -165,7 +165,7 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:
         yield from (Part(item, None, None, item) for item in value.ravel().tolist())
     handle = isinstance(value, (*_HANDLES, Iterator))
-    if not inside and not handle and not is_users_class(kind) and _tells_its_state(kind):
+    if not inside and not handle and not _is_of_attributes(kind) and _tells_its_state(kind):
         yield Part(None, STATE, None, _state_of(value))
         return
     own = RAW.get(value, "__dict__")
@@ -191,6 +191,11 @@ def _slots(kind: type) -> Iterator[str]:
             if name not in ("__dict__", "__weakref__"):
                 private = name.startswith("__") and not name.endswith("__")
                 yield f"_{one.__name__.lstrip('_')}{name}" if private else name
+
+
+def _is_of_attributes(kind: type) -> bool:
+    """Whether objects of a class are their attributes, whatever it says for those who pickle or copy them."""
+    return is_users_class(kind) or str(kind.__module__).startswith(LAYERS)
 
 
 def _tells_its_state(kind: type) -> bool:

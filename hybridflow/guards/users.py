@@ -58,5 +58,6 @@ def is_users_module_name(name: str) -> bool:
 
 
 def is_users_class(kind: type) -> bool:
-    """Whether a class is the user's own."""
-    return bool(kind.__flags__ & _HEAP_TYPE) and is_users_module_name(str(kind.__module__))
+    """Whether a class is the user's own; what `exec` makes in a bare namespace calls ``builtins`` its module."""
+    module = str(kind.__module__)
+    return bool(kind.__flags__ & _HEAP_TYPE) and (module == "builtins" or is_users_module_name(module))

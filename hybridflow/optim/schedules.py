@@ -109,14 +109,22 @@ def one_cycle(peak: float, steps: int, *, warmup: float = 0.3, start: float = 25
         start: what the first rate is smaller by.
         final: what the last rate is smaller than the first one by.
 
+    Raises:
+        ArgumentError: too few steps to rise and fall, or a warmup that is no part of them.
+
     Reference:
         L. Smith, N. Topin, "Super-convergence", 2018.
     """
-    _positive("one_cycle", "steps", steps - 1)
     _finite("one_cycle", peak, start, final)
+    if not 0 < warmup < 1:
+        raise ArgumentError(message(f"one_cycle: warmup={warmup!r} is not between 0 and 1",
+                                    hint="It is the part of the steps that the rate rises in."))  # fmt: skip
     top = warmup * steps - 1
-    _positive("one_cycle", "warmup * steps - 1", top)
-    _positive("one_cycle", "steps after the warmup", steps - 1 - top)
+    if not top > 0:
+        least = math.floor(1 / warmup) + 1
+        raise ArgumentError(message(f"one_cycle: steps={steps!r}, and it takes {least} at least to rise and fall "
+                                    f"with warmup={warmup!r}",
+                                    hint=f"Pass {least} steps or more, or a larger warmup."))  # fmt: skip
 
     def wave(a: float, b: float, part: Any) -> Tensor:
         return b + (a - b) * (0.5 + 0.5 * cos(math.pi * clip(part, 0.0, 1.0)))

@@ -32,7 +32,7 @@ from hybridflow.core.variable import WRITES, GradientCell, Variable, current_val
 from hybridflow.guards.dynamic import sizes_of
 from hybridflow.guards.effects import Effects
 from hybridflow.guards.journal import Journal
-from hybridflow.guards.leaves import TracedLeaves, freed_edge
+from hybridflow.guards.leaves import TracedLeaves, cut
 from hybridflow.guards.numbers import Numbers
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.order import in_order_of, order_at
@@ -122,7 +122,9 @@ class Trace:
         self.gradients: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.of_gradient])
         self.grad_mode = leaves.grad_mode
         self.autocast = record.autocast = autocast_name()
-        self.freed_outputs = leaves.freed
+        self.asks_leaves = leaves.asked
+        self.unfollowed = leaves.unfollowed
+        self.trained = () if leaves.recorded else leaves.trained  # what is recorded for one can be followed for all
         self.reads_leaves = leaves.recorded
         self.checks: tuple[Check, ...] = tuple([check._replace(python_state=None) for check in builder.checks])
         self.arguments = len(builder.arguments)
@@ -160,7 +162,7 @@ class Trace:
         self._taken: dict[tuple[int, ...], int] = {}
         self.symbolic = bool(places)
         self.symbols = symbol_positions(graph)
-        asks = bool(self.gradients) or leaves.grad_mode is not None
+        asks = bool(self.gradients) or self.grad_mode is not None
         self.guarded = self.takes_variables or self.symbolic or asks or bool(orders) or self.identities is not None
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
@@ -423,8 +425,10 @@ class Trace:
         else:
             results = [make_tensor(value) for value in outputs[: self.plan.count]]
         pending = self.check_later(outputs, results) if self.checks else None
-        if self.gradients or self.freed_outputs:
+        if self.gradients or self.unfollowed or self.trained:
             self._finish(results, variables, pending)
+            if self.trained and current().grad:
+                cut(results, self.trained)
         if self.single:
             return results[0]
         return None if self.returns_none else self.plan.build(results)
@@ -439,8 +443,7 @@ class Trace:
                 if pending is not None:
                     pending.settle()  # whether there is a gradient is known in Python, so the call must count
                 cell.present = present
-        for index in self.freed_outputs:
-            tensors[index]._edge = freed_edge(tensors[index])
+        cut(tensors, self.unfollowed)
 
     def _call_assigning(self, arrays: list[Any], variables: Sequence[Variable], device: Any) -> Any:
         """Run a call that assigns Variables: all of its writes happen, or none."""
@@ -547,13 +550,13 @@ class Trace:
         """Whether no output depends on anything that may require a gradient, so that nothing is to be recorded."""
         if self._nothing_follows is None:
             wanted = (True,) * len(self.graph.input_specs)
-            apart = self.grad_mode is None and len(self._unconnected(wanted)) == self.plan.count
+            apart = not self.asks_leaves and len(self._unconnected(wanted)) == self.plan.count
             self._nothing_follows = apart
         return self._nothing_follows
 
     def call_under_tapes(self, signature: Signature, context: Context) -> Any:
         """Run the trace; if it reads what is followed, record it as one node whose rule is a compiled graph."""
-        if self.grad_mode is not None:
+        if self.asks_leaves:
             self._require_no_leaves(signature)
         variables = self.variables(signature)
         with WRITES if self.assigned else nullcontext():
@@ -653,6 +656,8 @@ def _numbers_of(builder: GraphBuilder, *, wide: bool) -> Numbers | None:
         return None
     wanted = [(number, node.spec().dtype) for number, node in builder.numbers.values()]
     return Numbers(wanted, builder.fallible, builder.floats, wide=wide)
+
+
 def _of_slot(variable: Variable, state: VariableState) -> Variable:
     """Return what a state stands for, given the Variable among the arguments."""
     return cast(Any, variable._notes).cell if state.of_gradient else variable
