@@ -16,7 +16,6 @@ import numpy as np
 from hybridflow.autodiff.dependence import dependence
 from hybridflow.backend.host import run_quietly
 from hybridflow.backend.jax_shim import looks_at_results
-from hybridflow.core.autocast import autocast_name
 from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.dispatch import record as record_node
 from hybridflow.core.errors import GradientError, message
@@ -29,21 +28,18 @@ from hybridflow.core.pending import PendingChecks, settle_known
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import WRITES, GradientCell, Variable, current_values
-from hybridflow.guards.dynamic import sizes_of
 from hybridflow.guards.effects import Effects
 from hybridflow.guards.journal import Journal
 from hybridflow.guards.leaves import TracedLeaves, cut
 from hybridflow.guards.numbers import Numbers
 from hybridflow.guards.observations import Observations
-from hybridflow.guards.order import in_order_of, order_at
+from hybridflow.guards.order import in_order_of
 from hybridflow.guards.reached import shown_names
 from hybridflow.guards.signature import (
     LEAF,
     TENSOR,
-    VARIABLE,
     Leaf,
     Signature,
-    argument_variables,
     forget_values,
     numbers_of,
 )
@@ -52,12 +48,12 @@ from hybridflow.ir.costs import concrete
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import Graph
-from hybridflow.ir.variables import VariableState
-from hybridflow.passes import PIPELINE, run_passes
+from hybridflow.passes import PIPELINE, PassRecord, run_passes
 from hybridflow.passes.lib.outcomes import outlined_in, recomputed_in, rolled_in
 from hybridflow.tracing.budget import compile_within
 from hybridflow.tracing.calls import depth_explained
 from hybridflow.tracing.executables import ExecutableRecord
+from hybridflow.tracing.fit import Fit
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
 from hybridflow.tracing.records import TraceRecord
 from hybridflow.tracing.xla_inputs import move_to_xla, raw_value
@@ -87,7 +83,7 @@ class OutputPlan:
         return result if self.order is None else in_order_of(self.order, result)
 
 
-class Trace:
+class Trace(Fit):
     """One traced signature."""
 
     def __init__(
@@ -104,6 +100,7 @@ class Trace:
         orders: dict[tuple[Any, ...], list[Any]],
         budget: int | None = None,
     ) -> None:
+        super().__init__(graph, builder, leaves, places, orders)
         self.raw_graph = graph
         # What is to be computed again is chosen operation by operation, so nothing is outlined before.
         pipeline = None if budget is None else PIPELINE.without("outline")
@@ -111,17 +108,8 @@ class Trace:
         self.plan = plan
         self.single = plan.tree == LEAF
         self.returns_none = plan.tree == jax.tree_util.tree_structure(None)
-        self.captures: tuple[Tensor, ...] = tuple([tensor for tensor, _ in builder.captures.values()])
-        self.states: tuple[VariableState, ...] = tuple(builder.variables.values())
-        self.captured: tuple[Variable | None, ...] = tuple([state.captured for state in self.states])
-        self.guards = builder.observations.guards(self.captures, [one for one in self.captured if one is not None])
-        self.identities = builder.observations.identities
-        self.takes_variables = any(state.slot is not None for state in self.states)
         self.assigned: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.assignments])
         self.assigns_all = len(self.assigned) == len(self.states)
-        self.gradients: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.of_gradient])
-        self.grad_mode = leaves.grad_mode
-        self.autocast = record.autocast = autocast_name()
         self.asks_leaves = leaves.asked
         self.unfollowed = leaves.unfollowed
         self.trained = () if leaves.recorded else leaves.trained  # what is recorded for one can be followed for all
@@ -143,12 +131,9 @@ class Trace:
         self.only: Executable | None = None
         self.short_way: Any = None  # what `short_call.short_way` wrote for it
         self.note: str | None = None
-        self.places = places
-        self.orders = orders
         self.budget = budget
         self.gradient_of = builder.gradient_of
         self.created = tuple(builder.created)
-        record.created = tuple([f"Variable {name!r} at {format_where(place)}" for name, place in self.created])
         self.first_floats: tuple[float, ...] = builder.observations.floats.values
         self.takes_floats = bool(self.first_floats)
         self.journal: Journal | None = builder.observations.journal
@@ -159,16 +144,19 @@ class Trace:
         self.again = record.again = builder.observations.again
         self.once = record.once = changed or self.again is not None
         self.effects = None if self.once or not builder.observations.repeated else builder.observations.repeated
-        self._taken: dict[tuple[int, ...], int] = {}
-        self.symbolic = bool(places)
         self.symbols = symbol_positions(graph)
-        asks = bool(self.gradients) or self.grad_mode is not None
-        self.guarded = self.takes_variables or self.symbolic or asks or bool(orders) or self.identities is not None
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
         self.gradient_ops: dict[Any, Op] = {}
         self._nothing_follows: bool | None = None
         self._apart: dict[tuple[bool, ...], tuple[int, ...]] = {}
+        self._tell(builder, passes)
+
+    def _tell(self, builder: GraphBuilder, passes: Sequence[PassRecord]) -> None:
+        """Write into the record what `explain` tells of the trace."""
+        record = self.record
+        record.autocast = self.autocast
+        record.created = tuple([f"Variable {name!r} at {format_where(place)}" for name, place in self.created])
         record.guards = () if self.guards is None else self.guards.texts()
         record.effects = tuple(builder.observations.effects)
         record.passes = tuple(passes)
@@ -178,7 +166,7 @@ class Trace:
         record.rolled = rolled_in(self.graph)
         record.recomputed = recomputed_in(self.graph)
         record.captured = len(self.captures)
-        record.variables = shown_names(self.states, named, builder.observations.variable_paths())
+        record.variables = shown_names(self.states, self.leaves, builder.observations.variable_paths())
         record.assigned = tuple([record.variables[index] for index in self.assigned])
 
     def settle(self, *, called: bool) -> bool:
@@ -224,109 +212,6 @@ class Trace:
             return False
         with observations.journal.undone():
             return not self.guards.untouched()
-
-    # -- guards -----------------------------------------------------------------------------------------------
-
-    def holding(self) -> tuple[float, ...] | None:
-        """Return the floats outside of the arguments that are inputs, None if what the trace read there has changed.
-
-        Captured tensors are brought up to date.
-        """
-        if self.guards is None:
-            return ()
-        held = self.guards.hold()
-        if not held:
-            changes, captures = self.guards.changes(self.captures)
-            if changes:
-                return None
-            self.captures = captures
-            return self.guards.floats()
-        return () if held is True else held
-
-    def guard_changes(self) -> list[tuple[str, str, str]]:
-        """Return ``(place, before, after)`` for what the trace read and is not so any more."""
-        return [] if self.guards is None else self.guards.changes(self.captures)[0]
-
-    # -- Variables --------------------------------------------------------------------------------------------
-
-    def fits(self, signature: Signature) -> bool:
-        """Whether the trace is right for a call of its key: see `changes`."""
-        return not self.changes(signature)
-
-    def _takes(self, sizes: dict[str, int]) -> bool:
-        """Whether every guard holds; what is known of earlier calls is not asked again."""
-        guards = self.graph.dims.guards
-        key = tuple(sizes.values())
-        if self._taken.get(key) == len(guards):
-            return True
-        holds = self.graph.dims.holds(sizes)
-        if holds:
-            if len(self._taken) >= _REMEMBERED:
-                self._taken.clear()
-            self._taken[key] = len(guards)
-        return holds
-
-    def _size_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
-        """Return ``(argument, before, after)`` for what the trace asked of sizes and has another answer now."""
-        sizes = sizes_of(signature, self.places)
-        if self._takes(sizes):
-            return []
-        failed = [guard for guard in self.graph.dims.guards if not guard.holds(sizes)]
-        shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        return [("sizes", str(guard), f"{not guard.answer} for {shown}") for guard in failed]
-
-    def changes(self, signature: Signature) -> list[tuple[str, str, str]]:
-        """Return ``(what, before, after)`` for what a call finds otherwise than the trace did.
-
-        The Variables among the arguments must meet those that it reached otherwise as they did then, what it asked of
-        open sizes must have the same answers, and so must what it asked of gradients.
-        """
-        found = self._size_changes(signature) if self.symbolic else []
-        for way, order in self.orders.items():
-            now = order_at(signature.arguments, way)
-            if now != order:
-                found.append((f"the order of {'.'.join(map(str, way))}", str(order), str(now)))
-        if self.takes_variables:
-            found += self._alias_changes(signature)
-        if self.identities is not None:
-            found += self.identities.changes(signature.arguments)
-        if self.gradients:
-            variables = self.variables(signature)
-            for index in self.gradients:
-                cell = cast(GradientCell, variables[index])
-                if not self.states[index].holds(cell):
-                    found.append((cell.name, "as it was", "with a gradient" if cell.present else "None"))
-        if self.autocast != autocast_name():
-            found.append(("hf.autocast", self.autocast, autocast_name()))
-        if self.grad_mode is not None and self.grad_mode is not current().grad:
-            found.append(("hf.no_grad", str(not self.grad_mode), str(self.grad_mode)))
-        return found
-
-    def _alias_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
-        """Return the Variables among the arguments that do not meet those that the trace reached otherwise as then."""
-        arguments = {leaf.key[1]: leaf for leaf in signature.leaves if leaf.kind == VARIABLE}
-        captured = {id(variable): variable for variable in self.captured if variable is not None}
-        changes: list[tuple[str, str, str]] = []
-        for state in self.states:
-            if state.slot is None:
-                continue
-            argument = arguments[state.slot]
-            now = captured.get(id(_of_slot(argument.value, state)))
-            if now is not state.captured:
-                changes.append((argument.path, _reached(state.captured), _reached(now)))
-        return changes
-
-    def variables(self, signature: Signature) -> tuple[Variable, ...]:
-        """Return the Variables that a call reads or assigns, in the order of the graph's inputs."""
-        if not self.takes_variables:
-            return cast("tuple[Variable, ...]", self.captured)
-        arguments = argument_variables(signature)
-        return tuple(
-            [
-                state.captured if state.captured is not None else _of_slot(arguments[cast(int, state.slot)], state)
-                for state in self.states
-            ]
-        )
 
     # -- calling ----------------------------------------------------------------------------------------------
 
@@ -658,19 +543,6 @@ def _numbers_of(builder: GraphBuilder, *, wide: bool) -> Numbers | None:
     return Numbers(wanted, builder.fallible, builder.floats, wide=wide)
 
 
-def _of_slot(variable: Variable, state: VariableState) -> Variable:
-    """Return what a state stands for, given the Variable among the arguments."""
-    return cast(Any, variable._notes).cell if state.of_gradient else variable
-
-
-def _reached(variable: Variable | None) -> str:
-    if variable is None:
-        return "a Variable that the function gets only here"
-    return f"Variable {variable.name!r}, which the function reaches by itself too"
-
-
-_REMEMBERED = 256
-"""Of how many combinations of sizes a trace knows that it is right for them."""
 _EXECUTABLES = 64
 """How many executables a trace keeps, one per concrete shape; the oldest makes room."""
 

@@ -1,0 +1,168 @@
+"""`Fit`: which calls a trace is right for."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from hybridflow.core.autocast import autocast_name
+from hybridflow.core.context import current
+from hybridflow.core.tensor import Tensor
+from hybridflow.core.variable import GradientCell, Variable
+from hybridflow.guards.dynamic import sizes_of
+from hybridflow.guards.leaves import TracedLeaves
+from hybridflow.guards.order import order_at
+from hybridflow.guards.signature import VARIABLE, Signature, argument_variables
+from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ir.graph import Graph
+from hybridflow.ir.variables import VariableState
+
+
+class Fit:
+    """What a trace relies on beside its signature: what was read outside, Variables, sizes, what requires gradients.
+
+    Args:
+        graph: the graph as it was traced.
+        builder: what it was traced by.
+        leaves: what the trace has to do with `.backward()`.
+        places: where among the arguments each open size is.
+        orders: the orders that were read of dicts among the arguments.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        builder: GraphBuilder,
+        leaves: TracedLeaves,
+        places: dict[tuple[int, int], str],
+        orders: dict[tuple[Any, ...], list[Any]],
+    ) -> None:
+        self.captures: tuple[Tensor, ...] = tuple([tensor for tensor, _ in builder.captures.values()])
+        self.states: tuple[VariableState, ...] = tuple(builder.variables.values())
+        self.captured: tuple[Variable | None, ...] = tuple([state.captured for state in self.states])
+        self.guards = builder.observations.guards(self.captures, [one for one in self.captured if one is not None])
+        self.identities = builder.observations.identities
+        self.takes_variables = any(state.slot is not None for state in self.states)
+        self.gradients: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.of_gradient])
+        self.grad_mode = leaves.grad_mode
+        self.autocast = autocast_name()
+        self.places = places
+        self.orders = orders
+        self.symbolic = bool(places)
+        self._sizes = graph.dims
+        self._taken: dict[tuple[int, ...], int] = {}
+        asks = bool(self.gradients) or self.grad_mode is not None
+        self.guarded = self.takes_variables or self.symbolic or asks or bool(orders) or self.identities is not None
+
+    def holding(self) -> tuple[float, ...] | None:
+        """Return the floats outside of the arguments that are inputs, None if what the trace read there has changed.
+
+        Captured tensors are brought up to date.
+        """
+        if self.guards is None:
+            return ()
+        held = self.guards.hold()
+        if not held:
+            changes, captures = self.guards.changes(self.captures)
+            if changes:
+                return None
+            self.captures = captures
+            return self.guards.floats()
+        return () if held is True else held
+
+    def guard_changes(self) -> list[tuple[str, str, str]]:
+        """Return ``(place, before, after)`` for what the trace read and is not so any more."""
+        return [] if self.guards is None else self.guards.changes(self.captures)[0]
+
+    def fits(self, signature: Signature) -> bool:
+        """Whether the trace is right for a call of its key: see `changes`."""
+        return not self.changes(signature)
+
+    def _takes(self, sizes: dict[str, int]) -> bool:
+        """Whether every guard holds; what is known of earlier calls is not asked again."""
+        guards = self._sizes.guards
+        key = tuple(sizes.values())
+        if self._taken.get(key) == len(guards):
+            return True
+        holds = self._sizes.holds(sizes)
+        if holds:
+            if len(self._taken) >= _REMEMBERED:
+                self._taken.clear()
+            self._taken[key] = len(guards)
+        return holds
+
+    def _size_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
+        """Return ``(argument, before, after)`` for what the trace asked of sizes and has another answer now."""
+        sizes = sizes_of(signature, self.places)
+        if self._takes(sizes):
+            return []
+        failed = [guard for guard in self._sizes.guards if not guard.holds(sizes)]
+        shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        return [("sizes", str(guard), f"{not guard.answer} for {shown}") for guard in failed]
+
+    def changes(self, signature: Signature) -> list[tuple[str, str, str]]:
+        """Return ``(what, before, after)`` for what a call finds otherwise than the trace did.
+
+        The Variables among the arguments must meet those that it reached otherwise as they did then, what it asked of
+        open sizes must have the same answers, and so must what it asked of gradients.
+        """
+        found = self._size_changes(signature) if self.symbolic else []
+        for way, order in self.orders.items():
+            now = order_at(signature.arguments, way)
+            if now != order:
+                found.append((f"the order of {'.'.join(map(str, way))}", str(order), str(now)))
+        if self.takes_variables:
+            found += self._alias_changes(signature)
+        if self.identities is not None:
+            found += self.identities.changes(signature.arguments)
+        if self.gradients:
+            variables = self.variables(signature)
+            for index in self.gradients:
+                cell = cast(GradientCell, variables[index])
+                if not self.states[index].holds(cell):
+                    found.append((cell.name, "as it was", "with a gradient" if cell.present else "None"))
+        if self.autocast != autocast_name():
+            found.append(("hf.autocast", self.autocast, autocast_name()))
+        if self.grad_mode is not None and self.grad_mode is not current().grad:
+            found.append(("hf.no_grad", str(not self.grad_mode), str(self.grad_mode)))
+        return found
+
+    def _alias_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
+        """Return the Variables among the arguments that do not meet those that the trace reached otherwise as then."""
+        arguments = {leaf.key[1]: leaf for leaf in signature.leaves if leaf.kind == VARIABLE}
+        captured = {id(variable): variable for variable in self.captured if variable is not None}
+        changes: list[tuple[str, str, str]] = []
+        for state in self.states:
+            if state.slot is None:
+                continue
+            argument = arguments[state.slot]
+            now = captured.get(id(_of_slot(argument.value, state)))
+            if now is not state.captured:
+                changes.append((argument.path, _reached(state.captured), _reached(now)))
+        return changes
+
+    def variables(self, signature: Signature) -> tuple[Variable, ...]:
+        """Return the Variables that a call reads or assigns, in the order of the graph's inputs."""
+        if not self.takes_variables:
+            return cast("tuple[Variable, ...]", self.captured)
+        arguments = argument_variables(signature)
+        return tuple(
+            [
+                state.captured if state.captured is not None else _of_slot(arguments[cast(int, state.slot)], state)
+                for state in self.states
+            ]
+        )
+
+
+def _of_slot(variable: Variable, state: VariableState) -> Variable:
+    """Return what a state stands for, given the Variable among the arguments."""
+    return cast(Any, variable._notes).cell if state.of_gradient else variable
+
+
+def _reached(variable: Variable | None) -> str:
+    if variable is None:
+        return "a Variable that the function gets only here"
+    return f"Variable {variable.name!r}, which the function reaches by itself too"
+
+
+_REMEMBERED = 256
+"""Of how many combinations of sizes a trace knows that it is right for them."""
