@@ -11,7 +11,8 @@ from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import label
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.joining import concat
-from hybridflow.ops.nn.pooling import avg_pool, max_pool
+from hybridflow.ops.nn.average_pooling import avg_pool
+from hybridflow.ops.nn.pooling import max_pool
 from hybridflow.ops.nn.regularization import dropout
 from hybridflow.ops.rearrange import repeat
 from hybridflow.ops.reductions import max as largest

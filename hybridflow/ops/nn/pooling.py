@@ -1,4 +1,4 @@
-"""Maximum and average pooling over one to three spatial axes."""
+"""Maximum pooling over one to three spatial axes, and what all pooling shares."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax import lax
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import as_differentiable, int32, kind_of
+from hybridflow.core.dtypes import int32, kind_of
 from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
@@ -21,14 +21,13 @@ from hybridflow.ops.common import (
     TensorLike,
     TensorSpec,
     as_tensor,
-    cast_to,
     integers,
     make_spec,
     normals,
     require_kind,
     truth,
 )
-from hybridflow.ops.nn.common import REAL_FLOAT, kept, lower_narrow, lower_wide
+from hybridflow.ops.nn.common import kept
 from hybridflow.ops.nn.windows import (
     Sizes,
     kernel_padded,
@@ -48,7 +47,7 @@ from hybridflow.ops.onnx import channels_to
 # takes the sum instead of the product of the window's sizes, and still finds the first maximum.
 
 
-def _prepare(name: str, x: Tensor, window: Any, stride: Any, padding: Any, channels_last: bool) -> dict[str, Any]:
+def pooling_attrs(name: str, x: Tensor, window: Any, stride: Any, padding: Any, channels_last: bool) -> dict[str, Any]:
     """Return the canonical attributes of a pooling."""
     axes = spatial_axes(name, x.ndim, channels_last)
     sizes = per_axis(name, "window", window, len(axes))
@@ -57,14 +56,15 @@ def _prepare(name: str, x: Tensor, window: Any, stride: Any, padding: Any, chann
     return {"window": sizes, "stride": steps, "padding": pads, "channels_last": bool(channels_last)}
 
 
-def _pooled(name: str, x: TensorSpec, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Sizes:
+def pooled_shape(name: str, x: TensorSpec, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Sizes:
     """Return the shape of the result."""
     axes = spatial_axes(name, x.ndim, channels_last)
     sizes = output_sizes(name, tuple([x.shape[axis] for axis in axes]), window, stride, padding, x)
     return replace(x.shape, axes, sizes)
 
 
-def _counts(padded: Any, window: Sizes, stride: Sizes, axes: Sizes) -> list[int]:
+def window_counts(padded: Any, window: Sizes, stride: Sizes, axes: Sizes) -> list[int]:
+    """Return how many windows a padded array has along each axis."""
     return [(padded.shape[axis] - size) // step + 1 for axis, size, step in zip(axes, window, stride, strict=True)]
 
 
@@ -72,14 +72,14 @@ def _offsets(window: Sizes) -> Iterator[tuple[int, ...]]:
     return product(*[range(size) for size in window])
 
 
-def _is_tiled(shape: Sizes, window: Sizes, stride: Sizes, padding: Any, axes: Sizes) -> bool:
+def is_tiled(shape: Sizes, window: Sizes, stride: Sizes, padding: Any, axes: Sizes) -> bool:
     """Whether the windows cover the input without overlap, gap or padding."""
     return window == stride and all(
         pair == (0, 0) and shape[axis] % size == 0 for pair, axis, size in zip(padding, axes, window, strict=True)
     )
 
 
-def _tile_shapes(g_shape: Sizes, window: Sizes, axes: Sizes) -> tuple[Sizes, Sizes, Sizes]:
+def tile_shapes(g_shape: Sizes, window: Sizes, axes: Sizes) -> tuple[Sizes, Sizes, Sizes]:
     """Return the shapes in which a pooled array meets the elements of its windows, and that of the windows alone."""
     tiled: list[int] = []
     narrow: list[int] = []
@@ -107,7 +107,7 @@ def _lowest(dtype: Any) -> Any:
 def _max_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool, residuals: bool) -> Any:
     axes = spatial_axes("max_pool", x.ndim, channels_last)
     best = kernel_padded(x, axes, padding, _lowest(x.dtype))
-    counts = _counts(best, window, stride, axes)
+    counts = window_counts(best, window, stride, axes)
     if min(counts) < 1:
         raise ValueError("a window larger than its input")  # the shape rule then words the error
     place: Any = None
@@ -160,7 +160,7 @@ def _first_maximum(
 def _max_lower(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool, residuals: bool) -> Any:
     axes = spatial_axes("max_pool", x.ndim, channels_last)
     best = lower_padded(x, axes, padding, _lowest(x.dtype))
-    counts = _counts(best, window, stride, axes)
+    counts = window_counts(best, window, stride, axes)
     dtype = _place_dtype(window)
     place: Any = None
     weight = 1
@@ -186,7 +186,7 @@ def _max_infer(
     x: TensorSpec, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool, residuals: bool
 ) -> Any:
     require_kind("max_pool", REAL, x)
-    shape = _pooled("max_pool", x, window, stride, padding, channels_last)
+    shape = pooled_shape("max_pool", x, window, stride, padding, channels_last)
     y = make_spec(shape, x.dtype)
     return (y, make_spec(shape, _place_dtype(window))) if residuals else y
 
@@ -195,7 +195,8 @@ def _max_vjp(F: Any, g: Any, y: Any, x: Any, **attrs: Any) -> Any:
     return (F.max_pool_gradient(g, y[1], shape=x.shape, **attrs),)
 
 
-def _pool_samples(rng: np.random.Generator) -> Any:
+def pool_samples(rng: np.random.Generator) -> Any:
+    """Yield calls of a pooling."""
     yield Sample((normals(rng, 2, 3, 4, 6), 2))
     yield Sample((normals(rng, 2, 3, 7, 6), (3, 2)), {"stride": (2, 1), "padding": "same"})
     yield Sample((normals(rng, 1, 2, 5, 5), 3), {"stride": 1, "padding": 1})
@@ -211,7 +212,7 @@ def _pool_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 4, 4), 2), error=ShapeError, text="the input has 2 dimensions")
 
 
-def _pool_onnx(
+def pool_onnx(
     o: Any, name: str, x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
 ) -> Any:
     """Write a pooling, whose operator wants channels first."""
@@ -223,7 +224,7 @@ def _pool_onnx(
 
 def _max_onnx(o: Any, x: Any, *, residuals: bool = False, **attrs: Any) -> Any:
     """Write it as MaxPool; the number of the first maximum is that of the last one found from the end."""
-    y = _pool_onnx(o, "MaxPool", x, **attrs)
+    y = pool_onnx(o, "MaxPool", x, **attrs)
     if not residuals:
         return y
     place: Any = None
@@ -257,7 +258,7 @@ def _window_parts(
     vjp=_max_vjp,
     saves=Saves(hidden=1),
     flops=lambda y, x, *, window, **attrs: (y[0] if isinstance(y, tuple) else y).size * int(np.prod(window)),
-    samples=_pool_samples,
+    samples=pool_samples,
     ulp=0,
     onnx=_max_onnx,
 )
@@ -290,14 +291,14 @@ def max_pool(
     """
     channels_last = truth("max_pool", "channels_last", channels_last)
     tensor = as_tensor(x)
-    return bind(max_pool.op, (tensor,), _prepare("max_pool", tensor, window, stride, padding, channels_last))
+    return bind(max_pool.op, (tensor,), pooling_attrs("max_pool", tensor, window, stride, padding, channels_last))
 
 
 def _max_gradient_kernel(
     g: Any, place: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
 ) -> Any:
     axes = spatial_axes("max_pool", g.ndim, channels_last)
-    padded = np.zeros(_padded_shape(shape, axes, padding), g.dtype)
+    padded = np.zeros(sizes_with_padding(shape, axes, padding), g.dtype)
     counts = [g.shape[axis] for axis in axes]
     apart = all(step >= size for size, step in zip(window, stride, strict=True))
     for number, offset in enumerate(_offsets(window)):
@@ -307,14 +308,16 @@ def _max_gradient_kernel(
             padded[index] = part
         else:
             padded[index] += part
-    return padded[_inside(shape, axes, padding)]
+    return padded[inside_padding(shape, axes, padding)]
 
 
-def _padded_shape(shape: Sizes, axes: Sizes, padding: Any) -> Sizes:
+def sizes_with_padding(shape: Sizes, axes: Sizes, padding: Any) -> Sizes:
+    """Return the shape of an array with its padding."""
     return replace(shape, axes, [shape[axis] + low + high for axis, (low, high) in zip(axes, padding, strict=True)])
 
 
-def _inside(shape: Sizes, axes: Sizes, padding: Any) -> Any:
+def inside_padding(shape: Sizes, axes: Sizes, padding: Any) -> Any:
+    """Return the index of what is not padding."""
     return window_slice(len(shape), axes, [low for low, _ in padding], [shape[axis] for axis in axes])
 
 
@@ -323,14 +326,14 @@ def _max_gradient_lower(
 ) -> Any:
     axes = spatial_axes("max_pool", g.ndim, channels_last)
     zero = np.zeros((), g.dtype)
-    if _is_tiled(shape, window, stride, padding, axes):
-        tiled, narrow, alone = _tile_shapes(g.shape, window, axes)
+    if is_tiled(shape, window, stride, padding, axes):
+        tiled, narrow, alone = tile_shapes(g.shape, window, axes)
         every = tuple(range(len(tiled)))
         numbers = lax.reshape(lax.iota(place.dtype, int(np.prod(window))), alone)
-        hit = lax.eq(_stretch(lax.reshape(place, narrow), tiled), lax.broadcast_in_dim(numbers, tiled, every))
-        spread = _stretch(lax.reshape(g, narrow), tiled)
+        hit = lax.eq(stretched(lax.reshape(place, narrow), tiled), lax.broadcast_in_dim(numbers, tiled, every))
+        spread = stretched(lax.reshape(g, narrow), tiled)
         return lax.reshape(lax.select(hit, spread, lax.full_like(spread, 0)), shape)
-    padded = _padded_shape(shape, axes, padding)
+    padded = sizes_with_padding(shape, axes, padding)
     total: Any = None
     for number, offset in enumerate(_offsets(window)):
         part = lax.select(lax.eq(place, lax.full_like(place, number)), g, lax.broadcast(zero, g.shape))
@@ -340,7 +343,8 @@ def _max_gradient_lower(
     return lower_slice(total, axes, starts, [shape[axis] for axis in axes], [1] * len(axes))
 
 
-def _stretch(x: Any, shape: Sizes) -> Any:
+def stretched(x: Any, shape: Sizes) -> Any:
+    """Broadcast an array whose axes of size 1 are to grow."""
     return lax.broadcast_in_dim(x, shape, tuple(range(len(shape))))
 
 
@@ -349,15 +353,15 @@ def _max_gradient_vjp(F: Any, h: Any, y: Any, g: Any, place: Any, *, shape: Size
     return lambda: F.max_pool_pick(h, place, **attrs), None
 
 
-_PAIR = {"window": (3, 2), "stride": (2, 1), "padding": ((1, 0), (0, 1)), "channels_last": False}
-_TILES = {"window": (2, 2), "stride": (2, 2), "padding": ((0, 0), (0, 0)), "channels_last": False}
+PAIR = {"window": (3, 2), "stride": (2, 1), "padding": ((1, 0), (0, 1)), "channels_last": False}
+TILES = {"window": (2, 2), "stride": (2, 2), "padding": ((0, 0), (0, 0)), "channels_last": False}
 
 
 def _max_gradient_samples(rng: np.random.Generator) -> Any:
     place = integers(rng, 2, 6, 2, 3, 3, 5, dtype="uint8")
-    yield Sample((normals(rng, 2, 3, 3, 5), place), {"shape": (2, 3, 6, 5), **_PAIR})
+    yield Sample((normals(rng, 2, 3, 3, 5), place), {"shape": (2, 3, 6, 5), **PAIR})
     tiles = integers(rng, 0, 4, 2, 3, 2, 3, dtype="uint8")
-    yield Sample((normals(rng, 2, 3, 2, 3), tiles), {"shape": (2, 3, 4, 6), **_TILES})
+    yield Sample((normals(rng, 2, 3, 2, 3), tiles), {"shape": (2, 3, 4, 6), **TILES})
 
 
 def _max_gradient_onnx(
@@ -366,7 +370,7 @@ def _max_gradient_onnx(
     """Add the gradients up at the positions of their maxima, in the padded input."""
     ndim = g.ndim
     axes = spatial_axes("max_pool", ndim, channels_last)
-    sizes = _fixed_sizes(o, [*[shape[axis] for axis in axes], *[g.shape[axis] for axis in axes]])[: len(axes)]
+    sizes = fixed_sizes(o, [*[shape[axis] for axis in axes], *[g.shape[axis] for axis in axes]])[: len(axes)]
     padded = [size + low + high for size, (low, high) in zip(sizes, padding, strict=True)]
     steps, weights = np.ones(len(axes), np.int64), np.ones(len(axes), np.int64)
     for axis in reversed(range(len(axes) - 1)):
@@ -394,7 +398,8 @@ def _max_gradient_onnx(
     return channels_to(o, found, -1, ndim) if channels_last else found
 
 
-def _fixed_sizes(o: Any, sizes: Sequence[Any]) -> list[int]:
+def fixed_sizes(o: Any, sizes: Sequence[Any]) -> list[int]:
+    """Return sizes for ONNX, of which none may be open."""
     if any(type(size) is Dim for size in sizes):
         o.no("the gradient of a pooling of open spatial size has none")
     return [*sizes]
@@ -438,8 +443,8 @@ def _pick_lower(x: Any, place: Any, *, window: Sizes, stride: Sizes, padding: An
 
 
 def _pick_samples(rng: np.random.Generator) -> Any:
-    yield Sample((normals(rng, 2, 3, 6, 5), integers(rng, 2, 6, 2, 3, 3, 5, dtype="uint8")), _PAIR)
-    yield Sample((normals(rng, 2, 3, 4, 6), integers(rng, 0, 4, 2, 3, 2, 3, dtype="uint8")), _TILES)
+    yield Sample((normals(rng, 2, 3, 6, 5), integers(rng, 2, 6, 2, 3, 3, 5, dtype="uint8")), PAIR)
+    yield Sample((normals(rng, 2, 3, 4, 6), integers(rng, 0, 4, 2, 3, 2, 3, dtype="uint8")), TILES)
 
 
 def _pick_vjp(F: Any, g: Any, y: Any, x: Any, place: Any, **attrs: Any) -> Any:
@@ -470,176 +475,3 @@ def max_pool_pick(x: TensorLike, place: TensorLike, **attrs: Any) -> Tensor:
     return bind(max_pool_pick.op, (as_tensor(x), as_tensor(place)), attrs)
 
 
-# -- avg_pool -----------------------------------------------------------------------------------------------------
-
-
-def _weights(shape: Sizes, window: Sizes, stride: Sizes, padding: Any, axes: Sizes, dtype: Any) -> Any:
-    """Return one over the number of elements of every window that are not padding."""
-    result = np.ones((1,) * len(shape), dtype)
-    for axis, size, step, (low, high) in zip(axes, window, stride, padding, strict=True):
-        length = shape[axis]
-        starts = np.arange((length + low + high - size) // step + 1) * step - low
-        count = np.minimum(starts + size, length) - np.maximum(starts, 0)
-        result = result / np.maximum(count, 1).astype(dtype).reshape(replace((1,) * len(shape), (axis,), (-1,)))
-    return result
-
-
-def _avg_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Any:
-    axes = spatial_axes("avg_pool", x.ndim, channels_last)
-    total = kernel_padded(x, axes, padding, 0)
-    counts = _counts(total, window, stride, axes)
-    if min(counts) < 1:
-        raise ValueError("a window larger than its input")  # the shape rule then words the error
-    for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
-        full = total
-        total = full[window_slice(x.ndim, (axis,), (0,), (count,), (step,))].copy()
-        for start in range(1, size):
-            total += full[window_slice(x.ndim, (axis,), (start,), (count,), (step,))]
-    return total * _weights(x.shape, window, stride, padding, axes, x.dtype)
-
-
-def _avg_lower(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Any:
-    axes = spatial_axes("avg_pool", x.ndim, channels_last)
-    total = lower_padded(lower_wide(x), axes, padding, 0)
-    counts = _counts(total, window, stride, axes)
-    for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
-        full = total
-        total = lower_slice(full, (axis,), (0,), (count,), (step,))
-        for start in range(1, size):
-            total = lax.add(total, lower_slice(full, (axis,), (start,), (count,), (step,)))
-    weights = _weights(x.shape, window, stride, padding, axes, total.dtype)
-    return lower_narrow(lax.mul(total, _stretch(weights, total.shape)), x.dtype)
-
-
-def _avg_infer(x: TensorSpec, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> TensorSpec:
-    require_kind("avg_pool", REAL_FLOAT, x)
-    return make_spec(_pooled("avg_pool", x, window, stride, padding, channels_last), x.dtype)
-
-
-@op(
-    kernel=_avg_kernel,
-    lower=_avg_lower,
-    infer=_avg_infer,
-    vjp=lambda F, g, y, x, **attrs: (F.avg_pool_gradient(g, shape=x.shape, **attrs),),
-    flops=lambda y, x, *, window, **attrs: y.size * int(np.prod(window)),
-    samples=_pool_samples,
-    ulp=16,
-    onnx=lambda o, x, **attrs: _pool_onnx(o, "AveragePool", x, **attrs),
-)
-def avg_pool(
-    x: TensorLike,
-    window: Any,
-    stride: Any = None,
-    *,
-    padding: Any = "valid",
-    channels_last: bool = False,
-) -> Tensor:
-    """Average every window of the spatial axes.
-
-    Args:
-        x: ``(n, c, *spatial)``, floating-point.
-        window: the size of the window, one number or one per spatial axis.
-        stride: its step, one number or one per spatial axis; the window's size if not given.
-        padding: places around the input that do not count: ``"valid"`` (none), ``"same"`` (``ceil(size / stride)``
-            outputs), a number for all sides, or per spatial axis a number or a pair.
-        channels_last: take ``(n, *spatial, c)`` instead.
-
-    Returns:
-        The shape of `x` with fewer positions, in its dtype. float16 and bfloat16 are summed in float32.
-
-    Raises:
-        ShapeError: a window larger than the padded input, or an input without spatial axes.
-        ArgumentError: a window, stride or padding that is none.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> hf.nn.avg_pool([[[1.0, 2.0, 4.0, 3.0]]], 2).tolist()
-        [[[1.5, 3.5]]]
-    """
-    channels_last = truth("avg_pool", "channels_last", channels_last)
-    tensor = as_tensor(x)
-    tensor = cast_to(tensor, as_differentiable(tensor.dtype))
-    return bind(avg_pool.op, (tensor,), _prepare("avg_pool", tensor, window, stride, padding, channels_last))
-
-
-def _avg_gradient_kernel(
-    g: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
-) -> Any:
-    axes = spatial_axes("avg_pool", g.ndim, channels_last)
-    part = g * _weights(shape, window, stride, padding, axes, g.dtype)
-    if _is_tiled(shape, window, stride, padding, axes):
-        tiled, narrow, _ = _tile_shapes(g.shape, window, axes)
-        return np.broadcast_to(part.reshape(narrow), tiled).reshape(shape)
-    padded_shape = _padded_shape(shape, axes, padding)
-    for axis, size, step in zip(axes, window, stride, strict=True):
-        count = part.shape[axis]
-        full = np.zeros(replace(part.shape, (axis,), (padded_shape[axis],)), g.dtype)
-        for start in range(size):
-            full[window_slice(g.ndim, (axis,), (start,), (count,), (step,))] += part
-        part = full
-    return part[_inside(shape, axes, padding)]
-
-
-def _avg_gradient_lower(
-    g: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
-) -> Any:
-    axes = spatial_axes("avg_pool", g.ndim, channels_last)
-    part = lower_wide(g)
-    part = lax.mul(part, _stretch(_weights(shape, window, stride, padding, axes, part.dtype), part.shape))
-    if _is_tiled(shape, window, stride, padding, axes):
-        tiled, narrow, _ = _tile_shapes(g.shape, window, axes)
-        return lower_narrow(lax.reshape(_stretch(lax.reshape(part, narrow), tiled), shape), g.dtype)
-    padded_shape = _padded_shape(shape, axes, padding)
-    for axis, size, step in zip(axes, window, stride, strict=True):
-        total: Any = None
-        for start in range(size):
-            spread = lower_spread_out(part, (axis,), (start,), (step,), (padded_shape[axis],))
-            total = spread if total is None else lax.add(total, spread)
-        part = total
-    starts = [low for low, _ in padding]
-    inside = lower_slice(part, axes, starts, [shape[axis] for axis in axes], [1] * len(axes))
-    return lower_narrow(inside, g.dtype)
-
-
-def _avg_gradient_samples(rng: np.random.Generator) -> Any:
-    yield Sample((normals(rng, 2, 3, 3, 5),), {"shape": (2, 3, 6, 5), **_PAIR})
-    yield Sample((normals(rng, 2, 3, 2, 3),), {"shape": (2, 3, 4, 6), **_TILES})
-
-
-def _avg_gradient_onnx(
-    o: Any, g: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
-) -> Any:
-    """Write it as a transposed convolution of each channel with ones."""
-    ndim = g.ndim
-    axes = spatial_axes("avg_pool", ndim, channels_last)
-    inner = _fixed_sizes(o, [*[shape[axis] for axis in axes], *[g.shape[axis] for axis in axes]])
-    sizes, counts = inner[: len(axes)], inner[len(axes) :]
-    part = g * o.value(_weights(shape, window, stride, padding, axes, g.dtype))
-    if channels_last:
-        part = channels_to(o, part, 1, ndim)
-    outside = [shape[0], shape[-1 if channels_last else 1]]
-    rows = o.Reshape(part, o.ints([-1, 1, *counts]))
-    lows, highs = [low for low, _ in padding], [high for _, high in padding]
-    more = [
-        size + low + high - ((count - 1) * step + wide)
-        for size, low, high, count, step, wide in zip(sizes, lows, highs, counts, stride, window, strict=True)
-    ]
-    ones = o.value(np.ones((1, 1, *window), g.dtype))
-    found = o.ConvTranspose(rows, ones, strides=stride, pads=[*lows, *highs], output_padding=more)
-    found = o.Reshape(found, o.ints([*outside, *sizes]))
-    return channels_to(o, found, -1, ndim) if channels_last else found
-
-
-@op(
-    kernel=_avg_gradient_kernel,
-    lower=_avg_gradient_lower,
-    infer=lambda g, *, shape, **attrs: make_spec(tuple(shape), g.dtype),
-    vjp=lambda F, h, y, g, *, shape, **attrs: (F.avg_pool(h, **attrs),),
-    flops=lambda y, g, *, window, **attrs: g.size * int(np.prod(window)),
-    samples=_avg_gradient_samples,
-    ulp=16,
-    onnx=_avg_gradient_onnx,
-)
-def avg_pool_gradient(g: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
-    """Spread every window's gradient evenly over its elements."""
-    return bind(avg_pool_gradient.op, (as_tensor(g),), {"shape": shape, **attrs})
