@@ -245,7 +245,8 @@ def placeholder(shape: Sequence[int | str | None], dtype: Any = float32, name: s
     """Add an input to the graph whose block this is; a `hf.Session` feeds it.
 
     Args:
-        shape: its sizes; None is any size, a name one that is the same wherever it stands. Where open sizes meet they count as equal, which runs check.
+        shape: its sizes; None is any size, a name one that is the same wherever it stands. Where open sizes meet they
+            count as equal, which runs check.
         dtype: its dtype.
         name: a name for messages and prints.
 
