@@ -54,6 +54,7 @@ from hybridflow.core.errors import RetraceWarning as RetraceWarning
 from hybridflow.core.functions import no_convert as no_convert
 from hybridflow.core.node import name_scope as name_scope
 from hybridflow.core.spec import TensorSpec as TensorSpec
+from hybridflow.core.spec import dim as dim
 from hybridflow.core.tensor import Tensor as Tensor
 from hybridflow.core.tensor import asarray as asarray
 from hybridflow.core.variable import Variable as Variable

@@ -663,7 +663,7 @@ def test_specs():
     assert tensor(1, 2).spec == hf.TensorSpec([2])
 
 
-@pytest.mark.parametrize("shape", [(-1,), (True,), (2.0,), ("a",), (2, -3)])
+@pytest.mark.parametrize("shape", [(-1,), (True,), (2.0,), ("a b",), ("",), (2, -3)])
 def test_sizes_that_are_none(shape: Any):
     with pytest.raises((ArgumentTypeError, ArgumentError), match="is not a size"):
         hf.TensorSpec(shape)

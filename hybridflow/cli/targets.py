@@ -246,19 +246,20 @@ def _spec(text: str, *, sized: bool) -> TensorSpec:
 
 
 def open_spec(text: str) -> TensorSpec:
-    """Return the spec that a text is, such as ``f32[None,784]``; None is a size left open.
+    """Return the spec that a text is, such as ``f32[None,784]`` or ``f32[batch,784]``, which leave a size open.
 
     Raises:
         TargetError: a text that is none.
     """
-    return _parsed(text, "--spec", "None")
+    return _parsed(text, "--spec", "None", names=True)
 
 
-def _parsed(text: str, option: str, *words: str) -> TensorSpec:
-    """Return the spec that an option's text is, in which some words are sizes left open."""
+def _parsed(text: str, option: str, *words: str, names: bool = False) -> TensorSpec:
+    """Return the spec that an option's text is, in which some words are sizes left open, or any name is one."""
     found = _SPEC.fullmatch(text)
     sizes = [] if found is None else [one for one in found[2].split(",") if one]
-    if found is None or not all([one in words or (one.isascii() and one.isdigit()) for one in sizes]):
+    known = [one in words or (one.isascii() and (one.isdigit() or (names and one.isidentifier()))) for one in sizes]
+    if found is None or not all(known):
         raise TargetError(
             message(f"{option}: {text!r} is not a dtype and a shape",
                     hint=f"Example: f32[4,3], f32[{words[0]},3] or i32[].")
@@ -267,4 +268,4 @@ def _parsed(text: str, option: str, *words: str) -> TensorSpec:
         dtype = SHORT_NAMES.get(found[1]) or as_dtype(found[1])
     except DTypeError as error:
         raise TargetError(message(f"{option}: {text!r}: {error}")) from None
-    return TensorSpec([None if one in words else int(one) for one in sizes], dtype)
+    return TensorSpec([None if one in words else int(one) if one.isdigit() else one for one in sizes], dtype)

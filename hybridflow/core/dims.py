@@ -76,6 +76,14 @@ class DimScope:
         self.hints[name] = hint
         return Dim({(name,): 1}, self)
 
+    def named(self, name: str, hint: int, largest: int | None = None) -> Dim:
+        """Return the symbol of a name, which is added if it is not there yet."""
+        name = str(name)  # a plain one
+        found = Dim({(name,): 1}, self) if name in self.hints else self.symbol(name, hint)
+        if largest is not None:
+            self.take(Guard(found, "<=", largest, True))
+        return found
+
     def forget_guards(self, count: int) -> None:
         """Drop all guards but the first few."""
         kept = self.guards[:count]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,11 +14,72 @@ from hybridflow.core.errors import ArgumentTypeError, message
 Shape = tuple[Size, ...]
 
 
+class SizeName(str):
+    """A size that is left open, and is the same wherever the name stands.
+
+    Attributes:
+        max: how large it may be, if that is known.
+    """
+
+    __slots__ = ("max",)
+    max: int | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _named, (str(self), self.max)
+
+    def allows(self, size: int) -> bool:
+        """Whether a size is not too large."""
+        return self.max is None or size <= self.max
+
+
+def dim(name: str, *, max: int | None = None) -> Any:
+    """Return a size for `TensorSpec` that is left open; a name alone stands for `dim(name)`.
+
+    Args:
+        name: an identifier; where it stands again, the size is the same.
+        max: how large it may be.
+
+    Raises:
+        ArgumentTypeError: another name or number.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.TensorSpec(["batch", hf.dim("time", max=512), 3])
+        TensorSpec(f32[batch,time<=512,3])
+    """
+    if not isinstance(cast(object, name), str) or not name.isidentifier() or not name.isascii():
+        raise ArgumentTypeError(
+            message(f"TensorSpec: {name!r} is not a size", hint="Names of sizes are identifiers, such as 'batch'.")
+        )
+    if max is not None and (type(max) is not int or max < 1):
+        raise ArgumentTypeError(message(f"dim: max={max!r} is no number from 1 on"))
+    return _named(name, max)
+
+
+def _named(name: str, largest: int | None) -> SizeName:
+    made = SizeName(name)
+    made.max = largest
+    return made
+
+
+def is_open_size(size: Any) -> bool:
+    """Whether a size of a spec is left open."""
+    return size is None or type(size) is SizeName
+
+
+def example_size(size: Any, example: int) -> Any:
+    """Return a size of a spec, or in the place of one that is left open an example, if it is not too large."""
+    if type(size) is SizeName:
+        return example if size.max is None else min(example, size.max)
+    return example if size is None else size
+
+
 class TensorSpec:
     """The shape and dtype of a tensor.
 
     Args:
-        shape: the size of each dimension; ``None`` is a dimension of any size.
+        shape: the size of each dimension; ``None`` is a dimension of any size, a name one that is the same wherever
+            the name stands (see `hf.dim`).
         dtype: the dtype.
         name: an optional name for messages.
 
@@ -26,6 +87,8 @@ class TensorSpec:
         >>> import hybridflow as hf
         >>> hf.TensorSpec([None, 3])
         TensorSpec(f32[?,3])
+        >>> hf.TensorSpec(["batch", 3])
+        TensorSpec(f32[batch,3])
     """
 
     __slots__ = ("dtype", "name", "shape")
@@ -34,7 +97,7 @@ class TensorSpec:
     dtype: DType
     name: str | None
 
-    def __init__(self, shape: Iterable[Size | None], dtype: Any = float32, name: str | None = None) -> None:
+    def __init__(self, shape: Iterable[Size | str | None], dtype: Any = float32, name: str | None = None) -> None:
         self.shape = tuple([_size(size) for size in shape])
         self.dtype = as_dtype(dtype)
         self.name = name
@@ -76,12 +139,14 @@ class TensorSpec:
         return f"TensorSpec({self}{name})"
 
 
-def _size(size: Any) -> Size | None:
-    if size is None or isinstance(size, Dim):
+def _size(size: Any) -> Any:
+    if size is None or isinstance(size, Dim | SizeName):
         return size
+    if isinstance(size, str):
+        return dim(size)
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
         raise ArgumentTypeError(
-            message(f"TensorSpec: {size!r} is not a size", hint="Use integers from 0 on, or None for any size.")
+            message(f"TensorSpec: {size!r} is not a size", hint="Use integers from 0 on, None for any size, or a name.")
         )
     return int(size)
 
@@ -104,4 +169,10 @@ def make_spec(shape: tuple[Any, ...], dtype: DType) -> TensorSpec:
 
 def format_spec(shape: tuple[Any, ...], dtype: DType) -> str:
     """Format a shape and dtype the way the IR prints them, such as ``f32[4,3]``."""
-    return f"{short_name(dtype)}[{','.join('?' if size is None else str(size) for size in shape)}]"
+    return f"{short_name(dtype)}[{','.join(map(_shown, shape))}]"
+
+
+def _shown(size: Any) -> str:
+    if type(size) is SizeName and size.max is not None:
+        return f"{size}<={size.max}"
+    return "?" if size is None else str(size)

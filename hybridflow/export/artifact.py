@@ -111,7 +111,8 @@ def save(
     Args:
         path: the directory.
         function: a function or module, which is called ``predict``.
-        specs: its arguments: `hf.TensorSpec`, or lists, tuples and dicts of them; None is a size left open.
+        specs: its arguments: `hf.TensorSpec`, or lists, tuples and dicts of them. None is a size left open, a name one
+            that is the same wherever it stands, and in what is loaded bears it.
         metadata: texts that are kept.
         overwrite: whether an artifact that is there is replaced.
         functions: several functions by name, each with its specs: ``predict=(f, spec), embed=(g, spec)``.

@@ -8,14 +8,17 @@ from typing import Any, Literal
 
 from hybridflow.core.dims import DimScope
 from hybridflow.core.errors import ArgumentError, message
-from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.spec import SizeName, TensorSpec, make_spec
 from hybridflow.guards.signature import TENSOR, Leaf, Signature
 
 Dynamic = Literal["auto"] | bool
 ANY = -1
 """Stands in a pattern for a size that `input_signature` leaves open: any size."""
-Pattern = tuple[int | None, ...]
-"""A shape in a key: None is a size that was seen to differ, and is 2 at least; 0 and 1 have traces of their own."""
+Pattern = tuple[int | SizeName | None, ...]
+"""A shape in a key: None is a size that was seen to differ, and is 2 at least; 0 and 1 have traces of their own.
+
+A name is any size, the same wherever it stands.
+"""
 _FORGET = 256
 """For how many kinds of calls the sizes seen are remembered."""
 _GIVE_UP = 8
@@ -47,7 +50,11 @@ def with_patterns(signature: Signature, patterns: Mapping[int, Pattern]) -> Sign
 
 def is_open(leaf: Leaf) -> bool:
     """Whether some sizes of a tensor are open in its key."""
-    return leaf.kind == TENSOR and (None in leaf.key[1] or ANY in leaf.key[1])
+    return leaf.kind == TENSOR and any(map(_is_open_place, leaf.key[1]))
+
+
+def _is_open_place(place: Any) -> bool:
+    return place is None or place == ANY or type(place) is SizeName
 
 
 def symbolic_specs(named: list[Leaf], scope: DimScope) -> list[TensorSpec | None]:
@@ -55,7 +62,13 @@ def symbolic_specs(named: list[Leaf], scope: DimScope) -> list[TensorSpec | None
 
     Symbols are named after their argument and axis, and have this call's sizes as hints.
     """
-    scope.least = 0 if any(leaf.kind == TENSOR and ANY in leaf.key[1] for leaf in named) else 2
+    tensors = [leaf for leaf in named if leaf.kind == TENSOR]
+    places = [place for leaf in tensors for place in leaf.key[1] if place is not None]
+    scope.least = 0 if any(map(_is_open_place, places)) else 2
+    for leaf in tensors:
+        for size, place in zip(leaf.value.spec.shape, leaf.key[1], strict=True):
+            if type(place) is SizeName:
+                scope.named(place, size, place.max)
     specs: list[TensorSpec | None] = []
     for leaf in named:
         if leaf.kind != TENSOR:
@@ -64,7 +77,7 @@ def symbolic_specs(named: list[Leaf], scope: DimScope) -> list[TensorSpec | None
         spec = leaf.value.spec
         if is_open(leaf):
             shape = [
-                _symbol(scope, leaf.path, axis, size) if place in (None, ANY) else size
+                _symbol(scope, leaf.path, axis, size, place) if _is_open_place(place) else size
                 for axis, (size, place) in enumerate(zip(spec.shape, leaf.key[1], strict=True))
             ]
             spec = make_spec(tuple(shape), spec.dtype)
@@ -72,7 +85,9 @@ def symbolic_specs(named: list[Leaf], scope: DimScope) -> list[TensorSpec | None
     return specs
 
 
-def _symbol(scope: DimScope, path: str, axis: int, size: int) -> Any:
+def _symbol(scope: DimScope, path: str, axis: int, size: int, place: Any) -> Any:
+    if type(place) is SizeName:
+        return scope.named(place, size)
     name = f"{re.sub(r'[^A-Za-z0-9]+', '_', path).strip('_')}_{axis}"
     while name in scope.hints:
         name += "_"
@@ -95,7 +110,7 @@ def symbol_places(named: list[Leaf], specs: list[TensorSpec | None]) -> dict[tup
             places.update({
                 (position, axis): str(spec.shape[axis])
                 for axis, place in enumerate(leaf.key[1])
-                if place in (None, ANY)
+                if _is_open_place(place)
             })  # fmt: skip
         position += 1
     return places
@@ -115,7 +130,8 @@ class SeenShapes:
         if not self._patterns:
             return
         for patterns in self._patterns.get(_ranks(signature), ()):
-            if all(_matches(signature.leaves[i].key[1], pattern) for i, pattern in patterns.items()):
+            shapes = [(signature.leaves[i].key[1], pattern) for i, pattern in patterns.items()]
+            if all(_matches(shape, pattern) for shape, pattern in shapes) and _agree(shapes):
                 yield with_patterns(signature, patterns)
 
     def to_trace(self, signature: Signature) -> Signature:
@@ -156,7 +172,7 @@ class SeenShapes:
         found = self._patterns.setdefault(_ranks(signature), [])
         if patterns not in found:
             found.append(patterns)
-            found.sort(key=lambda one: sum(place in (None, ANY) for pattern in one.values() for place in pattern))
+            found.sort(key=lambda one: sum(_is_open_place(place) for pattern in one.values() for place in pattern))
 
     def clear(self) -> None:
         """Forget everything."""
@@ -176,9 +192,23 @@ def _matches(shape: tuple[int, ...], pattern: Pattern) -> bool:
         if place is None:
             if size < 2:
                 return False
+        elif type(place) is SizeName:
+            if not place.allows(size):
+                return False
         elif place != ANY and place != size:
             return False
     return True
+
+
+def _agree(shapes: list[tuple[tuple[int, ...], Pattern]]) -> bool:
+    """Whether each name is one size in all shapes."""
+    known: dict[str, int] = {}
+    return all([
+        known.setdefault(place, size) == size
+        for shape, pattern in shapes
+        for size, place in zip(shape, pattern, strict=True)
+        if type(place) is SizeName
+    ])
 
 
 def _merged(seen: Pattern, shape: Pattern) -> Pattern:

@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridflow.core.dtypes import kind_of
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, HybridflowError, message
-from hybridflow.core.spec import TensorSpec, format_spec
+from hybridflow.core.spec import SizeName, TensorSpec, example_size, format_spec, is_open_size
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor, tensors_in, to_numpy
 from hybridflow.core.variable import Variable
 from hybridflow.guards.dynamic import ANY, Pattern, with_patterns
@@ -58,6 +58,8 @@ class InputSignature:
                                 hint="Give a structure of hf.TensorSpec, such as [hf.TensorSpec([None, 3])].")
                     )  # fmt: skip
             self._parts[parameter] = (leaves, tree)
+        every = [size for leaves, _ in self._parts.values() for spec in leaves for size in spec.shape]
+        self._has_names = any([type(size) is SizeName for size in every])
 
     @classmethod
     def of(cls, specs: Sequence[Any] | None, parameters: inspect.Signature, name: str) -> InputSignature | None:
@@ -93,7 +95,24 @@ class InputSignature:
                 for part, spec, path in zip(parts, specs, _paths(tree), strict=True)
             ]
             result[parameter] = jax.tree_util.tree_unflatten(tree, leaves)
+        if self._has_names:
+            self._require_one_size_each(result)
         return result
+
+    def _require_one_size_each(self, arguments: dict[str, Any]) -> None:
+        """Raise if a name is two sizes."""
+        known: dict[str, tuple[int, str]] = {}
+        for parameter, (specs, tree) in self._parts.items():
+            for value, spec, path in zip(tree.flatten_up_to(arguments[parameter]), specs, _paths(tree), strict=True):
+                for own, size in zip(value.shape, spec.shape, strict=True):
+                    if type(size) is not SizeName:
+                        continue
+                    first, where = known.setdefault(size, (own, parameter + path))
+                    if own != first:
+                        raise ArgumentTypeError(
+                            message(f"{self._name}: the size {str(size)!r} is {first} in {where} and {own} in "
+                                    f"{parameter + path}", hint="Pass tensors of the same size where a name stands.")
+                        )  # fmt: skip
 
     def _leaf(self, parameter: str, path: str, value: Any, spec: TensorSpec) -> Tensor:
         try:
@@ -127,7 +146,7 @@ class InputSignature:
             count = 1 if tree is None else tree.num_leaves
             if name in self._parts:
                 for offset, spec in enumerate(self._parts[name][0]):
-                    if None in spec.shape:
+                    if any(map(is_open_size, spec.shape)):
                         patterns[position + offset] = tuple([ANY if size is None else size for size in spec.shape])
             position += count
         return patterns
@@ -140,7 +159,7 @@ class InputSignature:
         for specs, tree in self._parts.values():
             tensors: list[Tensor] = []
             for spec in specs:
-                shape = tuple([size if one is None else one for one in spec.shape])
+                shape = tuple([example_size(one, size) for one in spec.shape])
                 tensors.append(make_tensor(np.broadcast_to(np.zeros((), spec.dtype), shape)))
             examples.append(jax.tree_util.tree_unflatten(tree, tensors))
         return examples
@@ -150,7 +169,9 @@ def _fits(tensor: Tensor, spec: TensorSpec) -> bool:
     shape, wanted = tensor.shape, spec.shape
     if tensor.dtype != spec.dtype or len(shape) != len(wanted):
         return False
-    return shape == wanted or all(b is None or a == b for a, b in zip(shape, wanted, strict=True))
+    return shape == wanted or all(
+        b is None or (b.allows(a) if type(b) is SizeName else a == b) for a, b in zip(shape, wanted, strict=True)
+    )
 
 
 def _as_spec(value: Any, spec: TensorSpec) -> Tensor:

@@ -9,11 +9,11 @@ from typing import Any, cast
 from hybridflow.core.context import CONTEXT, Context, context_of, current
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, float32
-from hybridflow.core.errors import LeakError, TraceError, message
+from hybridflow.core.errors import LeakError, ShapeError, TraceError, message
 from hybridflow.core.node import Edge, Node, format_where, user_place
 from hybridflow.core.op import Op
 from hybridflow.core.sources import CONSTANT
-from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.spec import SizeName, TensorSpec, example_size, make_spec
 from hybridflow.core.tensor import Tensor, leak_text, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import ASSIGN, GraphBuilder, Scope
@@ -71,11 +71,12 @@ class Construction(GraphBuilder):
         self.graph.nodes = tuple(self.nodes)
         self.graph.dims = self.dims
 
-    def placeholder(self, shape: Sequence[int | None], dtype: Any, name: str | None) -> Tensor:
+    def placeholder(self, shape: Sequence[int | str | None], dtype: Any, name: str | None) -> Tensor:
         """Add an input whose value is fed."""
         name = name or f"placeholder_{len(self.arguments)}"
         sizes = [
-            self.dims.symbol(f"{name}_{axis}", _HINT) if size is None else size
+            self.dims.symbol(f"{name}_{axis}", _HINT) if size is None
+            else self.dims.named(size, example_size(size, _HINT), size.max) if type(size) is SizeName else size
             for axis, size in enumerate(TensorSpec(tuple(shape)).shape)
         ]
         tensor = self.argument(make_spec(tuple(sizes), as_dtype(dtype)), name)
@@ -240,11 +241,12 @@ def construction_of(graph: Graph) -> Construction:
     return found
 
 
-def placeholder(shape: Sequence[int | None], dtype: Any = float32, name: str | None = None) -> Tensor:
+def placeholder(shape: Sequence[int | str | None], dtype: Any = float32, name: str | None = None) -> Tensor:
     """Add an input to the graph whose block this is; a `hf.Session` feeds it.
 
     Args:
-        shape: its sizes; None is any size. Where open sizes meet they count as equal, which runs check.
+        shape: its sizes; None is any size, a name one that is the same wherever it stands. Where open sizes meet they
+            count as equal, which runs check.
         dtype: its dtype.
         name: a name for messages and prints.
 
@@ -271,13 +273,22 @@ def placeholder(shape: Sequence[int | None], dtype: Any = float32, name: str | N
 
 
 def open_sizes(construction: Construction, edges: Sequence[Edge], values: Sequence[Any]) -> dict[str, int]:
-    """Return what fed values say of the graph's open sizes."""
+    """Return what fed values say of the graph's open sizes.
+
+    Raises:
+        ShapeError: two of them say different things of one.
+    """
     sizes: dict[str, int] = {}
     for (node, index), value in zip(edges, values, strict=True):
         for size, actual in zip(node.spec(index).shape, value.shape, strict=True):
             symbol = size.symbol if isinstance(size, Dim) else None
-            if symbol is not None and symbol in construction.dims.hints:
-                sizes[symbol] = actual
+            if symbol is None or symbol not in construction.dims.hints:
+                continue
+            if sizes.setdefault(symbol, actual) != actual:
+                raise ShapeError(
+                    message(f"Session: the size {symbol} is {sizes[symbol]} in one tensor and {actual} in another",
+                            hint="Feed tensors of the same size where a name stands.")
+                )  # fmt: skip
     return sizes
 
 

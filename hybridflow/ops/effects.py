@@ -18,7 +18,7 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError,
 from hybridflow.core.node import FOREVER
 from hybridflow.core.observer import replaying
 from hybridflow.core.op import No, Op, Stops, public_names, register
-from hybridflow.core.spec import TensorSpec, format_spec, make_spec
+from hybridflow.core.spec import TensorSpec, format_spec, is_open_size, make_spec
 from hybridflow.core.tensor import Tensor, asarray, format_tensor, host_array, make_tensor, to_numpy
 from hybridflow.ops.host_values import Template
 
@@ -238,10 +238,10 @@ def pure_callback(fn: Callable[..., Any], spec: Any, *args: Any) -> Any:
         raise ArgumentTypeError(message(f"pure_callback: a {type(fn).__name__} is not callable"))
     specs, tree = jax.tree_util.tree_flatten(spec)
     for one in specs:
-        if not isinstance(one, TensorSpec) or None in one.shape:
+        if not isinstance(one, TensorSpec) or any(map(is_open_size, one.shape)):
             raise ArgumentTypeError(
                 message("pure_callback: the spec must say every result's shape and dtype", got=repr(one)[:80],
-                        hint="Pass a hf.TensorSpec(shape, dtype) per result, without None in the shape.")
+                        hint="Pass a hf.TensorSpec(shape, dtype) per result, without open sizes in the shape.")
             )  # fmt: skip
     callback = _Callback(fn, specs, tree, jax.tree_util.tree_map(_as_tensor_if_array, args))
     tensors = callback.template.release()

@@ -63,7 +63,8 @@ def compile(
 
     Args:
         fn: the function; used as a decorator with arguments if left out.
-        input_signature: a structure of `TensorSpec` for each of the first arguments (a method's instance aside).
+        input_signature: a structure of `TensorSpec` for each of the first arguments (a method's instance aside). Where
+            the name of a size stands again, the size must be the same.
             Lists and arrays are cast to the spec's dtype, what has another rank or dtype is refused, and a size of
             None is open: one trace serves all sizes, XLA compiles for each.
         dynamic: whether a size that differs from earlier calls is left open in the next trace (but for sizes 0 and 1,

@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridflow.core.context import current
 from hybridflow.core.node import Node
-from hybridflow.core.spec import TensorSpec
+from hybridflow.core.spec import TensorSpec, example_size, is_open_size
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards.dynamic import ANY, Pattern, sizes_of, with_patterns
@@ -94,9 +94,9 @@ class Specs:
     def _tensor(self, leaf: Any) -> Any:
         if not isinstance(leaf, TensorSpec):
             return leaf
-        shape = tuple([_EXAMPLE if size is None else size for size in leaf.shape])
+        shape = tuple([example_size(size, _EXAMPLE) for size in leaf.shape])
         made = make_tensor(np.broadcast_to(np.zeros((), leaf.dtype), shape))
-        if None in leaf.shape:
+        if any(map(is_open_size, leaf.shape)):
             self._patterns[id(made)] = tuple([ANY if size is None else size for size in leaf.shape])
         self._made.append(made)
         return made

@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--spec", nargs="+", metavar="SPEC",
-        help="dtype and sizes of each argument, such as f32[None,784]; None is a size left open",
+        help="dtype and sizes of each argument, such as f32[None,784]; None is a size left open, a name one that is "
+        "the same wherever it stands: f32[batch,784] i32[batch]",
     )  # fmt: skip
     parser.add_argument(
         "--to", type=Path, required=True, metavar="PATH",
