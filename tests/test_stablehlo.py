@@ -13,7 +13,11 @@ import pytest
 from exported_models import MODELS, OPEN, SIZES, numbers
 
 import hybridflow as hf
+from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ExportError, MissingPackageError
+from hybridflow.core.op import REGISTRY, No
+from hybridflow.export.to_stablehlo import in_jax
+from hybridflow.testing.symbolic import cases
 
 pytest.importorskip("flatbuffers")
 
@@ -161,6 +165,36 @@ def test_what_no_file_can_hold_is_named_with_its_line(function: Any, text: str, 
     with pytest.raises(ExportError, match=text):
         hf.export.stablehlo(function, tmp_path / "f", OPEN)
     assert not [*tmp_path.iterdir()]
+
+
+OF_ONE_SIZE = {
+    # a matrix of open size, or a shape or a state that the sample gives in numbers
+    "adjugate", "det", "eig", "eigh", "pinv", "qr", "slogdet", "svd", "broadcast_to", "embed_diagonal", "index_add",
+    "lstm_update", "random_advance", "reshape", "scaled_dot_product_attention", "slice_scatter", "slice_set", "einsum",
+    # several axes of one open size, whose windows jax cannot compare
+    "avg_pool", "avg_pool_gradient", "conv", "conv_input_gradient", "conv_kernel_gradient", "max_pool_pick",
+    "fftn", "ifftn", "irfftn",
+}  # fmt: skip
+"""Operations of which a sample needs the number of a size that is left open."""
+
+
+def test_operations_have_open_sizes_or_say_that_they_have_none():
+    count, refused = 0, set[str]()
+    for op in REGISTRY.values():
+        if isinstance(op.lower, No) or isinstance(op.samples, No):
+            continue
+        for case in cases(op, 0):
+            graph, _ = case.trace(op)
+            try:
+                run, specs = in_jax(op.name, graph)
+                with enable_x64():
+                    found = jax.eval_shape(lambda *xs, run=run: run(xs), *specs)
+                assert [one.dtype for one in found] == [spec.dtype for spec in graph.output_specs]
+                count += 1
+            except ExportError:
+                refused.add(op.name)
+    assert refused <= OF_ONE_SIZE
+    assert count > 400
 
 
 def test_other_targets_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
@@ -71,9 +71,8 @@ def stablehlo(
 def exported(function: Function, platforms: Sequence[str]) -> export.Exported:
     """Return a function as jax exports it; see `stablehlo`."""
     graph, fields = function.graph(), function._fields
-    sizes = _sizes(function.name, graph.dims)
+    run, specs = in_jax(function.name, graph)
     count = len(function.inputs)
-    specs = [_as_jax(spec, sizes) for spec in graph.input_specs[:count]]
     weights = [one if one is RANDOM else raw_value(as_tensor(one)) for one in function._weights]
     drawn = fields["random"]
 
@@ -81,17 +80,13 @@ def exported(function: Function, platforms: Sequence[str]) -> export.Exported:
         arrays = jax.tree_util.tree_leaves(args)
         state = arrays[count:]
         values = [*arrays[:count], *[state[0] if one is RANDOM else one for one in weights]]
-        token = RUN_NODE.set(_run_node)
-        try:
-            outputs = [*evaluate(graph, values, _run_node, sizes=sizes)]
-        finally:
-            RUN_NODE.reset(token)
+        outputs = run(values)
         result, rest = filled(fields["result"], outputs), outputs[len(function.outputs) :]
         names = [name for name, there in (("random_state", drawn), ("checks", fields["checks"])) if there]
         return (result, dict(zip(names, rest, strict=True))) if names else result
 
     flat.__name__ = flat.__qualname__ = function.name
-    args = [*[filled(one, specs) for one in fields["arguments"]], *([_as_jax(_STATE, {})] if drawn else [])]
+    args = [*[filled(one, specs[:count]) for one in fields["arguments"]], *([_as_jax(_STATE, {})] if drawn else [])]
     with enable_x64(is_wide(graph)):
         try:
             return export.export(jax.jit(flat), platforms=tuple(platforms))(*args)
@@ -100,8 +95,29 @@ def exported(function: Function, platforms: Sequence[str]) -> export.Exported:
         except Exception as error:  # whatever jax says of it
             raise ExportError(
                 message(f"stablehlo: jax cannot export {function.name}: {_first_line(error)}",
-                        got=_culprit(graph, sizes))
+                        got=_culprit(graph))
             ) from error  # fmt: skip
+
+
+def in_jax(name: str, graph: Graph) -> tuple[Callable[[Sequence[Any]], list[Any]], list[jax.ShapeDtypeStruct]]:
+    """Return a graph as a function of jax values, and the inputs that it takes, with jax's symbols for open sizes.
+
+    Raises:
+        ExportError: the graph relies on what jax cannot be told of sizes.
+
+    The function raises:
+        ExportError: naming an operation that needs the number of an open size, with its line.
+    """
+    sizes = _sizes(name, graph.dims)
+
+    def run(values: Sequence[Any]) -> list[Any]:
+        token = RUN_NODE.set(_run_node)
+        try:
+            return [*evaluate(graph, values, _run_node, sizes=sizes)]
+        finally:
+            RUN_NODE.reset(token)
+
+    return run, [_as_jax(spec, sizes) for spec in graph.input_specs]
 
 
 def _as_jax(spec: TensorSpec, sizes: Mapping[str, Any]) -> jax.ShapeDtypeStruct:
@@ -204,8 +220,9 @@ def _refused(name: str, guard: Guard) -> ExportError:
     )  # fmt: skip
 
 
-def _culprit(graph: Graph, sizes: Mapping[str, Any]) -> str | None:
+def _culprit(graph: Graph) -> str | None:
     """Return the first node that jax cannot export by itself, None if there is none."""
+    sizes = _sizes(graph.name, graph.dims)
     for node in graph.nodes:
         specs = [_as_jax(edge[0].spec(edge[1]), sizes) for edge in node.inputs if edge is not None]
         attrs = {key: substitute(value, sizes) for key, value in node.attrs.items()}
