@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,21 @@ NAMES = [name for name, op in REGISTRY.items() if not isinstance(op.onnx, No) an
 # -- operations -------------------------------------------------------------------------------------------------------
 
 
+def chosen(name: str) -> Iterator[Any]:
+    """Yield two of an operation's samples of each kind of dtypes."""
+    seen: Counter[Any] = Counter()
+    for sample in samples_of(REGISTRY[name], 0):
+        if not isinstance(sample, Bad):
+            kind = tuple([str(getattr(one, "dtype", "")) for one in sample.args])
+            seen[kind] += 1
+            if seen[kind] <= 2:
+                yield sample
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_operation_is_its_kernel_in_onnx_runtime(name: str):
-    for sample in samples_of(REGISTRY[name], 0):
-        for call in [] if isinstance(sample, Bad) else capture(REGISTRY[name], sample):
+    for sample in chosen(name):
+        for call in capture(REGISTRY[name], sample):
             for attrs in call.with_residuals():
                 try:
                     found = run_exported(call, attrs, run_in_runtime)
