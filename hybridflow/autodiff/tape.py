@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from tracemalloc import is_tracing as is_tracing_memory
 from typing import Any, NoReturn, Self
 
 import jax
 
 from hybridflow.autodiff.backprop import BOUND, RAW, backprop, conjugates
+from hybridflow.autodiff.gradients_on_demand import differentiable_on_demand
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
 from hybridflow.autodiff.recorded_memory import Peak, RecordedMemory, live_nodes, recorded_memory
 from hybridflow.autodiff.seeds import ones, seeds_of, zeros
@@ -351,27 +353,24 @@ class GradientTape(Jacobians):
     def _backprop(
         self, targets: list[Tensor], seeds: list[Tensor | None], leaves: list[Any], engine: Engine | None = None
     ) -> list[Tensor | None]:
-        bound = _is_bound(targets)
-        engine = engine or (BOUND if bound else RAW)
-        starts: list[tuple[Edge, Any]] = []
-        for tensor, seed in zip(targets, seeds, strict=True):
-            edge = self._known_edge(tensor)
-            if edge is not None and is_differentiable(tensor.dtype):
-                start = seed if seed is not None else ones(tensor)
-                starts.append((edge, start if bound else start._value))
+        bound = _is_bound()
+        seeded = [
+            (edge, tensor, seed)
+            for tensor, seed in zip(targets, seeds, strict=True)
+            if (edge := self._known_edge(tensor)) is not None and is_differentiable(tensor.dtype)
+        ]
+        starts = [(edge, seed if seed is not None else ones(tensor)) for edge, tensor, seed in seeded]
         nodes, wanted, live = self._paths([edge for edge, _ in starts], leaves)
-        if live is not None:
-            engine = _Recorded(engine, live)
-        result = backprop(starts, {edge for edges in wanted for edge in edges}, nodes, engine)
-        gradients: list[Tensor | None] = []
-        for edges in wanted:
-            total: Any = None
-            for edge in edges:
-                one = result.get(edge)
-                if one is not None:
-                    total = one if total is None else engine.add(total, one)
-            gradients.append(total if total is None or bound else make_tensor(as_arrays(total)))
-        return gradients
+        around = [edge for pair in starts for edge in (pair[0], pair[1]._edge) if edge is not None]
+        lasting = engine is None and not bound and current().grad and any(map(requires, around))
+        if lasting and any("tensor_rule" in node.op.traits for node in nodes):
+            bound, lasting = True, False  # a rule of the user's runs once
+        engine = engine or (BOUND if bound else RAW)
+        gradients = _walked(starts, nodes, wanted, live, engine, bound=bound)
+        if not lasting:
+            return gradients
+        again = partial(_walked, starts, nodes, wanted, live, BOUND, bound=True)
+        return differentiable_on_demand(gradients, nodes, around, again)
 
     def _paths(
         self, targets: list[Edge], leaves: list[Any]
@@ -486,7 +485,7 @@ class GradientTape(Jacobians):
                 return f"The {what} is {value.dtype}: integers and bools have no gradient."
         if isinstance(source, Variable) and source._leaf not in self._variables:
             return f"The Variable {source.name!r} was not watched: {self._why_unwatched(source)}."
-        noting = Noting(BOUND if _is_bound([tensor]) else RAW)
+        noting = Noting(BOUND if _is_bound() else RAW)
         (found,) = self._backprop([tensor], [None], [source], noting)
         if found is not None:
             return "It is not None: the target depends on the source."
@@ -541,6 +540,38 @@ class _Recorded:
         return [one if want else None for one, want in zip(found, both, strict=True)]
 
 
+def _walked(
+    starts: Sequence[tuple[Edge, Tensor]],
+    nodes: Sequence[Node],
+    wanted: Sequence[Sequence[Edge]],
+    live: Mapping[Node, Wanted] | None,
+    engine: Engine,
+    *,
+    bound: bool,
+) -> list[Tensor | None]:
+    """Walk back, and return a gradient for each source, which may have been read several times.
+
+    Args:
+        starts: targets with their cotangents.
+        nodes, wanted, live: what `GradientTape._paths` returns.
+        engine: how to compute.
+        bound: whether by recorded operations on tensors.
+    """
+    if live is not None:
+        engine = _Recorded(engine, live)
+    seeds = list(starts) if bound else [(edge, seed._value) for edge, seed in starts]
+    result = backprop(seeds, {edge for edges in wanted for edge in edges}, nodes, engine)
+    gradients: list[Tensor | None] = []
+    for edges in wanted:
+        total: Any = None
+        for edge in edges:
+            one = result.get(edge)
+            if one is not None:
+                total = one if total is None else engine.add(total, one)
+        gradients.append(total if total is None or bound else make_tensor(as_arrays(total)))
+    return gradients
+
+
 # -- helpers ------------------------------------------------------------------------------------------------------
 
 
@@ -552,12 +583,10 @@ def _first_operation(nodes: Sequence[Node]) -> int:
     return _FOREVER
 
 
-def _is_bound(targets: Sequence[Tensor]) -> bool:
-    """Whether a gradient that is asked now must be traced, or recorded for a higher order or for `.backward()`."""
+def _is_bound() -> bool:
+    """Whether a gradient that is asked now must be traced, or recorded for a higher order."""
     context = current()
-    if context.tracer is not None or context.tapes:
-        return True
-    return context.grad and any(requires(target._edge) for target in targets)
+    return context.tracer is not None or bool(context.tapes)
 
 
 def _peaks() -> list[Peak | None]:
