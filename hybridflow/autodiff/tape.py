@@ -10,16 +10,16 @@ from typing import Any, NoReturn, Self
 
 import jax
 
-from hybridflow.autodiff.backprop import BOUND, RAW, backprop, conjugates
+from hybridflow.autodiff.backprop import BOUND, RAW, conjugates
 from hybridflow.autodiff.gradients_on_demand import differentiable_on_demand
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
 from hybridflow.autodiff.recorded_memory import Peak, RecordedMemory, live_nodes, recorded_memory
 from hybridflow.autodiff.seeds import ones, seeds_of, zeros
+from hybridflow.autodiff.tape_walk import SinceWatched, walked
 from hybridflow.autodiff.usual_gradient import quick_gradients
 from hybridflow.autodiff.walk import Engine, Wanted, connected, reachable
 from hybridflow.autodiff.why import Exits, Noting, independent
 from hybridflow.core.context import current, set_tapes
-from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import (
     ArgumentTypeError,
@@ -31,7 +31,7 @@ from hybridflow.core.errors import (
 from hybridflow.core.node import Edge, Node, next_sequence, renew, user_place
 from hybridflow.core.notes import requires
 from hybridflow.core.op import Stops
-from hybridflow.core.tensor import Tensor, describe, make_tensor, watch_tensor
+from hybridflow.core.tensor import Tensor, describe, watch_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.graph import Graph
@@ -306,7 +306,7 @@ class GradientTape(Jacobians):
         if edge is None or not is_differentiable(target.dtype):
             return None
         nodes, wanted, live = self._paths([edge], leaves)
-        return Pullback(edge, nodes, wanted, None if live is None else _Recorded(BOUND, live))
+        return Pullback(edge, nodes, wanted, None if live is None else SinceWatched(BOUND, live))
 
     def _asked(self, what: str, target: Any, sources: Any) -> tuple[list[Tensor], list[Any], Any]:
         """Return targets, sources and the sources' structure, if the tape may still be asked."""
@@ -366,10 +366,10 @@ class GradientTape(Jacobians):
         if lasting and any("tensor_rule" in node.op.traits for node in nodes):
             bound, lasting = True, False  # a rule of the user's runs once
         engine = engine or (BOUND if bound else RAW)
-        gradients = _walked(starts, nodes, wanted, live, engine, bound=bound)
+        gradients = walked(starts, nodes, wanted, live, engine, bound=bound)
         if not lasting:
             return gradients
-        again = partial(_walked, starts, nodes, wanted, live, BOUND, bound=True)
+        again = partial(walked, starts, nodes, wanted, live, BOUND, bound=True)
         return differentiable_on_demand(gradients, nodes, around, again)
 
     def _paths(
@@ -521,55 +521,6 @@ class GradientTape(Jacobians):
             return True
         live = connected([*nodes, *reachable(edges, self._recorded())], watched)
         return any(live.get(node) for node, _ in edges)
-
-
-class _Recorded:
-    """An engine that passes nothing back along what was computed from a value before it was watched."""
-
-    def __init__(self, engine: Engine, live: Mapping[Node, Wanted]) -> None:
-        self._engine = engine
-        self._live = live
-        self.add = engine.add
-        self.walk = engine.walk
-
-    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
-        """Return the gradients of those wanted inputs that were recorded, None for the others."""
-        recorded = self._live.get(node, ())
-        both = tuple([want and i < len(recorded) and recorded[i] for i, want in enumerate(wanted)])
-        found = self._engine.run(node, g, both) if any(both) else [None] * len(both)
-        return [one if want else None for one, want in zip(found, both, strict=True)]
-
-
-def _walked(
-    starts: Sequence[tuple[Edge, Tensor]],
-    nodes: Sequence[Node],
-    wanted: Sequence[Sequence[Edge]],
-    live: Mapping[Node, Wanted] | None,
-    engine: Engine,
-    *,
-    bound: bool,
-) -> list[Tensor | None]:
-    """Walk back, and return a gradient for each source, which may have been read several times.
-
-    Args:
-        starts: targets with their cotangents.
-        nodes, wanted, live: what `GradientTape._paths` returns.
-        engine: how to compute.
-        bound: whether by recorded operations on tensors.
-    """
-    if live is not None:
-        engine = _Recorded(engine, live)
-    seeds = list(starts) if bound else [(edge, seed._value) for edge, seed in starts]
-    result = backprop(seeds, {edge for edges in wanted for edge in edges}, nodes, engine)
-    gradients: list[Tensor | None] = []
-    for edges in wanted:
-        total: Any = None
-        for edge in edges:
-            one = result.get(edge)
-            if one is not None:
-                total = one if total is None else engine.add(total, one)
-        gradients.append(total if total is None or bound else make_tensor(as_arrays(total)))
-    return gradients
 
 
 # -- helpers ------------------------------------------------------------------------------------------------------
