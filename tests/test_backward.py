@@ -870,3 +870,119 @@ def test_random_graphs_give_what_torch_gives(steps):
             values[-1].sum().backward()
         results.append([x.grad, w.grad])
     assert_same(plain(results[0]), plain(results[1]))
+
+
+def by_tape(function: Any, x: Any, **kwargs: Any) -> Any:
+    with hf.GradientTape(**kwargs) as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x)
+
+
+@pytest.mark.parametrize("power", [3, 4])
+def test_a_tapes_gradient_of_what_requires_one_can_be_gone_back_from(power: int):
+    """Twice: the first gradient is asked of a tape, the next of `.backward()` or of another tape."""
+    x = hf.tensor([1.0, 2.0], requires_grad=True)
+    slope = by_tape(lambda v: hf.sum(v**power), x)
+    assert slope.requires_grad
+    assert not slope.is_leaf
+    assert slope.grad_fn is not None
+    (slope * hf.asarray([1.0, 10.0])).sum().backward()
+    value = power * (power - 1) * x.numpy() ** (power - 2)
+    np.testing.assert_allclose(x.grad.numpy(), value * [1.0, 10.0], rtol=1e-6)
+    x.zero_grad()
+    by_tape(lambda v: hf.sum(by_tape(lambda u: hf.sum(u**power), v)), x).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), value * (power - 2) / x.numpy(), rtol=1e-6)
+
+
+def test_a_gradient_penalty_through_a_model_of_modules():
+    def total(wrap: Any) -> list[Any]:
+        hf.random.seed(0)
+        model = hf.nn.Sequential(hf.nn.Linear(3, 4), hf.nn.tanh, hf.nn.Linear(4, 1))
+        x = hf.asarray([[1.0, 2.0, 3.0], [0.5, -1.0, 0.0]])
+
+        def penalty() -> Any:
+            with hf.GradientTape() as tape:
+                loss = hf.mean(model(x) ** 2)
+            return sum(hf.sum(one * one) for one in tape.gradient(loss, model.parameters())) + loss
+
+        wrap(lambda: penalty().backward())()
+        return [one.grad.numpy() for one in model.parameters()]
+
+    for eager, compiled in zip(total(lambda f: f), total(hf.compile), strict=True):
+        np.testing.assert_allclose(eager, compiled, rtol=1e-5, atol=1e-6)
+
+
+def test_a_tapes_gradient_requires_one_only_if_it_depends_on_a_leaf():
+    w = hf.Variable([1.0, 2.0], requires_grad=True)
+    v = hf.Variable([3.0, 4.0], requires_grad=True)
+
+    def slopes(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            loss = hf.sum(w * x) + hf.sum(v * v) + hf.sum(hf.relu(w * 3.0))
+        linear, square = tape.gradient(loss, [w, v])
+        return linear.requires_grad, (linear * 2).requires_grad, square.requires_grad, (linear * square).requires_grad
+
+    x = hf.asarray([5.0, 6.0])
+    assert slopes(x) == (False, False, True, True)
+    assert [bool(one) for one in hf.compile(slopes)(x)] == [*slopes(x)]
+    with hf.GradientTape() as tape:
+        loss = hf.sum(w * x) + hf.sum(v * v)
+    linear, square = tape.gradient(loss, [w, v])
+    with pytest.raises(RuntimeError, match="does not require a gradient"):
+        hf.sum(linear).backward()
+    hf.sum(linear * square).backward()
+    assert w.grad is None
+    assert v.grad.tolist() == [10.0, 12.0]
+    with hf.no_grad():
+        assert not by_tape(lambda u: hf.sum(u * u * v), v).requires_grad
+
+
+def test_going_back_from_a_gradient_meets_hooks_and_retained_values():
+    w = hf.Variable([1.0, 2.0], requires_grad=True)
+    seen: list[Any] = []
+    with hf.GradientTape() as tape:
+        middle = w * w
+        middle.retain_grad()
+        middle.register_hook(lambda g: seen.append(g.tolist()))
+        loss = hf.sum(middle**3)
+    slope = tape.gradient(loss, w)  # 6 w**5, by 2 w * 3 middle**2
+    hf.sum(slope).backward()
+    np.testing.assert_allclose(w.grad.numpy(), 30 * w.numpy() ** 4, rtol=1e-6)
+    np.testing.assert_allclose(middle.grad.numpy(), 2 * w.numpy() * 6 * w.numpy() ** 2, rtol=1e-6)
+    assert len(seen) == 1
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
+        hf.sum(slope).backward()
+
+
+def test_a_custom_rule_runs_once_for_a_tapes_gradient():
+    calls: list[int] = []
+
+    @hf.custom_gradient
+    def cube(x: Any) -> Any:
+        def rule(g: Any) -> Any:
+            calls.append(1)
+            return g * 3 * x * x
+
+        return x**3, rule
+
+    x = hf.tensor(2.0, requires_grad=True)
+    slope = by_tape(cube, x)
+    slope.backward()
+    assert x.grad.item() == 12.0
+    assert calls == [1]
+
+
+def test_what_stands_for_a_gradients_gradient_is_freed_with_it():
+    w = hf.Variable(np.ones(1000, np.float32), requires_grad=True)
+
+    def kept() -> Any:
+        with hf.GradientTape() as tape:
+            middle = hf.exp(w)
+            loss = hf.sum(middle * middle)
+        return tape.gradient(loss, w), weakref.ref(middle._edge[0])
+
+    slope, node = kept()
+    assert node() is not None
+    del slope
+    assert node() is None

@@ -90,6 +90,10 @@ SIMPLE: dict[str, tuple[Any, Any, Any]] = {
     "adaptive avg": (lambda: nn.AdaptiveAvgPool((3, 2)), lambda: torch.nn.AdaptiveAvgPool2d((3, 2)),
                      lambda: normal(2, 3, 7, 5)),
     "adaptive max": (lambda: nn.AdaptiveMaxPool(3), lambda: torch.nn.AdaptiveMaxPool1d(3), lambda: normal(2, 3, 8)),
+    "adaptive avg, 2d": (lambda: nn.AdaptiveAvgPool2d(1), lambda: torch.nn.AdaptiveAvgPool2d(1),
+                         lambda: normal(2, 3, 4, 5)),
+    "adaptive max, 3d": (lambda: nn.AdaptiveMaxPool3d((2, None, 1)), lambda: torch.nn.AdaptiveMaxPool3d((2, None, 1)),
+                         lambda: normal(2, 3, 4, 2, 3)),
     "flatten": (lambda: nn.Flatten(), lambda: torch.nn.Flatten(), lambda: normal(2, 3, 4)),
     "upsample": (lambda: nn.Upsample((2, 3)), lambda: torch.nn.Upsample(scale_factor=(2, 3)),
                  lambda: normal(1, 2, 3, 2)),
@@ -264,3 +268,24 @@ def test_channels_come_last_in_the_data_only(kind: str, rng: np.random.Generator
     x = rng.normal(size=(2, 4, *[7, 6][:axes])).astype(np.float32)
     y = last(np.moveaxis(x, 1, -1)).numpy()
     np.testing.assert_allclose(np.moveaxis(y, -1, 1), first(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_dropout_of_channels_drops_them_whole(axes: int):
+    layer = getattr(nn, f"Dropout{axes}d")(0.25)
+    x = hf.ones((40, 50, *(2,) * axes))
+
+    def drop() -> Any:
+        hf.random.seed(3)
+        return layer(x)
+
+    dropped = drop().numpy().reshape(2000, -1)
+    assert (dropped == dropped[:, :1]).all()
+    assert set(np.unique(dropped)) == {np.float32(0), np.float32(1) / np.float32(0.75)}
+    assert abs((dropped == 0).mean() - 0.25) < 0.05
+    np.testing.assert_array_equal(hf.compile(lambda v: layer(v))(x).shape, x.shape)
+    layer.eval()
+    assert layer(x).numpy().min() == 1
+    for bad in (layer, getattr(nn, f"AdaptiveAvgPool{axes}d")(2)):
+        with pytest.raises(ValueError, match=rf"{type(bad).__name__}: the input has {axes - 1} spatial axes"):
+            bad(x[..., 0])

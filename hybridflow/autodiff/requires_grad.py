@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar, Self, cast
 
+from hybridflow.autodiff.gradients_on_demand import settle
 from hybridflow.core.context import CONTEXT, Context, current, is_tracing
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import (
@@ -78,12 +79,15 @@ def known_edge(value: Tensor | Variable) -> Edge | None:
 
 def requires_grad(self: Tensor | Variable) -> bool:
     """Whether `.backward()` reaches this value: a leaf that asked for it, or computed from one."""
-    return requires(known_edge(self)) and is_differentiable(self.dtype)
+    edge = known_edge(self)
+    settle(edge)
+    return requires(edge) and is_differentiable(self.dtype)
 
 
 def is_leaf(self: Tensor | Variable) -> bool:
     """Whether the value was not computed from anything that requires a gradient."""
     edge = known_edge(self)
+    settle(edge)
     if requires(edge) and isinstance(self, Tensor):
         edge = _inner_edge(self, "is_leaf")
     notes = notes_at(edge)

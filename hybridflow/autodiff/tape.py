@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from tracemalloc import is_tracing as is_tracing_memory
 from typing import Any, NoReturn, Self
 
 import jax
 
-from hybridflow.autodiff.backprop import BOUND, RAW, backprop, conjugates
+from hybridflow.autodiff.backprop import BOUND, RAW, conjugates
+from hybridflow.autodiff.gradients_on_demand import differentiable_on_demand
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
 from hybridflow.autodiff.recorded_memory import Peak, RecordedMemory, live_nodes, recorded_memory
 from hybridflow.autodiff.seeds import ones, seeds_of, zeros
+from hybridflow.autodiff.tape_walk import SinceWatched, walked
 from hybridflow.autodiff.usual_gradient import quick_gradients
 from hybridflow.autodiff.walk import Engine, Wanted, connected, reachable
 from hybridflow.autodiff.why import Exits, Noting, independent
 from hybridflow.core.context import current, set_tapes
-from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import (
     ArgumentTypeError,
@@ -29,7 +31,7 @@ from hybridflow.core.errors import (
 from hybridflow.core.node import Edge, Node, next_sequence, renew, user_place
 from hybridflow.core.notes import requires
 from hybridflow.core.op import Stops
-from hybridflow.core.tensor import Tensor, describe, make_tensor, watch_tensor
+from hybridflow.core.tensor import Tensor, describe, watch_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.graph import Graph
@@ -304,7 +306,7 @@ class GradientTape(Jacobians):
         if edge is None or not is_differentiable(target.dtype):
             return None
         nodes, wanted, live = self._paths([edge], leaves)
-        return Pullback(edge, nodes, wanted, None if live is None else _Recorded(BOUND, live))
+        return Pullback(edge, nodes, wanted, None if live is None else SinceWatched(BOUND, live))
 
     def _asked(self, what: str, target: Any, sources: Any) -> tuple[list[Tensor], list[Any], Any]:
         """Return targets, sources and the sources' structure, if the tape may still be asked."""
@@ -351,27 +353,24 @@ class GradientTape(Jacobians):
     def _backprop(
         self, targets: list[Tensor], seeds: list[Tensor | None], leaves: list[Any], engine: Engine | None = None
     ) -> list[Tensor | None]:
-        bound = _is_bound(targets)
-        engine = engine or (BOUND if bound else RAW)
-        starts: list[tuple[Edge, Any]] = []
-        for tensor, seed in zip(targets, seeds, strict=True):
-            edge = self._known_edge(tensor)
-            if edge is not None and is_differentiable(tensor.dtype):
-                start = seed if seed is not None else ones(tensor)
-                starts.append((edge, start if bound else start._value))
+        bound = _is_bound()
+        seeded = [
+            (edge, tensor, seed)
+            for tensor, seed in zip(targets, seeds, strict=True)
+            if (edge := self._known_edge(tensor)) is not None and is_differentiable(tensor.dtype)
+        ]
+        starts = [(edge, seed if seed is not None else ones(tensor)) for edge, tensor, seed in seeded]
         nodes, wanted, live = self._paths([edge for edge, _ in starts], leaves)
-        if live is not None:
-            engine = _Recorded(engine, live)
-        result = backprop(starts, {edge for edges in wanted for edge in edges}, nodes, engine)
-        gradients: list[Tensor | None] = []
-        for edges in wanted:
-            total: Any = None
-            for edge in edges:
-                one = result.get(edge)
-                if one is not None:
-                    total = one if total is None else engine.add(total, one)
-            gradients.append(total if total is None or bound else make_tensor(as_arrays(total)))
-        return gradients
+        around = [edge for pair in starts for edge in (pair[0], pair[1]._edge) if edge is not None]
+        lasting = engine is None and not bound and current().grad and any(map(requires, around))
+        if lasting and any("tensor_rule" in node.op.traits for node in nodes):
+            bound, lasting = True, False  # a rule of the user's runs once
+        engine = engine or (BOUND if bound else RAW)
+        gradients = walked(starts, nodes, wanted, live, engine, bound=bound)
+        if not lasting:
+            return gradients
+        again = partial(walked, starts, nodes, wanted, live, BOUND, bound=True)
+        return differentiable_on_demand(gradients, nodes, around, again)
 
     def _paths(
         self, targets: list[Edge], leaves: list[Any]
@@ -486,7 +485,7 @@ class GradientTape(Jacobians):
                 return f"The {what} is {value.dtype}: integers and bools have no gradient."
         if isinstance(source, Variable) and source._leaf not in self._variables:
             return f"The Variable {source.name!r} was not watched: {self._why_unwatched(source)}."
-        noting = Noting(BOUND if _is_bound([tensor]) else RAW)
+        noting = Noting(BOUND if _is_bound() else RAW)
         (found,) = self._backprop([tensor], [None], [source], noting)
         if found is not None:
             return "It is not None: the target depends on the source."
@@ -524,23 +523,6 @@ class GradientTape(Jacobians):
         return any(live.get(node) for node, _ in edges)
 
 
-class _Recorded:
-    """An engine that passes nothing back along what was computed from a value before it was watched."""
-
-    def __init__(self, engine: Engine, live: Mapping[Node, Wanted]) -> None:
-        self._engine = engine
-        self._live = live
-        self.add = engine.add
-        self.walk = engine.walk
-
-    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
-        """Return the gradients of those wanted inputs that were recorded, None for the others."""
-        recorded = self._live.get(node, ())
-        both = tuple([want and i < len(recorded) and recorded[i] for i, want in enumerate(wanted)])
-        found = self._engine.run(node, g, both) if any(both) else [None] * len(both)
-        return [one if want else None for one, want in zip(found, both, strict=True)]
-
-
 # -- helpers ------------------------------------------------------------------------------------------------------
 
 
@@ -552,12 +534,10 @@ def _first_operation(nodes: Sequence[Node]) -> int:
     return _FOREVER
 
 
-def _is_bound(targets: Sequence[Tensor]) -> bool:
-    """Whether a gradient that is asked now must be traced, or recorded for a higher order or for `.backward()`."""
+def _is_bound() -> bool:
+    """Whether a gradient that is asked now must be traced, or recorded for a higher order."""
     context = current()
-    if context.tracer is not None or context.tapes:
-        return True
-    return context.grad and any(requires(target._edge) for target in targets)
+    return context.tracer is not None or bool(context.tapes)
 
 
 def _peaks() -> list[Peak | None]:

@@ -35,12 +35,21 @@ if _TYPE_CHECKING:  # what `__getattr__` imports when it is asked for
     from hybridflow.nn.layers.recurrent import LSTM as LSTM
     from hybridflow.nn.layers.recurrent import RNN as RNN
     from hybridflow.nn.layers.simple import AdaptiveAvgPool as AdaptiveAvgPool
+    from hybridflow.nn.layers.simple import AdaptiveAvgPool1d as AdaptiveAvgPool1d
+    from hybridflow.nn.layers.simple import AdaptiveAvgPool2d as AdaptiveAvgPool2d
+    from hybridflow.nn.layers.simple import AdaptiveAvgPool3d as AdaptiveAvgPool3d
     from hybridflow.nn.layers.simple import AdaptiveMaxPool as AdaptiveMaxPool
+    from hybridflow.nn.layers.simple import AdaptiveMaxPool1d as AdaptiveMaxPool1d
+    from hybridflow.nn.layers.simple import AdaptiveMaxPool2d as AdaptiveMaxPool2d
+    from hybridflow.nn.layers.simple import AdaptiveMaxPool3d as AdaptiveMaxPool3d
     from hybridflow.nn.layers.simple import AvgPool as AvgPool
     from hybridflow.nn.layers.simple import AvgPool1d as AvgPool1d
     from hybridflow.nn.layers.simple import AvgPool2d as AvgPool2d
     from hybridflow.nn.layers.simple import AvgPool3d as AvgPool3d
     from hybridflow.nn.layers.simple import Dropout as Dropout
+    from hybridflow.nn.layers.simple import Dropout1d as Dropout1d
+    from hybridflow.nn.layers.simple import Dropout2d as Dropout2d
+    from hybridflow.nn.layers.simple import Dropout3d as Dropout3d
     from hybridflow.nn.layers.simple import Flatten as Flatten
     from hybridflow.nn.layers.simple import GlobalAvgPool as GlobalAvgPool
     from hybridflow.nn.layers.simple import Identity as Identity
@@ -55,7 +64,13 @@ if _TYPE_CHECKING:  # what `__getattr__` imports when it is asked for
 
 _LATER = {
     "AdaptiveAvgPool": "layers.simple",
+    "AdaptiveAvgPool1d": "layers.simple",
+    "AdaptiveAvgPool2d": "layers.simple",
+    "AdaptiveAvgPool3d": "layers.simple",
     "AdaptiveMaxPool": "layers.simple",
+    "AdaptiveMaxPool1d": "layers.simple",
+    "AdaptiveMaxPool2d": "layers.simple",
+    "AdaptiveMaxPool3d": "layers.simple",
     "AvgPool": "layers.simple",
     "AvgPool1d": "layers.simple",
     "AvgPool2d": "layers.simple",
@@ -73,6 +88,9 @@ _LATER = {
     "ConvTranspose2d": "layers.convolution",
     "ConvTranspose3d": "layers.convolution",
     "Dropout": "layers.simple",
+    "Dropout1d": "layers.simple",
+    "Dropout2d": "layers.simple",
+    "Dropout3d": "layers.simple",
     "Embedding": "layers.linear",
     "Flatten": "layers.simple",
     "GRU": "layers.recurrent",

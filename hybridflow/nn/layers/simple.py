@@ -10,6 +10,7 @@ from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import label
 from hybridflow.ops.common import TensorLike
+from hybridflow.ops.creation import ones
 from hybridflow.ops.joining import concat
 from hybridflow.ops.nn.average_pooling import avg_pool
 from hybridflow.ops.nn.pooling import max_pool
@@ -83,6 +84,16 @@ class Identity(Module):
         return x
 
 
+def _require_axes(layer: Dropout | _Adaptive, x: Tensor) -> None:
+    """Raise unless an input has the spatial axes that a class fixes."""
+    if layer.axes is not None and x.ndim - 2 != layer.axes:
+        raise ShapeError(
+            message(f"{label(layer)}: the input has {max(x.ndim - 2, 0)} spatial axes, the layer {layer.axes}",
+                    got=f"{label(layer)}({x.spec})",
+                    hint="The input is (n, channels, *spatial); an example alone needs x[None].")
+        )  # fmt: skip
+
+
 class Dropout(Module):
     """Zeros in place of randomly chosen elements, in training mode; see `hf.nn.dropout`.
 
@@ -95,6 +106,8 @@ class Dropout(Module):
         Tensor([1., 1.], dtype=float32)
     """
 
+    axes: int | None = None
+
     def __init__(self, rate: float = 0.5) -> None:
         if not 0 <= rate <= 1:
             raise ArgumentError(message(f"Dropout: rate={rate} is not a probability", hint="Use a number from 0 to 1."))
@@ -102,7 +115,12 @@ class Dropout(Module):
 
     def forward(self, x: TensorLike) -> Tensor:
         """Return the input, some elements dropped in training mode."""
-        return dropout(x, self.rate, training=self.training)
+        if self.axes is None:
+            return dropout(x, self.rate, training=self.training)
+        x = as_tensor(x)
+        _require_axes(self, x)
+        channels = ones((*x.shape[:2], *(1,) * self.axes), dtype=x.dtype)
+        return x * dropout(channels, self.rate, training=self.training) if self.training else x
 
     def extra_repr(self) -> str:
         """Return the rate."""
@@ -218,11 +236,14 @@ class AvgPool(_Pool):
 class _Adaptive(Module):
     """What pools to a given size share: part i of n takes the elements from i * size // n to the next part's."""
 
+    axes: int | None = None
+
     def __init__(self, size: int | tuple[int | None, ...]) -> None:
         self.size = size
 
     def _pooled(self, x: TensorLike, reduce: Callable[..., Tensor]) -> Tensor:
         x = as_tensor(x)
+        _require_axes(self, x)
         sizes = (self.size,) * (x.ndim - 2) if isinstance(self.size, int) else self.size
         if len(sizes) != x.ndim - 2:
             raise ShapeError(
@@ -331,5 +352,59 @@ class AvgPool2d(AvgPool):
 
 class AvgPool3d(AvgPool):
     """The mean of every window of three spatial axes; see `AvgPool`."""
+
+    axes = 3
+
+
+class AdaptiveAvgPool1d(AdaptiveAvgPool):
+    """Means over windows that are chosen so that one spatial axis comes out in a given size; see `AdaptiveAvgPool`."""
+
+    axes = 1
+
+
+class AdaptiveAvgPool2d(AdaptiveAvgPool):
+    """Means over windows that are chosen so that two spatial axes come out in given sizes; see `AdaptiveAvgPool`."""
+
+    axes = 2
+
+
+class AdaptiveAvgPool3d(AdaptiveAvgPool):
+    """Means over windows that are chosen so that three spatial axes come out in given sizes; see `AdaptiveAvgPool`."""
+
+    axes = 3
+
+
+class AdaptiveMaxPool1d(AdaptiveMaxPool):
+    """Maxima over windows that are chosen so that one spatial axis comes out in a given size; see `AdaptiveMaxPool`."""
+
+    axes = 1
+
+
+class AdaptiveMaxPool2d(AdaptiveMaxPool):
+    """Maxima over windows that are chosen so that two spatial axes come out in given sizes; see `AdaptiveMaxPool`."""
+
+    axes = 2
+
+
+class AdaptiveMaxPool3d(AdaptiveMaxPool):
+    """Maxima over windows that are chosen so that three spatial axes come out in given sizes; see `AdaptiveMaxPool`."""
+
+    axes = 3
+
+
+class Dropout1d(Dropout):
+    """Zeros in place of randomly chosen channels of one spatial axis, in training mode; see `Dropout`."""
+
+    axes = 1
+
+
+class Dropout2d(Dropout):
+    """Zeros in place of randomly chosen channels of two spatial axes, in training mode; see `Dropout`."""
+
+    axes = 2
+
+
+class Dropout3d(Dropout):
+    """Zeros in place of randomly chosen channels of three spatial axes, in training mode; see `Dropout`."""
 
     axes = 3

@@ -211,6 +211,52 @@ def module_call(case: Case) -> None:
         return call
 
 
+# -- what is paid for a loss that is returned ---------------------------------------------------------------------
+
+
+def _step(case: Case, *, returned: Callable[[Any], Any], requires_grad: bool) -> Callable[[Any, Any], Any]:
+    """Return the step of an MLP that takes its gradients of a tape, on batches of `_batch`."""
+    wide, hidden = case.size((784, 128), (6, 4))
+    rng = np.random.default_rng(0)
+    shapes = ((wide, hidden), (hidden,), (hidden, 10), (10,))
+    weights = [
+        hf.Variable((rng.normal(size=shape) / 20).astype(np.float32), requires_grad=requires_grad) for shape in shapes
+    ]
+
+    def step(x: Any, y: Any) -> Any:
+        with hf.GradientTape() as tape:
+            h = hf.nn.relu(x @ weights[0] + weights[1])
+            loss = hf.mean(hf.nn.softmax_cross_entropy(h @ weights[2] + weights[3], y))
+        for weight, slope in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.01 * slope)
+        return returned(loss)
+
+    return step
+
+
+def _batch(case: Case) -> tuple[Any, Any]:
+    wide, count = case.size((784, 64), (6, 2))
+    return hf.asarray(case.normal(count, wide)), hf.asarray(case.rng.integers(0, 10, count).astype(np.int32))
+
+
+@row("MLP step of a tape that returns its loss, compiled", aims={"stop_gradient": 1.1})
+def returned_loss(case: Case) -> None:
+    batch = _batch(case)
+    ours = hf.compile(_step(case, returned=lambda loss: loss, requires_grad=True))
+    other = hf.compile(_step(case, returned=hf.stop_gradient, requires_grad=True))
+    case.ours(lambda: ours(*batch))
+    case.peer("stop_gradient", lambda: other(*batch))
+
+
+@row("MLP step of a tape over parameters, eager", aims={"plain Variables": 1.25})
+def tape_of_parameters(case: Case) -> None:
+    batch = _batch(case)
+    ours = _step(case, returned=lambda loss: loss, requires_grad=True)
+    other = _step(case, returned=lambda loss: loss, requires_grad=False)
+    case.ours(lambda: ours(*batch))
+    case.peer("plain Variables", lambda: other(*batch))
+
+
 # -- batches ------------------------------------------------------------------------------------------------------
 
 
