@@ -67,8 +67,10 @@ def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]
         if not items or not any(map(is_staged, keys)):
             for one in keys:
                 observe.special(one, "__lt__", "__gt__")
+            if items and key is not None:  # it has been called once for each item, as it shall be
+                return items[python(range(len(items)), key=keys.__getitem__)]
             given = {} if default is _MISSING else {"default": default}
-            return python(items, key=key, **given) if len(args) == 1 else python(*args, key=key)
+            return python(items, **given) if len(args) == 1 else python(*args, **given)
         best, best_key = items[0], keys[0]
         for item, item_key in zip(items[1:], keys[1:], strict=True):
             found = better(item_key, best_key)
@@ -90,7 +92,7 @@ def sorted_items(iterable: Iterable[Any], *, key: Callable[[Any], Any] | None = 
     if not any(map(is_tensor, keys)):
         for one in keys:
             observe.special(one, "__lt__", "__gt__")
-        return sorted(items, key=key, reverse=reverse)
+        return [items[index] for index in sorted(range(len(items)), key=keys.__getitem__, reverse=reverse)]
     order: Any = PUBLIC.argsort(PUBLIC.stack(list(map(as_tensor, keys))), descending=bool(reverse), stable=True)
     whole: Any = PUBLIC.stack(list(map(as_tensor, items)))
     return [standing_for(items[0], whole[order[index]], *items[1:]) for index in range(len(items))]

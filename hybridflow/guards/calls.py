@@ -7,7 +7,7 @@ import functools
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from types import BuiltinFunctionType, CodeType, MethodWrapperType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, cast
 
 from hybridflow.guards import reading
@@ -17,7 +17,6 @@ from hybridflow.guards.guards import CONTAINERS
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.observe import ARRAYS, observations, require_untraced_key, run_over, writes_attr
 from hybridflow.guards.questions import is_asked_of_abstract_classes
-from hybridflow.guards.users import is_users_class
 
 CHANGES = frozenset({
     "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem",
@@ -50,18 +49,11 @@ _SPECIAL: dict[Any, tuple[str, ...]] = {
     len: ("__len__",), iter: ("__iter__", "__getitem__"), next: ("__next__",),
 }  # fmt: skip
 """The special methods that builtins call of their arguments."""
+_FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType)
+"""Types of what is called that has nothing to be read but what it is called of and with."""
 _GETATTRIBUTE = object.__getattribute__
 _ASSIGNS = frozenset({"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL"})
 """Instructions that change a namespace."""
-
-
-def _is_made_tensor(found: Observations, arguments: Iterable[Any]) -> None:
-    """Take note of users' objects that a function of hybridflow makes arrays of."""
-    for one in arguments:
-        if isinstance(one, list | tuple):
-            _is_made_tensor(found, cast("list[Any]", one))
-        elif hasattr(type(one), "__array__") and is_users_class(type(one)):
-            reading.special(found, one, ("__array__",))
 
 
 def _hand_out(found: Observations, function: Any, arguments: Iterable[Any]) -> None:
@@ -147,12 +139,15 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
     if args:
         require_untraced_key(found, owner, args[0])
     if found.moves(function, args, kwargs):
+        _hand_out(found, function, values)
         return
     if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS, *ARRAYS)):
         reading.whole(found, owner)
     if own:
-        _is_made_tensor(found, values)
+        reading.made_array(found, values)
     else:
+        if not isinstance(function, (*_FUNCTIONS, type)):
+            reading.whole(found, function)
         _goes_out(found, function, values)
     if function is _GETATTRIBUTE and len(args) >= 2 and type(args[1]) is str:
         reading.attribute(found, args[0], args[1], getattr(args[0], args[1], MISSING), seen=False)

@@ -161,6 +161,8 @@ class Journal:
 
     def random(self, source: Any) -> None:
         """Note the state of one of Python's or NumPy's sources of random numbers."""
+        if isinstance(source, random.SystemRandom):
+            return  # the system's, which has no state
         if isinstance(source, random.Random):
             self.note(Spot("random", source, None, source.getstate, source.setstate))
         elif isinstance(source, np.random.RandomState):

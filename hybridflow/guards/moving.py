@@ -1,4 +1,4 @@
-"""What gives something else at every call: iterators, random numbers, clocks, streams."""
+"""What may give something else at every call: iterators, random numbers, clocks, streams, files, other processes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from hybridflow.core.errors import EffectWarning, message
 from hybridflow.core.node import Where, format_where, where_file_line
+from hybridflow.guards.found_by_name import FoundByName
 
 
 class Known(Protocol):
@@ -30,6 +31,43 @@ class Known(Protocol):
         ...
 
 
+_OUTSIDE_OF_PYTHON: Mapping[str, str] = {
+    "bz2": "open BZ2File",
+    "codecs": "open",
+    "configparser": "RawConfigParser.read",
+    "fileinput": "input",
+    "filecmp": "cmp cmpfiles",
+    "glob": "glob iglob",
+    "gzip": "open GzipFile",
+    "h5py": "File",
+    "linecache": "checkcache getline getlines",
+    "lzma": "open LZMAFile",
+    "mmap": "mmap",
+    "numpy": "fromfile fromregex genfromtxt load loadtxt memmap",
+    "os": "fstat fwalk getloadavg getrandom lstat popen pread read readlink scandir stat statvfs system times urandom "
+    "walk",
+    "pandas": "read_csv read_excel read_feather read_fwf read_hdf read_html read_json read_parquet read_pickle "
+    "read_sql read_sql_query read_sql_table read_table read_xml",
+    "pathlib": "Path.glob Path.iterdir Path.lstat Path.open Path.readlink Path.rglob Path.stat Path.walk",
+    "PIL.Image": "open",
+    "scipy.io": "loadmat",
+    "secrets": "choice randbelow randbits token_bytes token_hex token_urlsafe",
+    "shelve": "open",
+    "shutil": "disk_usage which",
+    "socket": "create_connection getaddrinfo gethostbyname socket",
+    "sqlite3": "connect",
+    "subprocess": "Popen call check_call check_output getoutput getstatusoutput run",
+    "tarfile": "open TarFile.open",
+    "tempfile": "NamedTemporaryFile TemporaryDirectory TemporaryFile mkdtemp mkstemp mktemp",
+    "urllib.request": "urlopen urlretrieve",
+    "uuid": "uuid1 uuid4",
+    "xml.etree.ElementTree": "parse iterparse",
+    "zipfile": "ZipFile",
+}
+"""What asks the system for something that may be another thing at any time: by module, as in `FoundByName`."""
+_OF_PYTHON = " (vectorized)"
+"""How the names of ufuncs end that `np.frompyfunc` made; nothing tells which function is in one."""
+_ASKS_THE_SYSTEM = FoundByName(_OUTSIDE_OF_PYTHON)
 _WARNED: set[tuple[str, int]] = set()
 """The lines that have been warned about."""
 
@@ -79,4 +117,7 @@ def moving(
         return f"datetime.{name}()"
     if owner is time and name not in ("sleep", "get_clock_info"):
         return f"time.{name}()"
-    return f"{name}()" if function in (builtins.input, builtins.open) else None
+    called = owner if isinstance(owner, np.ufunc) else function
+    if isinstance(called, np.ufunc) and called.__name__.endswith(_OF_PYTHON):
+        return f"{called.__name__}, a ufunc that calls a Python function"
+    return f"{name}()" if function in (builtins.input, builtins.open) or function in _ASKS_THE_SYSTEM else None

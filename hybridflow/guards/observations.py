@@ -61,7 +61,8 @@ class Observations:
         self.label = label
         self._checks = checks
         self.asks_trainable = False
-        """Whether it counted which Variables are trainable."""
+        """Whether it counted which of the trace's Variables are trainable."""
+        self.counts_trainable: dict[int, Variable] = {}  # further Variables of which it counted, by their ids
         self.effects: list[str] = []
         self._outside: dict[int, tuple[Any, Place]] = {}
         self._inputs: dict[int, tuple[Any, str, tuple[Any, ...]]] = {}
@@ -184,7 +185,7 @@ class Observations:
         """Let go of the objects of a trace that has ended."""
         for kept in (
             self._outside, self._inputs, self._made, self._doubtful, self._whole, self._roots, self._arguments,
-            self._given, self._in_arguments, self._relations, self._also,
+            self._given, self._in_arguments, self._relations, self._also, self.counts_trainable,
         ):  # fmt: skip
             kept.clear()
         self._keys.clear()
@@ -332,9 +333,7 @@ class Observations:
                     self._read(place, part.access, part.name, part.value)
 
     def _register_item(self, parent: Place, key: Any, item: Any) -> None:
-        if type(item) in PLAIN:
-            return
-        if not is_leaf(item) or isinstance(item, Tensor | Variable):
+        if type(item) not in PLAIN:  # those count with the container
             self._read(parent, ITEM, key, item)
 
     def value_read(self, tensor: Tensor) -> None:
@@ -580,8 +579,9 @@ class Observations:
     def guards(self, captures: Sequence[Tensor], variables: Sequence[Variable]) -> Guards | None:
         """Return the guards of the trace, which keeps some Variables alive; None if it read nothing."""
         kept: list[object] = [*variables]
-        if self.asks_trainable and variables:
-            flags = TrainableFlags(variables)
+        asked = self.counts_trainable | ({id(one): one for one in variables} if self.asks_trainable else {})
+        if asked:
+            flags = TrainableFlags([*asked.values()])
             kept.append(flags)
             self.read(self.root(flags, "which Variables are trainable"), ATTRIBUTE, "value", flags.value)
         places = [*self._places.values()]

@@ -24,7 +24,7 @@ from hybridflow.core.functions import is_layers
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards import reading
-from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, MISSING, stored
+from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, MISSING, Access, stored
 from hybridflow.guards.effects import (
     CELL_VALUE,
     LOADED,
@@ -37,7 +37,7 @@ from hybridflow.guards.effects import (
     is_constant,
     item,
 )
-from hybridflow.guards.guards import CONTAINERS, PLAIN
+from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import is_watched_module
 from hybridflow.guards.questions import question_of
@@ -137,6 +137,21 @@ def own(obj: Any, name: str) -> None:
         found.read(place, IN_INSTANCE, name, IN_INSTANCE.get(obj, name))
 
 
+def summarised(obj: Any, access: Access) -> None:
+    """Take note of a summary of what is in an object, one that a way from it gives."""
+    found, _ = observations()
+    place = None if found is None else found.place_of(obj)
+    if found is not None and place is not None:
+        found.look(place, access, None, access.get(obj, None))
+
+
+def counts_trainable(variable: Variable) -> None:
+    """Take note that it counts whether a Variable is trainable."""
+    found, _ = observations()
+    if found is not None:
+        found.counts_trainable[id(variable)] = variable
+
+
 def absent(obj: Any, name: str) -> None:
     """Take note that an object has no attribute of a name, so that ``__getattr__`` is asked."""
     own(obj, name)
@@ -213,11 +228,10 @@ def read_item(obj: Any, key: Any) -> Any:
 def _item(found: Observations, obj: Any, key: Any) -> None:
     """Take note that an item of an object is about to be read, or asked for."""
     require_untraced_key(found, obj, key)
-    if type(key) is slice:
-        for one in (key.start, key.stop, key.step):
-            reading.special(found, one, ("__index__",))
+    if type(key) not in PLAIN and isinstance(obj, _BY_HASH):
+        reading.special(found, key, ("__hash__", "__eq__"))
     elif type(key) not in PLAIN:
-        reading.special(found, key, ("__index__",) if isinstance(obj, list | tuple | deque) else ("__hash__", "__eq__"))
+        reading.made_array(found, (key,))
     found.choices.read_one(obj)
     if isinstance(obj, CONTAINERS):
         if type(obj) not in CONTAINERS:
@@ -275,7 +289,7 @@ def augmented(operate: Callable[[Any, Any], Any], operand: Any, value: Any) -> N
         found.augmented = Augmented(operate, operand, value)
 
 
-_BY_HASH = (dict, set, frozenset, WeakKeyDictionary, WeakSet)
+_BY_HASH = (*MAPPINGS, set, frozenset, WeakKeyDictionary, WeakSet)
 
 
 def require_untraced_key(found: Observations, container: Any, key: Any) -> None:

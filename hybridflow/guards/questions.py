@@ -7,15 +7,14 @@ traced would call it, and what it gives is compared.
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
 from abc import ABCMeta
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, Final, cast
 
 from hybridflow.core.context import CONTEXT
 from hybridflow.guards.access import MISSING, Access
+from hybridflow.guards.found_by_name import FoundByName
 from hybridflow.guards.signature import static_key
 from hybridflow.guards.users import is_users_module_name
 
@@ -42,10 +41,7 @@ _READERS: dict[str, str] = {
     "threading": "active_count current_thread get_ident get_native_id main_thread stack_size",
 }
 """What only reads: by module, the functions, and the methods as ``CLASS.METHOD``."""
-_NAMES = {
-    path.rpartition(".")[2]: (module, path) for module, paths in _READERS.items() for path in paths.split()
-}
-"""Where each is, by the name under which it is defined; no name is there twice."""
+_ONLY_READ = FoundByName(_READERS)
 LRU_CACHE = type(functools.lru_cache(lambda: None))
 """The type of a function with `functools.lru_cache` or `functools.cache`."""
 _METHODS_OF_FUNCTIONS = frozenset({"cache_info", "cache_parameters", "dispatch"})
@@ -114,7 +110,7 @@ def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return Question(function, args, kwargs)
     if name in _METHODS_OF_FUNCTIONS and _is_of_functools(function, owner):
         return Question(function, args, kwargs)
-    return Question(function, args, kwargs) if type(name) is str and _only_reads(name, function) else None
+    return Question(function, args, kwargs) if function in _ONLY_READ else None
 
 
 def is_asked_of_abstract_classes(function: Any, args: tuple[Any, ...]) -> bool:
@@ -132,15 +128,3 @@ def is_asked_of_abstract_classes(function: Any, args: tuple[Any, ...]) -> bool:
 
 def _is_of_functools(function: Any, owner: Any) -> bool:
     return type(owner) is LRU_CACHE or getattr(function, "__module__", None) == "functools"
-
-
-def _only_reads(name: str, function: Any) -> bool:
-    place = _NAMES.get(name)
-    module = None if place is None else sys.modules.get(place[0])
-    if place is None or module is None:
-        return False
-    try:
-        found = attrgetter(place[1])(module)
-    except AttributeError:  # another version of Python, or another system
-        return False
-    return getattr(found, "__func__", found) is getattr(function, "__func__", function)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -31,6 +31,8 @@ _SETTINGS = frozenset({"name", "trainable"})
 """What can change of a Variable beside its value."""
 _DEEP = frozenset({"__repr__", "__str__", "__format__", "__hash__", "__eq__", "__lt__"})
 """Special methods that containers have call those of what is in them."""
+_AS_ARRAY = ("__array__", "__dlpack__", "__float__", "__index__", "__jax_array__")
+"""Special methods by which an object gives a number or an array."""
 _AS_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 _NONE: Mapping[str, Any] = {}
 _MANY = 20_000
@@ -159,6 +161,17 @@ def special(found: Observations, obj: Any, names: Iterable[str]) -> None:
             runs_as_it_is(found, method, (obj,))
         elif method is not MISSING and not isinstance(getattr(object, name, None), type(method)):
             whole(found, obj)
+
+
+def made_array(found: Observations, values: Iterable[Any]) -> None:
+    """Take note of users' objects that hybridflow, or an array's key, makes numbers or arrays of."""
+    for one in values:
+        if isinstance(one, list | tuple):
+            made_array(found, cast("list[Any]", one))
+        elif type(one) is slice:
+            made_array(found, (one.start, one.stop, one.step))
+        elif is_users_class(type(one)):
+            special(found, one, [name for name in _AS_ARRAY if hasattr(type(one), name)])
 
 
 def runs_as_it_is(

@@ -16,11 +16,24 @@ from hybridflow.core.context import is_tracing
 from hybridflow.core.functions import Whole
 from hybridflow.core.variable import Variable
 from hybridflow.guards import observe
+from hybridflow.guards.access import Access
+from hybridflow.guards.guards import PLAIN
 from hybridflow.guards.signature import static_key
 
 _CONTAINERS = (list, tuple, dict)
+
 LEAF, INNER, SEQUENCE, MAPPING, STATIC = "leaf", "module", "sequence", "mapping", "static"
 """The kinds of `Part`: a parameter, a module, containers with such in them, and everything else."""
+
+
+def _may_hold(module: Any, name: None) -> str:
+    """Return the names of a module's attributes that are no plain values, as plain ones hold no parameters."""
+    del name
+    return ", ".join([attribute for attribute, value in vars(module).items() if type(value) not in PLAIN])
+
+
+MAY_HOLD = Access(_may_hold, "", "the attributes of {p} that may hold parameters")
+"""What of a module says whether it got, or lost, an attribute with parameters."""
 
 
 class Part(NamedTuple):
@@ -163,9 +176,9 @@ class Found(NamedTuple):
 
 
 class _Walk:
-    def __init__(self, *, buffers: bool) -> None:
+    def __init__(self, *, buffers: bool, reads: bool) -> None:
         self.buffers_too = buffers
-        self.reads = is_tracing()
+        self.reads = reads
         self.insides: list[Inside] = []
         self.names: list[str] = []
         self.leaves: list[Any] = []
@@ -183,16 +196,19 @@ class _Walk:
         parts: dict[str, Part] = {}
         copied: Copied | None = getattr(module, "_copied", None)
         self.insides.append(Inside(path, type(module), parts, weakref.ref(module), module.training))
+        if self.reads and copied is None:
+            observe.summarised(module, MAY_HOLD)
         for name, value in [*vars(module).items()]:
             if name == "training":
                 continue
             known = None if copied is None else copied.parts.get(name)
             where = f"{path}.{name}" if path else name
-            if known is None and not holds(value, set()):
+            inside = known is not None or holds(value, set())
+            if self.reads and (inside or (isinstance(value, _CONTAINERS) and not value)):
+                observe.read_attr(module, name)
+            if not inside:
                 parts[name] = Part(STATIC, value)
             else:
-                if self.reads:
-                    observe.read_attr(module, name)
                 parts[name] = self.part(value, where, known, None if copied is None else copied.plan)
         return Part(INNER, number)
 
@@ -204,6 +220,8 @@ class _Walk:
         if isinstance(value, Whole):
             return self.module(value, path)
         if isinstance(value, Variable):
+            if self.reads:
+                observe.counts_trainable(value)
             if is_buffer(value):
                 if id(value) not in self.numbers:
                     self.buffers[path] = value
@@ -249,21 +267,22 @@ def holds(value: Any, around: set[int]) -> bool:
     return any([holds(one, around) for one in items])
 
 
-def found_in(module: Any, *, buffers: bool = False) -> Found:
+def found_in(module: Any, *, buffers: bool = False, reads: bool = True) -> Found:
     """Return what is in a module.
 
     Args:
         module: the module.
         buffers: whether its buffers are leaves too.
+        reads: whether a trace depends on what is found.
     """
-    walk = _Walk(buffers=buffers)
+    walk = _Walk(buffers=buffers, reads=reads and is_tracing())
     walk.module(module, "")
     return Found(Plan(walk.insides, walk.names), walk.leaves, walk.modules, walk.buffers)
 
 
-def named(module: Any) -> Found:
+def named(module: Any, *, reads: bool = True) -> Found:
     """Return what is in a module, all of which from now on is called by its path, where it had no longer one."""
-    found = found_in(module)
+    found = found_in(module, reads=reads)
     for path, one in found.modules.items():
         if path.count(".") >= getattr(one, "_path", "").count("."):
             one._path = path
@@ -278,7 +297,7 @@ def prepare(module: Any) -> None:
     try:
         module._path  # noqa: B018
     except AttributeError:
-        named(module)
+        named(module, reads=False)
 
 
 def register(cls: type) -> None:
