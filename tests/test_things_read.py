@@ -1,4 +1,7 @@
-"""What a function reads of objects in containers, of modules' structures, and of what lies outside of Python."""
+"""What a function reads of objects in containers, of modules' structures, and of what lies outside of Python.
+
+And what it changes there, beside the floats that it reads.
+"""
 
 import functools
 import glob
@@ -11,6 +14,7 @@ import random
 import secrets
 import subprocess
 import sys
+import types
 import uuid
 import warnings
 
@@ -229,6 +233,111 @@ def test_a_module_that_stays_as_it_is_keeps_its_trace():
     for _ in range(5):
         step(hf.ones((2, 3)))
     assert step.trace_count <= 2
+
+
+# -- changes ------------------------------------------------------------------------------------------------------
+
+
+def counted_up(state, x):
+    state["n"] += 1
+    return x * state["opt"]["rate"]
+
+
+def counted_later(state, x):
+    result = x * state["opt"]["rate"]
+    state["n"] = state["n"] + 1
+    return result
+
+
+def counted_inside(state, x):
+    options = state["opt"]
+    options["n"] = options.get("n", 0) + 1
+    return x * options["rate"]
+
+
+def updated(state, x):
+    state.update(n=state["n"] + 1)
+    return x * state["opt"]["rate"]
+
+
+def appended(state, x):
+    state["all"].append(3)
+    return x * state["all"][0] * state["opt"]["rate"]
+
+
+def cut_and_filled(state, x):
+    del state["log"][1:]
+    state["log"].append(7)
+    return x * state["opt"]["rate"]
+
+
+def filled_and_cut(state, x):
+    state["log"].append(7)
+    del state["log"][1:]
+    return x * state["opt"]["rate"]
+
+
+@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize(
+    "change", [counted_up, counted_later, counted_inside, updated, appended, cut_and_filled, filled_and_cut]
+)
+def test_changes_beside_floats_that_move(change, moves):
+    """A change reaches the container itself, also where a copy with inputs in it stands for it, or for one around."""
+
+    def make():
+        state = {"n": 0, "opt": {"rate": 0.5}, "all": [1.5, 2], "log": [1]}
+
+        def rate(value):
+            return lambda: state["opt"].update(rate=value if moves else 0.5)
+
+        return lambda x: change(state, x), [rate(0.25), rate(0.5), rate(2.0)], lambda: repr(state)
+
+    same(make)
+
+
+COUNTED = 0
+
+
+def test_what_is_stored_where_it_is_already():
+    """A trace that finds what it stores stores it again once somebody else has stored something else."""
+    global COUNTED
+    counted = 0
+    box, kind = types.SimpleNamespace(value=0), type("Box", (), {"value": 0})
+
+    def store(x):
+        global COUNTED
+        nonlocal counted
+        box.value = kind.value = COUNTED = counted = 3
+        return x
+
+    compiled = hf.compile(store)
+    for shape in ((1,), (1,), (2,), (2,)):
+        compiled(hf.ones(shape))
+    for shape in ((2,), (1,), (2,)):
+        box.value = kind.value = COUNTED = counted = 9
+        compiled(hf.ones(shape))
+        assert (box.value, kind.value, COUNTED, counted) == (3, 3, 3, 3)
+    traces = compiled.trace_count
+    for shape in ((2,), (1,), (2,)):
+        compiled(hf.ones(shape))
+    assert compiled.trace_count == traces
+
+
+def test_an_attribute_that_is_changed_by_way_of_the_dict():
+    def make():
+        box = types.SimpleNamespace(n=0, rate=0.5, inner={"rate": 0.5})
+
+        def run(x):
+            attributes = box.__dict__
+            attributes["n"] = attributes["n"] + 1
+            return x * box.rate
+
+        def rate(value):
+            return lambda: (setattr(box, "rate", value), box.inner.update(rate=value))
+
+        return run, [rate(0.25), rate(2.0)], lambda: repr(box)
+
+    same(make)
 
 
 # -- files, processes, chance -------------------------------------------------------------------------------------

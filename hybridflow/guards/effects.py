@@ -2,7 +2,7 @@
 
 A number that is counted up and a list that is appended to are no guards, as what they are decides nothing. What is
 stored is then the same as long as the guards hold, so it can be stored again: ``self.calls += 1`` adds 1 to what is
-there at each call. A change that cannot be made again is one that the trace depends on, see `Observations.fixed`.
+there at each call. A change that cannot be made again is one that the trace depends on, see `Effects.fixed`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from hybridflow.guards.guards import PLAIN, Place
-from hybridflow.guards.journal import Journal, keeper
+from hybridflow.guards.journal import Journal, Spots, keeper
 
 LOADED = frozenset({list, dict, set, deque, bytearray}) | PLAIN
 """Types of what can be changed without being read."""
@@ -126,23 +126,44 @@ def is_constant(value: Any) -> bool:
 
 
 class Effects:
-    """The changes that each call of a trace makes."""
+    """The changes that each call of a trace makes.
+
+    Attributes:
+        fixed: what the trace changes in a way that later calls cannot: it may serve them if it found nothing to change.
+    """
 
     def __init__(self) -> None:
         self._made: list[tuple[Place, Change, int]] = []
+        self._repeated = Spots()
+        self._is_mixed = False
+        self.fixed = Journal()
 
     def __bool__(self) -> bool:
         return bool(self._made)
 
-    def add(self, holder: Place, change: Change, checks: int) -> None:
-        """Take note of a change that calls can make.
+    @property
+    def serve_one_call(self) -> bool:
+        """Whether later calls cannot do what the trace has done."""
+        return self._is_mixed or self.fixed.has_changed()
+
+    def add(self, place: Place, holder: Any, change: Change, checks: int) -> bool:
+        """Take note of a change, and return whether calls make it.
 
         Args:
-            holder: where what is changed is found.
+            place: where what is changed is found.
+            holder: what is there.
             change: how it is changed.
             checks: how many checks come before it.
         """
-        self._made.append((holder, change, checks))
+        spots = Spots()
+        change.note(spots, holder)
+        if change.act is None or spots.shares(self.fixed):  # what comes after a change that calls cannot make is one
+            self._is_mixed |= spots.shares(self._repeated)
+            change.note(self.fixed, holder)
+            return False
+        change.note(self._repeated, holder)
+        self._made.append((place, change, checks))
+        return True
 
     def repeat(self, states: list[Any]) -> Journal | None:
         """Make the changes again.

@@ -176,6 +176,18 @@ class Journal:
             self.note(Spot("random", source, None, lambda: bits.state, put))
 
 
+class Spots(Journal):
+    """Knows which spots were noted, and not what they were."""
+
+    def note(self, spot: Spot) -> None:
+        """Take note of a spot."""
+        self._spots[spot.kind, id(spot.holder), spot.name] = spot
+
+    def shares(self, other: Journal) -> bool:
+        """Whether another one has noted one of them, too."""
+        return not self._spots.keys().isdisjoint(other._spots)
+
+
 _MUTABLE = (list, dict, set, deque, bytearray, np.ndarray)
 
 

@@ -33,7 +33,7 @@ from hybridflow.guards.guards import (
     weak,
 )
 from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, path_of
-from hybridflow.guards.journal import Journal, new_journal
+from hybridflow.guards.journal import new_journal
 from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure
 from hybridflow.guards.moving import moving, warn_once
 from hybridflow.guards.order import order_at
@@ -87,8 +87,6 @@ class Observations:
         self._changed: set[int] = set()
         self.choices = Choices()
         self.journal = new_journal()
-        self.fixed = Journal()
-        """What the trace changes in a way that later calls cannot: it may serve them if it found nothing to change."""
         self.repeated = Effects()
         self.augmented: Augmented | None = None
         self.floats = floats
@@ -249,7 +247,7 @@ class Observations:
             return self.floats.read(place, value)
         found = self.floats.read_container(place, value, self._inside)
         if found is not value and id(found) not in self._outside:
-            self._outside[id(found)] = (found, place)
+            self._outside.update({id(copy): (copy, at) for copy, at in self.floats.copies()})
         return found
 
     def look(self, parent: Place, access: Access, name: Any, value: Any) -> None:
@@ -474,6 +472,12 @@ class Observations:
         self._do(parent, holder, change, place)
         self._note(what)
 
+    def stays(self, parent: Place, access: Access, name: Any, value: Any) -> None:
+        """Take note that the trace stores what is there: later calls must find it there, or store it."""
+        place = self._places.get((id(parent), access, name))
+        if place is None or not place.written:
+            self.look(parent, access, name, value)
+
     def keeps(self, parent: Place, obj: Any, name: str, *, nested: bool) -> None:
         """Take note that an object is about to keep a value for later calls, which then only read it.
 
@@ -519,17 +523,13 @@ class Observations:
     def _do(self, where: Place, holder: Any, change: Change, changed: Place | None) -> None:
         """Have later calls make a change too; if they cannot, the trace is for those that find nothing to change."""
         change.note(self.journal, holder)
-        if change.act is not None:
-            self.repeated.add(where, change, len(self._checks))
-            return
-        change.note(self.fixed, holder)
-        if changed is not None:
+        if not self.repeated.add(where, holder, change, len(self._checks)) and changed is not None:
             changed.guarded = True
 
     def hand_out(self, container: Any) -> None:
         """Take note that a container from outside goes to code that is not converted, and may change it."""
         self.journal.content(container)
-        self.fixed.content(container)
+        self.repeated.fixed.content(container)
 
     def _refuse(self, what: str, values: Iterable[Any], *, nested: bool) -> None:
         if nested:

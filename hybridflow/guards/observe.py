@@ -462,7 +462,9 @@ def writes_attr(
     before = stored(obj, name)
     if value is MISSING and before is MISSING:
         found.look(place, ATTRIBUTE, name, MISSING)  # deleting what is not there raises what the code may handle
-    elif value is not before:
+    elif value is before:
+        found.stays(place, ATTRIBUTE, name, before)
+    else:
         change = _change(found, value, attribute(name, put), augmented=augmented)
         found.write(place, ATTRIBUTE, name, before, value, obj, change, nested=nested)
 
@@ -507,9 +509,11 @@ def write_global(namespace: dict[str, Any], name: str, value: Any, *, augmented:
     """Return the value to store to a global name; Python stores it after the call."""
     found, nested = observations()
     before = namespace.get(name, MISSING)
-    if found is not None and value is not before:
+    place = None if found is None else found.root(namespace, "globals")
+    if found is not None and place is not None and value is before:
+        found.stays(place, GLOBAL, name, before)
+    elif found is not None and place is not None:
         change = _change(found, value, global_name(name), augmented=augmented)
-        place = found.root(namespace, "globals")
         found.write(place, GLOBAL, name, before, value, namespace, change, nested=nested)
     return value
 
@@ -523,7 +527,9 @@ def write_free(cell: CellType, name: str, value: Any, *, augmented: bool = False
     """Return the value to store to a ``nonlocal`` name of a function outside the trace; Python stores it then."""
     found, nested = observations()
     before = CELL.get(cell, name)
-    if found is not None and value is not before:
+    if found is not None and value is before:
+        found.stays(found.root(cell, name), CELL, name, before)
+    elif found is not None:
         change = _change(found, value, CELL_VALUE, augmented=augmented)
         found.write(found.root(cell, name), CELL, name, before, value, cell, change, nested=nested)
     return value

@@ -131,6 +131,10 @@ class OutsideFloats:
         self._show(made)
         return made
 
+    def copies(self) -> Iterable[tuple[Any, Place]]:
+        """Return the copies that stand for containers, those inside of others too, and where these are."""
+        return [found for key, found in self._copies.items() if key == id(found[0])]
+
     def _show(self, container: Any) -> None:
         """Take note that the code has a container itself, and what is in it: that is not read through a copy."""
         pending = [container]
@@ -214,6 +218,8 @@ class OutsideFloats:
         """
         if place is not None:
             place.written = True
+            if self._copies.get(id(container), (None, None))[0] is container:
+                self.require_numbers(self._held_in(container))  # what is written to a copy would be lost
             self.look(place, container)
 
     def require_plain(self, value: Any) -> None:

@@ -202,7 +202,7 @@ class Trace(Fit):
 
     def _has_changed(self, observations: Observations) -> bool:
         """Whether something that the trace read is not what it was when the trace began, or when it read that."""
-        if observations.fixed.has_changed():
+        if observations.repeated.serve_one_call:
             return True
         if self.guards is None:
             return False
