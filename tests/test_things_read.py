@@ -323,6 +323,20 @@ def test_what_is_stored_where_it_is_already():
     assert compiled.trace_count == traces
 
 
+def test_a_count_that_is_set_to_what_it_has_become():
+    def make():
+        box, items = types.SimpleNamespace(count=2), [1, 2, 3]
+
+        def run(x):
+            box.count += 1
+            box.count = len(items)
+            return x
+
+        return run, [lambda: None, lambda: setattr(box, "count", 7), lambda: items.append(4)], lambda: box.count
+
+    same(make)
+
+
 def test_an_attribute_that_is_changed_by_way_of_the_dict():
     def make():
         box = types.SimpleNamespace(n=0, rate=0.5, inner={"rate": 0.5})

@@ -472,11 +472,12 @@ class Observations:
         self._do(parent, holder, change, place)
         self._note(what)
 
-    def stays(self, parent: Place, access: Access, name: Any, value: Any) -> None:
-        """Take note that the trace stores what is there: later calls must find it there, or store it."""
+    def stays(self, parent: Place, access: Access, name: Any, value: Any) -> bool:
+        """Have later calls find what the trace stores where it was already; if it wrote there itself, they store it."""
         place = self._places.get((id(parent), access, name))
         if place is None or not place.written:
             self.look(parent, access, name, value)
+        return place is None or not place.written
 
     def keeps(self, parent: Place, obj: Any, name: str, *, nested: bool) -> None:
         """Take note that an object is about to keep a value for later calls, which then only read it.
@@ -579,8 +580,7 @@ class Observations:
     def guards(self, captures: Sequence[Tensor], variables: Sequence[Variable]) -> Guards | None:
         """Return the guards of the trace, which keeps some Variables alive; None if it read nothing."""
         kept: list[object] = [*variables]
-        asked = self.counts_trainable | ({id(one): one for one in variables} if self.asks_trainable else {})
-        if asked:
+        if asked := self.counts_trainable | ({id(one): one for one in variables} if self.asks_trainable else {}):
             flags = TrainableFlags([*asked.values()])
             kept.append(flags)
             self.read(self.root(flags, "which Variables are trainable"), ATTRIBUTE, "value", flags.value)

@@ -462,9 +462,7 @@ def writes_attr(
     before = stored(obj, name)
     if value is MISSING and before is MISSING:
         found.look(place, ATTRIBUTE, name, MISSING)  # deleting what is not there raises what the code may handle
-    elif value is before:
-        found.stays(place, ATTRIBUTE, name, before)
-    else:
+    elif value is not before or not found.stays(place, ATTRIBUTE, name, before):
         change = _change(found, value, attribute(name, put), augmented=augmented)
         found.write(place, ATTRIBUTE, name, before, value, obj, change, nested=nested)
 
@@ -508,11 +506,10 @@ def delete_item(obj: Any, key: Any) -> None:
 def write_global(namespace: dict[str, Any], name: str, value: Any, *, augmented: bool = False) -> Any:
     """Return the value to store to a global name; Python stores it after the call."""
     found, nested = observations()
-    before = namespace.get(name, MISSING)
-    place = None if found is None else found.root(namespace, "globals")
-    if found is not None and place is not None and value is before:
-        found.stays(place, GLOBAL, name, before)
-    elif found is not None and place is not None:
+    if found is None:
+        return value
+    before, place = namespace.get(name, MISSING), found.root(namespace, "globals")
+    if value is not before or not found.stays(place, GLOBAL, name, before):
         change = _change(found, value, global_name(name), augmented=augmented)
         found.write(place, GLOBAL, name, before, value, namespace, change, nested=nested)
     return value
@@ -526,12 +523,12 @@ def delete_global(namespace: dict[str, Any], name: str) -> None:
 def write_free(cell: CellType, name: str, value: Any, *, augmented: bool = False) -> Any:
     """Return the value to store to a ``nonlocal`` name of a function outside the trace; Python stores it then."""
     found, nested = observations()
-    before = CELL.get(cell, name)
-    if found is not None and value is before:
-        found.stays(found.root(cell, name), CELL, name, before)
-    elif found is not None:
+    if found is None:
+        return value
+    before, place = CELL.get(cell, name), found.root(cell, name)
+    if value is not before or not found.stays(place, CELL, name, before):
         change = _change(found, value, CELL_VALUE, augmented=augmented)
-        found.write(found.root(cell, name), CELL, name, before, value, cell, change, nested=nested)
+        found.write(place, CELL, name, before, value, cell, change, nested=nested)
     return value
 
 
