@@ -20,18 +20,9 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import TrainableFlags, Variable
 from hybridflow.guards.access import ATTRIBUTE, ITSELF, TYPE
 from hybridflow.guards.choices import Choices
-from hybridflow.guards.effects import Augmented, Change, Effects
+from hybridflow.guards.effects import Augmented, Change, Effects, is_constant
 from hybridflow.guards.fields import is_by_fields
-from hybridflow.guards.guards import (
-    CHANGING,
-    CONTAINERS,
-    ITEM,
-    PLAIN,
-    Access,
-    Guards,
-    Place,
-    weak,
-)
+from hybridflow.guards.guards import CHANGING, CONTAINERS, ITEM, PLAIN, Access, Guards, Place, weak
 from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, path_of
 from hybridflow.guards.journal import new_journal
 from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure
@@ -61,8 +52,8 @@ class Observations:
         self.label = label
         self._checks = checks
         self.asks_trainable = False
-        """Whether it counted which of the trace's Variables are trainable."""
-        self.counts_trainable: dict[int, Variable] = {}  # further Variables of which it counted, by their ids
+        self.counts_trainable: dict[int, Variable] = {}
+        """Whether it counted which of the trace's Variables are trainable; further ones of which it did, by ids."""
         self.effects: list[str] = []
         self._outside: dict[int, tuple[Any, Place]] = {}
         self._inputs: dict[int, tuple[Any, str, tuple[Any, ...]]] = {}
@@ -472,12 +463,14 @@ class Observations:
         self._do(parent, holder, change, place)
         self._note(what)
 
-    def stays(self, parent: Place, access: Access, name: Any, value: Any) -> bool:
-        """Have later calls find what the trace stores where it was already; if it wrote there itself, they store it."""
-        place = self._places.get((id(parent), access, name))
-        if place is None or not place.written:
-            self.look(parent, access, name, value)
-        return place is None or not place.written
+    def stays(self, at: Place, access: Access, name: Any, before: Any, value: Any, *, nested: bool) -> bool:
+        """Whether the trace stores what is there, and later calls, which do not store it, must find it there."""
+        if value is before and isinstance(value, (*CONTAINERS, *CHANGING)):
+            return True  # as ``+=`` does
+        place = self._places.get((id(at), access, name))
+        if found := value is before and not (place and place.written) and (nested or not is_constant(value)):
+            self.look(at, access, name, value)
+        return found
 
     def keeps(self, parent: Place, obj: Any, name: str, *, nested: bool) -> None:
         """Take note that an object is about to keep a value for later calls, which then only read it.

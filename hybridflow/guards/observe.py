@@ -462,7 +462,7 @@ def writes_attr(
     before = stored(obj, name)
     if value is MISSING and before is MISSING:
         found.look(place, ATTRIBUTE, name, MISSING)  # deleting what is not there raises what the code may handle
-    elif value is not before or not found.stays(place, ATTRIBUTE, name, before):
+    elif not found.stays(place, ATTRIBUTE, name, before, value, nested=nested):
         change = _change(found, value, attribute(name, put), augmented=augmented)
         found.write(place, ATTRIBUTE, name, before, value, obj, change, nested=nested)
 
@@ -509,7 +509,7 @@ def write_global(namespace: dict[str, Any], name: str, value: Any, *, augmented:
     if found is None:
         return value
     before, place = namespace.get(name, MISSING), found.root(namespace, "globals")
-    if value is not before or not found.stays(place, GLOBAL, name, before):
+    if not found.stays(place, GLOBAL, name, before, value, nested=nested):
         change = _change(found, value, global_name(name), augmented=augmented)
         found.write(place, GLOBAL, name, before, value, namespace, change, nested=nested)
     return value
@@ -526,7 +526,7 @@ def write_free(cell: CellType, name: str, value: Any, *, augmented: bool = False
     if found is None:
         return value
     before, place = CELL.get(cell, name), found.root(cell, name)
-    if value is not before or not found.stays(place, CELL, name, before):
+    if not found.stays(place, CELL, name, before, value, nested=nested):
         change = _change(found, value, CELL_VALUE, augmented=augmented)
         found.write(place, CELL, name, before, value, cell, change, nested=nested)
     return value
