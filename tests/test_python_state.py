@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import gc
 import heapq
 import itertools
 import json
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
+from hybridflow import passes
 from hybridflow.core.errors import ArgumentError, TraceError
 
 COUNT = 0
@@ -519,6 +521,16 @@ def test_that_a_number_is_needed_is_not_swallowed(function):
         f = hf.compile(f) if compiled else f
         results.append([(f(x(), k).tolist(), o.t) for k in (2.0, 0.5, 3.0)])
     assert results[1] == results[0]
+
+
+def test_a_class_that_a_call_makes_may_be_gone_when_its_trace_ends(monkeypatch: pytest.MonkeyPatch):
+    def collected(*args, **options):
+        gc.collect()
+        return passes.run_passes(*args, **options)
+
+    monkeypatch.setattr("hybridflow.tracing.trace.run_passes", collected)
+    f = hf.compile(lambda x, k: swallowed_by_a_manager(x, k, None))
+    assert [f(x(), k).tolist() for k in (2.0, 0.5)] == [[2.0, 4.0], [5.0, 10.0]]
 
 
 def test_a_refused_call_leaves_state_alone():

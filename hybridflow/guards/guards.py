@@ -380,7 +380,7 @@ class Guards:
         if place.parent is None:
             return place.holder()
         holder = values[self._positions[place.parent]]
-        return MISSING if holder is MISSING else place.access.get(holder, place.name)
+        return MISSING if holder is None or holder is MISSING else place.access.get(holder, place.name)
 
     def _generate(self) -> Callable[[], bool]:
         """Make the function that compares by identity."""
