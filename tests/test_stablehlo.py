@@ -23,7 +23,8 @@ from hybridflow.testing.symbolic import cases
 pytest.importorskip("flatbuffers")
 
 JAX_ONLY = """
-import os, sys
+import sys
+sys.modules["hybridflow"] = None  # as where it is not installed
 import numpy as np
 from jax import export
 from jax.tree_util import tree_leaves
@@ -38,11 +39,8 @@ for name in {*[key.split("|")[0] for key in arguments.files]}:
         for place, one in enumerate(tree_leaves(call(*given))):
             found[f"{name}|{size}|{place}"] = np.asarray(one)
 np.savez("found.npz", **found)
-assert not any(name.split(".")[0] == "hybridflow" for name in sys.modules)
-try:
-    import hybridflow
-except ImportError:
-    print("done")
+assert not any(name.startswith("hybridflow.") for name in sys.modules)
+print("done")
 """
 
 
@@ -172,7 +170,8 @@ def test_what_no_file_can_hold_is_named_with_its_line(function: Any, text: str, 
 OF_ONE_SIZE = {
     # a matrix of open size, or a shape or a state that the sample gives in numbers
     "adjugate", "det", "eig", "eigh", "pinv", "qr", "slogdet", "svd", "broadcast_to", "embed_diagonal", "index_add",
-    "lstm_update", "random_advance", "reshape", "scaled_dot_product_attention", "slice_scatter", "slice_set", "einsum",
+    "lstm_update", "muon", "random_advance", "reshape", "scaled_dot_product_attention", "slice_scatter", "slice_set",
+    "einsum",
     # several axes of one open size, whose windows jax cannot compare
     "avg_pool", "avg_pool_gradient", "conv", "conv_input_gradient", "conv_kernel_gradient", "max_pool_pick",
     "fftn", "ifftn", "irfftn",
@@ -183,8 +182,8 @@ OF_ONE_SIZE = {
 def test_operations_have_open_sizes_or_say_that_they_have_none():
     count, refused = 0, set[str]()
     for op in REGISTRY.values():
-        if isinstance(op.lower, No) or isinstance(op.samples, No):
-            continue
+        if isinstance(op.lower, No) or isinstance(op.samples, No) or op.infer.__module__.startswith("test"):
+            continue  # the last are those that other tests register
         for case in cases(op, 0):
             graph, _ = case.trace(op)
             try:

@@ -51,7 +51,6 @@ def _accepted(op: Op, operands: int, dtypes: str) -> frozenset[int]:
     return frozenset(good)
 
 
-@inlined(followed, called_from, recorded_node, make_tensor)
 def _call_like(a: Any, b: Any, y: Any, kernel: Any, for_a: Any, for_b: Any) -> tuple[Any, ...]:
     """Return what calls of a binary operator with operands of the same shapes and dtype share.
 
@@ -74,6 +73,7 @@ def _call_like(a: Any, b: Any, y: Any, kernel: Any, for_a: Any, for_b: Any) -> t
     )  # fmt: skip
 
 
+@inlined(followed, called_from, recorded_node, make_tensor)
 def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  # noqa: C901 (every call would cost)
     """Make a binary operator."""
     kernel = cast(Callable[..., Any], op.kernel)
