@@ -155,6 +155,15 @@ def has_no_such_shape(x: Any, count: Any, log: list[int]) -> Any:
     return drawn * x
 
 
+def test_complex_quotients_with_zeros_and_infinities_have_other_parts_that_are_not_finite() -> None:
+    for z in (0j, complex(-0.0, 0.0), complex(np.inf, 0)):
+        x = hf.asarray(z, dtype="complex64")
+        eager, compiled = hf.reciprocal(x).item(), hf.compile(hf.reciprocal)(x).item()
+        assert str(eager) != str(compiled)
+        assert np.isfinite(eager) == np.isfinite(compiled)
+        assert hf.compare(hf.reciprocal, x, repeats=1).same
+
+
 @pytest.mark.parametrize("fn", [raises, asserts, raises_in_a_branch, has_no_such_shape])
 def test_a_call_that_fails_writes_no_variable_and_draws_nothing(fn: Callable[..., Any]) -> None:
     x = hf.asarray(-1.0)
