@@ -28,7 +28,7 @@ from hybridflow.tracing.method import CompiledMethod
 _SHOWN = 12
 """How many lines and operations a table shows."""
 _TEXT = 50
-"""How much of a line."""
+"""The most characters of a line of code that a table shows."""
 
 
 @dataclass(frozen=True)

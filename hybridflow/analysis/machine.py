@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 _STAT = Path("/proc/stat")
 _IDLE = (3, 4)
-"""Of the times that Linux counts per core: nothing ran; nothing ran while a disk was waited for."""
+"""The columns of /proc/stat that count idle time: nothing ran, and nothing ran while a disk was waited for."""
 _GUEST = 8
 """From here on times are counted a second time."""
 _SHORTEST_S = 0.2

@@ -20,9 +20,9 @@ from hybridflow.core.variable import Variable
 BUDGET_S = 1.0
 """About how long each call is timed if the number of repeats is left open."""
 TURNS = 20
-"""How many times the calls take turns, so that a slow spell of the machine meets all of them."""
+"""Calls take this many turns, so that a slow moment of the machine affects all of them."""
 LEAST, MOST = 6, 10_000
-"""How often a call is timed, at least (fewer than 6 turns give no interval) and at most."""
+"""A call is timed at least and at most this often; fewer than 6 turns give no interval."""
 WARM_S = 0.02
 """Calls shorter than this are warmed up at the beginning of each turn; in others that is lost in the noise."""
 CROWDED = 0.25

@@ -25,7 +25,8 @@ SHARED = 115_200 * 4
 _PATIENCE_S, _PATIENCE_PER_ELEMENT_S = 1e-4, 1e-9
 """One thread is done by then, on a slow machine too: a million float32 take it 50 to 200 us."""
 _PAUSE = 30
-"""How many times as long as one that took longer no product is shared: on a busy machine that costs a thirtieth."""
+"""After a shared product was late, none is shared for this many times as long as it took, so lateness costs at most
+a thirtieth of the time."""
 
 
 class _Sharing:

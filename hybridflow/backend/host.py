@@ -79,7 +79,7 @@ def run_quietly(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 _FLUSHES = 0x8040
-"""Of the control word of x86-64's vector unit: subnormal results become zero, subnormal operands count as zero."""
+"""Two bits of the control word of x86-64's vector unit: subnormal results become 0, subnormal operands count as 0."""
 
 
 class _FloatingPoint(ctypes.Structure):

@@ -31,9 +31,10 @@ QUICK_PART = 1 << 20
 """In sums and maxima, which only read, so many: one thread adds a million floats in 60 us, two took 100."""
 _MOST = 8  # threads; more of them wait for the interpreter's lock longer than they compute
 _LEAD = 1 / 8
-"""How much more than the others, which have to wake up, the calling thread takes."""
+"""The calling thread takes this much more work than the others, which have to wake up first."""
 _PATIENCE_S = 2e-4
-"""So much longer than the calling thread's own share the others may take: to wake up, and for a slower core."""
+"""How long the calling thread waits for the others after its own share: they woke up later, and their cores may be
+slower."""
 _PAUSE = 30
 """After sharing was late, nothing is shared for so many times the delay: a busy machine then costs a thirtieth."""
 _UNIT = 4096  # arrays are cut at multiples of it, so that every element stays in the same place of a vector register

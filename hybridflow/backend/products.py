@@ -17,11 +17,11 @@ from hybridflow.backend.blas_threads import one_thread
 from hybridflow.backend.parallel import POOL
 
 SMALL = 4096
-"""Up to so many multiplications OpenBLAS takes one thread by itself, whatever the operands are."""
+"""Up to this many multiplications, OpenBLAS uses one thread by itself."""
 _SMALL_REAL = 1 << 18
 """The same of real matrices."""
 SHARED = 1 << 25
-"""From so many multiplications on, a product is cut: below, waking up another thread costs what it saves."""
+"""Products of at least this many multiplications are cut; for smaller ones, waking a thread costs what it saves."""
 _CUTS = ((1 << 29, 8), (1 << 27, 4), (SHARED, 2))
 """From how many multiplications on a product is cut into how many pieces: few, since each reads an operand anew."""
 _STEP = 16
@@ -29,7 +29,7 @@ _STEP = 16
 _MANY_ROWS, _MORE_ROWS = 24, 32
 """Products of fewer rows with a transposed matrix are turned round, of a few more if their rows are long."""
 _TURNED = 1 << 19
-"""From so many multiplications on: below, the library's kernels for small matrices are as fast either way."""
+"""Products of at least this many multiplications are turned; smaller ones are as fast either way."""
 _PIECE = SHARED // 2
 """How many multiplications are worth a thread."""
 

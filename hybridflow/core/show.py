@@ -15,7 +15,7 @@ from hybridflow.core.tensor import Tensor, host_array
 from hybridflow.core.units import format_bytes
 
 SMALL = 60
-"""Up to so many elements the values are shown beside the summary."""
+"""Tensors of at most this many elements show their values beside the summary."""
 BINS = 20
 """Bars of a histogram."""
 _BLOCKS = " ▁▂▃▄▅▆▇█"

@@ -3,7 +3,7 @@
 Eagerly it is a Python number: it takes the dtype of the tensors that it meets, and arithmetic among such numbers is
 done in doubles and in integers of any length. In a trace a tensor of shape () holds it, float64 or int64, and the
 arithmetic is done on these, so that each call rounds as Python does; integers that leave 64 bits fail the call.
-The operators are in `hybridflow.core.staged_arithmetic`.
+The operators are in `hybridflow.convert.staged`.
 """
 
 from __future__ import annotations

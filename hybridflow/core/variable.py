@@ -45,7 +45,8 @@ VARIABLE = register(
 _unnamed = itertools.count()
 
 _WORTH = 1 << 12
-"""From so many elements on, looking whether an operand's memory can be used again takes less than it saves."""
+"""Arrays of at least this many elements are checked for memory that can be used again; for smaller ones the check costs
+more than it saves."""
 
 WRITES = threading.RLock()
 """Held while a compiled call owns the buffers of the Variables it assigns."""

@@ -21,13 +21,13 @@ from hybridflow.tracing.records import Change, TraceRecord
 from hybridflow.tracing.trace import Trace
 
 HUGE = 1 << 20
-"""From so many bytes on a constant in a graph is worth a word."""
+"""Advice names constants of at least this many bytes."""
 SMALL_BYTES, SMALL_FLOPS, FEW = 1 << 16, 100_000, 4
-"""Up to so many bytes moved, operations of arithmetic and nodes, a call costs more than what it computes."""
+"""With at most this many bytes moved, floating-point operations and nodes, a call costs more than what it computes."""
 RETRACES, MODES = 3, 4
-"""So many traces that differ in one Python integer only, or in one other thing, are worth a word."""
+"""Advice is given from this many traces on that differ in one Python integer, or in one other thing."""
 ROUND_TRIPS = 3
-"""So many calls of Python by one line, outside of loops, are worth a word."""
+"""Advice is given from this many calls of Python from one line on, loops not counted."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _STYLES = {"why": "bold", "donated": "green", "fused": "green", "outlined": "green", "rolled": "green"}
 _COLUMNS = ("trace", "called at", "arguments", "why", "nodes", "trace + passes + lower + XLA")
 _TRACES, _ITEMS = 3, 12
-"""Up to so many traces, and items that belong to one, are unfolded when a page opens."""
+"""At most this many traces, and items of a trace, are unfolded when a page opens."""
 _CSS = """
 .explain { line-height: 1.5; }
 .explain table { border-collapse: collapse; margin: .6rem 0 1rem; }

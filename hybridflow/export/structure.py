@@ -9,7 +9,7 @@ from hybridflow.core.errors import ArgumentTypeError, FileFormatError, message
 from hybridflow.saving.format import shown
 
 _DEEPEST = 50
-"""How deep a structure that is read may be."""
+"""The deepest structure that is read."""
 
 
 def structure_of(value: Any, leaves: list[tuple[str, Any]], path: str = "", *, what: str) -> Any:

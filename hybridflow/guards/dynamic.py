@@ -20,7 +20,7 @@ Pattern = tuple[int | SizeName | None, ...]
 A name is any size, the same wherever it stands.
 """
 _FORGET = 256
-"""For how many kinds of calls the sizes seen are remembered."""
+"""The sizes seen are remembered for at most this many kinds of calls."""
 _GIVE_UP = 8
 """With ``"auto"``, how many traces with open sizes may fail their guards before exact ones are made again."""
 

@@ -22,7 +22,7 @@ _KINDS = ("bool", "uint", "int", "float", "complex")
 
 
 _STRUCTURES = 64
-"""For how many structures of arguments it is remembered which leaves have open sizes."""
+"""It is remembered for at most this many structures of arguments which leaves have open sizes."""
 
 
 class InputSignature:

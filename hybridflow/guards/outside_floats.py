@@ -18,7 +18,7 @@ from hybridflow.guards.signature import static_key
 Way = tuple[Any, ...]
 """How a place is reached: the same in every trace of a function."""
 _MOST = 4096
-"""Of how many places a function remembers the float that it saw there."""
+"""A function remembers the floats that it saw at no more than this many places."""
 _LONG = 64
 """Longer lists, tuples and dicts are read as they are: they are data rather than settings."""
 

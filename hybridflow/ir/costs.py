@@ -191,7 +191,7 @@ def own_cost(node: Node, sizes: Sizes | None = None) -> Cost:
 
 
 LARGE_PRODUCT = 10_000_000
-"""From so many floating-point operations on a matrix product is large."""
+"""A matrix product is large if it has at least this many floating-point operations."""
 MOST_PRODUCTS = 200
 """In graphs of more products than that what they gain is not worth their first calls: see `has_large_products`."""
 

@@ -30,17 +30,17 @@ _ELEMENTS: dict[str, Any] = {
 _COMPARISONS = ("==", "<", "<=", ">", ">=")
 
 DEEPEST = 100
-"""How deep graphs, tuples and signs may be inside each other."""
+"""The deepest nesting of graphs, tuples and signs that is parsed."""
 LONGEST_NUMBER = 40
-"""How many letters a number may have."""
+"""The most characters of a number."""
 MOST_AXES = 64
 """How many axes NumPy's arrays may have."""
 LARGEST_SIZE = 1 << 63
 """What sizes must stay below when they are computed."""
 MOST_TERMS = 256
-"""How many terms a size may have."""
+"""The most terms of a size."""
 _LONGEST_FOUND = 400
-"""How much a message shows of what was expected and found."""
+"""The most characters that a message shows of what was expected and found."""
 _COMPARED = 5000
 """Among how many names one that is like an unknown one is looked for."""
 

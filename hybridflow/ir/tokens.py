@@ -18,9 +18,9 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _SHOWN = 60
-"""How much of a token, and of a line on either side of a place, a message shows."""
+"""The most characters of a token, and of a line on either side of an error, that a message shows."""
 _DIGITS = 9
-"""How many digits the number of a line may have."""
+"""The most digits of a line number."""
 
 
 class Token(NamedTuple):

@@ -26,13 +26,13 @@ from hybridflow.ops.threefry import STATE_WORDS, countable
 
 _SMALL, _MIDDLE, _LARGE = 1 << 9, 1 << 13, 1 << 17
 _AHEAD = 4
-"""How many blocks XLA may be computing, in threads of its own, when what the first of them gave is waited for."""
+"""XLA may have this many blocks under way before the first one's result is waited for."""
 _CALL_LOSS = 10_000
-"""How many nanoseconds longer blocks take, about, besides one for each element."""
+"""About how many nanoseconds a block takes, besides one for each element."""
 _COMPILING = 150_000_000
-"""How many nanoseconds compiling takes, about."""
+"""About how many nanoseconds compiling takes."""
 PART = 1 << 18
-"""How many elements what needs several passes takes at once."""
+"""The most elements that an operation of several passes takes at once."""
 _Array = np.ndarray[Any, Any]
 
 

@@ -27,7 +27,7 @@ _QUICK = 1 << 15
 LONG_ROW = 512
 """Up to this many neighbours are summed by a product with ones: BLAS has few partial sums, on old processors four."""
 _FEW_PIECES = 16
-"""Up to so many pieces of each row are added one after another."""
+"""At most this many pieces of a row are added one after another."""
 _BLOCK = 64
 """How many rows are summed at once. If threads share them, it is the fewest: the order in which OpenBLAS adds up to 48
 depends on how long the part is that a thread gets."""

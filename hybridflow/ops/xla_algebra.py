@@ -53,9 +53,9 @@ def positive_zero(y: Any) -> Any:
 
 
 _WINDOW = 32
-"""How much of each axis XLA sums in one run."""
+"""XLA sums at most this many elements of each axis in one run."""
 _RUN = 1024
-"""How many floats are summed in one run at most."""
+"""The most floats that are summed in one run."""
 
 
 def float_sum(x: Any, axis: tuple[int, ...]) -> Any:

@@ -20,7 +20,7 @@ from hybridflow.passes.lib.stored import is_kept
 from hybridflow.passes.lib.windows import windows_first
 
 _CANDIDATES = 4
-"""How many distances between places that look alike are tried."""
+"""The most distances between similar positions that are tried."""
 _UNLIKE = frozenset({"effect", "nested", "foreign", "tensor_rule", "convolution"})
 """Nodes of these kinds are like no other. A called function's convolutions took XLA:CPU 3 to 6 times as long."""
 

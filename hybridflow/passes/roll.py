@@ -26,9 +26,9 @@ from hybridflow.passes.lib.rewrite import followed, placed, rebuilt
 from hybridflow.passes.lib.windows import Window, windows_of
 
 _LARGEST_CONSTANT = 4096
-"""How many bytes a constant has at most, if each call has its own; larger ones are the weights of layers."""
+"""The most bytes of a constant of which each call has its own; larger ones are the weights of layers."""
 _STRIDES = 4
-"""How many loops may take turns."""
+"""The most loops that may alternate."""
 _CONSTANTS = "constants"
 
 

@@ -43,11 +43,11 @@ METADATA = "__metadata__"
 ALIGNED = 64
 """What the place of the first tensor is a multiple of: what XLA takes without a copy."""
 LONGEST_HEADER = 32 << 20
-"""How many bytes a header may have that is read."""
+"""The most bytes of a header that is read."""
 MOST_ITEMS = 2_000_000
-"""How many things a header may have that is read, so that a small file does not fill the memory."""
+"""The most entries of a header that is read, so that a small file cannot fill the memory."""
 MOST_AXES = 64
-"""How many axes NumPy's arrays may have."""
+"""The most axes of a NumPy array."""
 
 
 class Entry(NamedTuple):

@@ -438,7 +438,7 @@ def bad_samples_raise(op: Op, seed: int) -> None:
 
 
 _NEAR, _ROUGH = 0.02, 0.35
-"""How far a count of FLOPs may be from XLA's for one call at least, and for every call that is not tiny."""
+"""How far an op's FLOPs may be from XLA's, relatively: for its best call, and for every call that is not tiny."""
 _TINY = 40
 
 

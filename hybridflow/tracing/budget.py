@@ -15,7 +15,7 @@ from hybridflow.passes.lib.recompute import Plan, Recomputed, plans
 from hybridflow.xla.executable import Executable, compile_graph
 
 _NEAR = 3
-"""How many plans before the last are tried where that does not fit."""
+"""At most this many plans before the last one are tried where the last one does not fit."""
 _SHOWN = 12
 """How many lines of the user's code a printed record shows."""
 

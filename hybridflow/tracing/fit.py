@@ -165,4 +165,4 @@ def _reached(variable: Variable | None) -> str:
 
 
 _REMEMBERED = 256
-"""Of how many combinations of sizes a trace knows that it is right for them."""
+"""A trace remembers at most this many combinations of sizes that it was found right for."""

@@ -24,7 +24,7 @@ from hybridflow.train.loops import mode
 
 _PLAIN = (bool, int, float, str, type(None))
 _SHOWN = 3
-"""For how many gradients that are None a message says why."""
+"""A message explains at most this many gradients that are None."""
 
 
 class Step:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Make = Callable[[Graph, tuple[int, ...]], "Executable"]
 """``(graph, donated positions)`` to a program."""
 MUCH = 1.1
-"""So many times the memory is much."""
+"""The ratio of bytes above which one way hands on much more than another."""
 
 
 class Part(NamedTuple):

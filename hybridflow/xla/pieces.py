@@ -16,7 +16,7 @@ from hybridflow.ir.graph import Graph, clone_node, edges_of, input_node
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 
 SECONDS = 4e-3
-"""So long, about, the calls in a piece take together: each piece costs 0.1 ms."""
+"""About how long the calls in one piece take together; each piece costs 0.1 ms."""
 GAIN = 4
 """A graph is cut if XLA then compiles so many times fewer nodes."""
 

@@ -18,7 +18,7 @@ from hybridflow.analysis.timing import CROWDED, Timing, format_seconds
 from hybridflow.core.units import format_bytes
 
 UNSTEADY = 1.5
-"""How far apart the quartiles of a timing may be before it is said so."""
+"""A timing is called noisy if its quartiles are further apart than this ratio."""
 
 
 @dataclass(frozen=True)

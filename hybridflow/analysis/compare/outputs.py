@@ -23,7 +23,7 @@ SHOWN = 12
 """How many rows of a long table are printed; pages have all of them."""
 WIDTH = 120
 _NARROW = 76
-"""Up to so many columns of text the words of a table's head are not broken, so that it fits the usual terminal."""
+"""Headings of tables up to this many characters wide are not broken, so that the table fits the usual terminal."""
 
 
 class Grid(NamedTuple):

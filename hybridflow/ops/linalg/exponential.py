@@ -34,7 +34,7 @@ _COEFFICIENTS = np.array(
     [64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000, 10559470521600,
      670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1], np.float64
 ) / 64764752532480000  # fmt: skip
-"""Of the numerator of that approximation, from power 0 on; the denominator has them with alternating signs."""
+"""The numerator's coefficients, from power 0 on; the denominator's have alternating signs."""
 
 
 def _exponents(xp: Any, x: Any) -> Any:

@@ -28,7 +28,7 @@ from hybridflow.ops.xla_algebra import float_sum
 
 _NAME = "normalize_batch"
 _ROW = 64
-"""From so many neighbours of a channel on, an example is worth a call of NumPy's for each of its steps."""
+"""The fewest elements per channel for which calling NumPy once per example pays."""
 
 
 def _others(ndim: int) -> tuple[int, ...]:

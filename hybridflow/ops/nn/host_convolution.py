@@ -20,11 +20,11 @@ from hybridflow.ops.nn.windows import Sizes, kernel_padded, window_slice
 COLUMNS = 1 << 18
 """About how many elements of columns are made at a time."""
 _WASTE = 1.25
-"""How many times as long a column may be that runs over the ends of rows."""
+"""A column may run over the ends of rows if it is at most this many times as long as without that."""
 
 
 _ROWS = 2
-"""How many times as many rows as results columns have at least, if what is between the rows is worth leaving out."""
+"""Gaps between rows are left out if columns have at least this many times as many rows as results."""
 
 
 class _Shape(NamedTuple):

@@ -22,7 +22,7 @@ _MOST_CORES = {"conv": 1, "conv_kernel_gradient": 2}
 """On up to so many cores the loop takes less time than XLA's own ways, which share the work."""
 _FEWEST_IMAGES = 4
 _LEAST_WORK = 1 << 22
-"""From so many multiplications on each image is worth a step of a loop."""
+"""The fewest multiplications per image for which a loop over images pays."""
 
 
 def is_better(name: str, x: Sizes, kernel: Sizes, places: Sizes, *, groups: int, channels_last: bool) -> bool:

@@ -9,7 +9,7 @@ from hybridflow.core.node import Node
 from hybridflow.ir.graph import Graph, edges_of
 
 _CHEAP = 32
-"""Up to so many floating-point operations per element of the result an operation is cheap."""
+"""An operation is cheap if it takes at most this many floating-point operations per element of its result."""
 _EXACT = 1
 """Element-wise operations with a larger bound, in ulp, are programs of their own, like exp: XLA runs none twice."""
 _KEPT = frozenset({"effect", "random", "nested", "source", "foreign", "tensor_rule", "reads_never"})
