@@ -167,6 +167,21 @@ def test_fit_takes_iterables_of_batches_of_other_packages():
     assert_equal(found[0], found[2])
 
 
+def test_fit_takes_the_loaders_and_datasets_of_grain():
+    grain = pytest.importorskip("grain")
+    x, y = examples()
+    rows = list(zip(x, y, strict=True))
+    sampler = grain.samplers.SequentialSampler(len(rows), shard_options=grain.sharding.NoSharding())
+    loader = grain.DataLoader(data_source=rows, sampler=sampler, operations=[grain.transforms.Batch(8)])
+    states = []
+    for data in (hf.data.Batches((x, y), 8), loader, grain.MapDataset.source(rows).batch(8).to_iter_dataset()):
+        model, optimizer = made()
+        fit(model, optimizer, data, epochs=2)
+        states.append(model.state_dict())
+    assert_equal(states[0], states[1])
+    assert_equal(states[0], states[2])
+
+
 def test_fit_with_a_loss_scale_and_a_frozen_part():
     x, y = examples()
     model, optimizer = made()
