@@ -78,7 +78,7 @@ def test_image_by_image_is_the_convolution(case: Any):
     expected = all_three(on_host, *case)
     better = lowered_convolution.is_better
     try:
-        lowered_convolution.is_better = lambda name, *shapes, groups, channels_last: groups == 1
+        lowered_convolution.is_better = lambda name, *shapes, groups, **more: groups == 1
         found = all_three(lowered, *case)
     finally:
         lowered_convolution.is_better = better
@@ -107,11 +107,18 @@ def test_what_is_not_finite_does_not_spread_between_rows(where: str, value: floa
 
 def test_image_by_image_is_for_few_cores(monkeypatch: Any):
     shapes = (64, 32, 26, 26), (64, 32, 3, 3), (24, 24)
-    plain: Any = {"groups": 1, "channels_last": False}
-    for cores, expected in ((1, [True, True]), (2, [False, True]), (8, [False, False])):
+    plain: Any = {"groups": 1, "channels_last": False, "stride": (1, 1), "padding": ((0, 0), (0, 0))}
+    names = ("conv", "conv_kernel_gradient", "conv_input_gradient")
+    monkeypatch.setattr(lowered_convolution, "jaxlib_version", lambda: (0, 10, 2))
+    for cores, expected in ((1, [True, True, True]), (2, [False, True, True]), (8, [False, False, False])):
         monkeypatch.setattr(lowered_convolution, "usable_cores", lambda *names, cores=cores: cores)
-        found = [lowered_convolution.is_better(name, *shapes, **plain) for name in ("conv", "conv_kernel_gradient")]
-        assert found == expected or jax.default_backend() != "cpu"
+        chosen = [lowered_convolution.is_better(name, *shapes, **plain) for name in names]
+        assert chosen == expected or jax.default_backend() != "cpu"
     monkeypatch.setattr(lowered_convolution, "usable_cores", lambda *names: 1)
-    assert not lowered_convolution.is_better("conv", (2, 3, 5, 5), (4, 3, 3, 3), (3, 3), **plain)
-    assert not lowered_convolution.is_better("conv", *shapes, groups=2, channels_last=False)
+    padded = {**plain, "padding": ((1, 1), (1, 1))}
+    for name in names:
+        assert not lowered_convolution.is_better(name, (2, 3, 5, 5), (4, 3, 3, 3), (3, 3), **plain)
+        assert not lowered_convolution.is_better(name, *shapes, **{**plain, "groups": 2})
+        assert lowered_convolution.is_better(name, *shapes, **padded) == (name == "conv_kernel_gradient")
+    monkeypatch.setattr(lowered_convolution, "jaxlib_version", lambda: (0, 12, 0))
+    assert not lowered_convolution.is_better("conv", *shapes, **plain)

@@ -85,7 +85,9 @@ def _is_by_image(name: str, x: Sizes, kernel: Sizes, dtype: Any, **attrs: Any) -
             x[2:], attrs["padding"], kernel[2:], attrs["dilation"], stride, strict=True
         )
     ])  # fmt: skip
-    good = lowered_convolution.is_better(name, x, kernel, places, groups=groups, channels_last=channels_last)
+    good = lowered_convolution.is_better(
+        name, x, kernel, places, stride=stride, padding=attrs["padding"], groups=groups, channels_last=channels_last
+    )
     return places if good else None
 
 
@@ -258,6 +260,9 @@ def conv(
 
 
 def _input_gradient_lower(g: Any, kernel: Any, *, shape: Sizes, **attrs: Any) -> Any:
+    if _is_by_image("conv_input_gradient", shape, kernel.shape, g.dtype, **attrs) is not None:
+        return lowered_convolution.input_gradient(g, kernel, shape, **_plain(attrs))
+
     def forward(x: Any) -> Any:
         return _convolve(x, kernel, **attrs)
 

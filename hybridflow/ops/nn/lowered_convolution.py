@@ -1,9 +1,8 @@
-"""Convolutions for XLA:CPU, image by image, where it has one core.
+"""Convolutions for XLA:CPU, image by image, where it has few cores.
 
-What XLA:CPU makes of a convolution, and more so of a kernel's gradient, is good at sharing work among many cores and
-slow on one. A loop over images whose columns are made and multiplied while they are in the cache takes less: measured
-with jaxlib 0.10.2 on 64 images of 26 x 26, 32 channels in and 64 out, in processor time, 20 ms instead of 38 for the
-convolution and 26 instead of 72 for the gradient; NumPy and OpenBLAS take 14 and 16, torch 10 and 12.
+XLA:CPU computes some convolutions slowly: gradients of kernels whose images are large, gradients of inputs that are not
+padded or have few channels. A loop over images whose columns are made and multiplied while they are in the cache takes
+half the time or less.
 """
 
 from __future__ import annotations
@@ -16,30 +15,49 @@ import jax.numpy as jnp
 from jax import lax
 
 from hybridflow.backend.cores import usable_cores
+from hybridflow.backend.options import jaxlib_version
 from hybridflow.ops.nn.windows import Sizes
 
-_MOST_CORES = {"conv": 1, "conv_kernel_gradient": 2}
+_MOST_CORES = {"conv": 1, "conv_kernel_gradient": 2, "conv_input_gradient": 2}
 """On up to so many cores the loop takes less time than XLA's own ways, which share the work."""
 _FEWEST_IMAGES = 4
+_SLOW_FORWARD = (0, 12)
+"""Before this version of jaxlib, XLA computes the convolution itself slowly too, if nothing is padded."""
 _LEAST_WORK = 1 << 22
-"""The fewest multiplications per image for which a loop over images pays."""
+"""The fewest multiplications per image for which the loop pays in the convolution itself."""
+_LEAST_ROWS = 32
+"""The fewest channels of the result for which the loop pays in the gradient of the kernel."""
+_LEAST_RESULT = {"conv_kernel_gradient": 128, "conv_input_gradient": 96}
+"""The fewest elements of a channel of the result for which the loop pays in a gradient."""
+_FEW_CHANNELS = 16
+"""With at most this many channels of the input, its gradient takes less time in the loop, padded or not."""
 
 
-def is_better(name: str, x: Sizes, kernel: Sizes, places: Sizes, *, groups: int, channels_last: bool) -> bool:
+def is_better(
+    name: str, x: Sizes, kernel: Sizes, sizes: Sizes, *, stride: Sizes, padding: Any, groups: int, channels_last: bool
+) -> bool:
     """Whether a convolution of arrays of these shapes is to be computed image by image.
 
     Args:
         name: the operation.
         x, kernel: the shapes of the input and the kernel.
-        places: the sizes of the result's spatial axes.
-        groups, channels_last: as `hf.nn.conv` takes them.
+        sizes: the sizes of the result's spatial axes.
+        stride, padding, groups, channels_last: as `hf.nn.conv` takes them.
     """
-    if not all([isinstance(size, int) for size in (*x, *kernel, *places)]):  # jax's open sizes
+    if not all([isinstance(size, int) for size in (*x, *kernel, *sizes)]):  # jax's open sizes
         return False
     if groups != 1 or channels_last or x[0] < _FEWEST_IMAGES or jax.default_backend() != "cpu":
         return False
-    work = _product(kernel) * _product(places)
-    return work >= _LEAST_WORK and usable_cores("OMP_NUM_THREADS") <= _MOST_CORES[name]
+    if usable_cores("OMP_NUM_THREADS") > _MOST_CORES[name]:
+        return False
+    padded = any(low or high for low, high in padding)
+    if name == "conv":
+        return not padded and _product(kernel) * _product(sizes) >= _LEAST_WORK and jaxlib_version() < _SLOW_FORWARD
+    if _product(sizes) < _LEAST_RESULT[name]:
+        return False
+    if name == "conv_kernel_gradient":
+        return kernel[0] >= _LEAST_ROWS
+    return set(stride) <= {1} and (not padded or kernel[1] <= _FEW_CHANNELS)
 
 
 def _product(sizes: Sizes) -> int:
@@ -49,15 +67,15 @@ def _product(sizes: Sizes) -> int:
     return total
 
 
-def _columns(x: Any, window: Sizes, places: Sizes, stride: Sizes, dilation: Sizes) -> Any:
-    """Return the windows of a padded image ``(c, *spatial)`` as ``(c * window, places)``."""
+def _columns(x: Any, window: Sizes, sizes: Sizes, stride: Sizes, dilation: Sizes) -> Any:
+    """Return the windows of a padded image ``(c, *spatial)`` as ``(c * window, length)``."""
     channels = x.shape[0]
     parts: list[Any] = []
     for offset in product(*[range(size) for size in window]):
         first = [at * apart for at, apart in zip(offset, dilation, strict=True)]
-        last = [at + (size - 1) * step + 1 for at, size, step in zip(first, places, stride, strict=True)]
+        last = [at + (size - 1) * step + 1 for at, size, step in zip(first, sizes, stride, strict=True)]
         parts.append(lax.slice(x, (0, *first), (channels, *last), (1, *stride)))
-    return jnp.stack(parts, 1).reshape(channels * len(parts), _product(places))
+    return jnp.stack(parts, 1).reshape(channels * len(parts), _product(sizes))
 
 
 def _padded(x: Any, padding: Any) -> Any:
@@ -68,25 +86,51 @@ def _dot(a: Any, b: Any, contract: tuple[int, int]) -> Any:
     return lax.dot_general(a, b, (((contract[0],), (contract[1],)), ((), ())), precision=lax.Precision.HIGHEST)
 
 
-def convolve(x: Any, kernel: Any, places: Sizes, *, stride: Sizes, padding: Any, dilation: Sizes) -> Any:
+def convolve(x: Any, kernel: Any, sizes: Sizes, *, stride: Sizes, padding: Any, dilation: Sizes) -> Any:
     """Compute `hf.nn.conv` image by image."""
     weights = kernel.reshape(kernel.shape[0], -1)
 
     def one(image: Any) -> Any:
-        columns = _columns(image, kernel.shape[2:], places, stride, dilation)
-        return _dot(weights, columns, (1, 0)).reshape(kernel.shape[0], *places)
+        columns = _columns(image, kernel.shape[2:], sizes, stride, dilation)
+        return _dot(weights, columns, (1, 0)).reshape(kernel.shape[0], *sizes)
 
     return lax.map(one, _padded(x, padding))
 
 
 def kernel_gradient(x: Any, g: Any, shape: Sizes, *, stride: Sizes, padding: Any, dilation: Sizes) -> Any:
     """Compute the gradient of `hf.nn.conv` for its kernel of a shape image by image."""
-    places = g.shape[2:]
 
     def add(total: Any, one: Any) -> Any:
         image, slope = one
-        columns = _columns(image, shape[2:], places, stride, dilation)
-        return total + _dot(slope.reshape(shape[0], -1), columns, (1, 1)), None
+        columns = _columns(image, shape[2:], g.shape[2:], stride, dilation)
+        return total + _dot(columns, slope.reshape(shape[0], -1), (1, 1)), None  # XLA is slower the other way round
 
-    start = jnp.zeros((shape[0], _product(shape[1:])), g.dtype)
-    return lax.scan(add, start, (_padded(x, padding), g))[0].reshape(shape)
+    start = jnp.zeros((_product(shape[1:]), shape[0]), g.dtype)
+    return lax.scan(add, start, (_padded(x, padding), g))[0].T.reshape(shape)
+
+
+def input_gradient(g: Any, kernel: Any, shape: Sizes, *, stride: Sizes, padding: Any, dilation: Sizes) -> Any:
+    """Compute the gradient of `hf.nn.conv` for its input of a shape image by image."""
+    weights = kernel.reshape(kernel.shape[0], -1)
+    zero = jnp.zeros((), g.dtype)
+    offsets = [*product(*[range(size) for size in kernel.shape[2:]])]
+
+    def margins(offset: tuple[int, ...]) -> list[tuple[int, int, int]]:
+        """Return what goes around, and between, the products of one element of the window."""
+        around = [(0, 0, 0)]
+        for at, apart, step, size, count, (low, _) in zip(
+            offset, dilation, stride, shape[2:], g.shape[2:], padding, strict=True
+        ):
+            first = at * apart - low
+            around.append((first, size - 1 - (first + (count - 1) * step), step - 1))
+        return around
+
+    def one(slope: Any) -> Any:
+        columns = _dot(weights, slope.reshape(kernel.shape[0], -1), (0, 0))
+        columns = columns.reshape(kernel.shape[1], len(offsets), *g.shape[2:])
+        total = lax.pad(columns[:, 0], zero, margins(offsets[0]))
+        for number, offset in enumerate(offsets[1:], 1):
+            total = total + lax.pad(columns[:, number], zero, margins(offset))
+        return total
+
+    return lax.map(one, g)
