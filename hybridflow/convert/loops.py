@@ -112,7 +112,7 @@ class _Loop:
         self.note_numbers(name, self.values[name].leaves)
 
     def note_numbers(self, name: str, leaves: Sequence[Any]) -> None:
-        """Take note of which leaves of a variable are Python numbers."""
+        """Record which leaves of a variable are Python numbers."""
         self.weak.update({(name, index): kinds_of(leaf) for index, leaf in enumerate(leaves) if is_real_number(leaf)})
 
     # -- before -----------------------------------------------------------------------------------------------

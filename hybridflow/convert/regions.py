@@ -119,7 +119,7 @@ def trying(classes: Callable[[], Any]) -> Generator[None, None, None]:
 
 
 def handled_name(error: NameError) -> None:
-    """Take note of a name that has no value, where that does not end the call: a later call may find one."""
+    """Record a name that has no value, where that does not end the call: a later call may find one."""
     place, name = error.__traceback__, error.name
     if place is None or name is None or isinstance(error, UnboundLocalError):
         return
@@ -194,7 +194,7 @@ _remade: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDiction
 
 
 def note_remade(objects: Iterable[Any]) -> None:
-    """Take note of objects that a branch or loop made of the attributes of several.
+    """Record objects that a branch or loop made of the attributes of several.
 
     In some calls such an object is one that was there before, which others may see: it must not be changed.
     """

@@ -303,7 +303,7 @@ class Runtime:
         return (source, *namespaces)
 
     def importing(self, name: str, module: str) -> None:
-        """Take note that an import statement may fail."""
+        """Record that an import statement may fail."""
         observe.importing(name, module)
 
     def imported(self, name: str, value: Any, module: str) -> Any:

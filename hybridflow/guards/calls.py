@@ -57,7 +57,7 @@ _ASSIGNS = frozenset({"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBA
 
 
 def _hand_out(found: Observations, function: Any, arguments: Iterable[Any]) -> None:
-    """Take note of containers that a function gets which is not converted: it may change them, or look at types."""
+    """Record containers that a function gets which is not converted: it may change them, or look at types."""
     module = getattr(function, "__module__", None) or "builtins"
     by_protocol = module in _BY_PROTOCOL or module.startswith("hybridflow.")
     for argument in arguments:
@@ -71,7 +71,7 @@ def _hand_out(found: Observations, function: Any, arguments: Iterable[Any]) -> N
 def _is_changed(
     found: Observations, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, nested: bool
 ) -> None:
-    """Take note of the call of a container's method, if that changes it."""
+    """Record the call of a container's method, if that changes it."""
     name, owner = getattr(function, "__name__", ""), function.__self__
     if name in CHANGES:
         change = called_again(name, args, kwargs) if type(owner) in LOADED else OTHER
@@ -79,7 +79,7 @@ def _is_changed(
 
 
 def _goes_out(found: Observations, function: Any, args: tuple[Any, ...]) -> None:
-    """Take note of what arguments of an unconverted call may be read."""
+    """Record what arguments of an unconverted call may be read."""
     builtin = type(function) in (BuiltinFunctionType, type)
     if builtin and function in _SPECIAL:
         for one in () if is_asked_of_abstract_classes(function, args) else args:
@@ -106,7 +106,7 @@ def _goes_out(found: Observations, function: Any, args: tuple[Any, ...]) -> None
 
 
 def before_evaluation(source: Any, namespaces: tuple[Any, ...]) -> None:
-    """Take note that ``eval`` or ``exec`` is about to run code, which may assign names of namespaces from outside."""
+    """Record that ``eval`` or ``exec`` is about to run code, which may assign names of namespaces from outside."""
     found, _ = observations()
     if found is None or not any(map(found.is_outside, namespaces)):
         return
@@ -117,7 +117,7 @@ def before_evaluation(source: Any, namespaces: tuple[Any, ...]) -> None:
 
 
 def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = False) -> None:
-    """Take note that something that is not converted is about to be called: a builtin, a library's function.
+    """Record that something that is not converted is about to be called: a builtin, a library's function.
 
     Bound methods of lists, dicts and sets come here too, also those that ``+=`` on one stands for.
 

@@ -147,7 +147,7 @@ class Effects:
         return self._is_mixed or self.fixed.has_changed()
 
     def add(self, place: Place, holder: Any, change: Change, checks: int) -> bool:
-        """Take note of a change, and return whether calls make it.
+        """Record a change, and return whether calls make it.
 
         Args:
             place: where what is changed is found.

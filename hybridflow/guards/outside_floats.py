@@ -44,7 +44,7 @@ class SeenFloats:
         return way not in self._by_value
 
     def keep_by_value(self, ways: Iterable[Way]) -> None:
-        """Take note that the code needs the numbers in these places."""
+        """Record that the code needs the numbers in these places."""
         self._by_value.update(ways)
 
     def clear(self) -> None:
@@ -136,7 +136,7 @@ class OutsideFloats:
         return [found for key, found in self._copies.items() if key == id(found[0])]
 
     def _show(self, container: Any) -> None:
-        """Take note that the code has a container itself, and what is in it: that is not read through a copy."""
+        """Record that the code has a container itself, and what is in it: that is not read through a copy."""
         pending = [container]
         while pending:
             one = pending.pop()
@@ -201,7 +201,7 @@ class OutsideFloats:
     # -- where the numbers themselves are needed --------------------------------------------------------------------
 
     def look(self, place: Place, container: Any = None) -> None:
-        """Take note that a place, or what is in the container there, is seen as it is.
+        """Record that a place, or what is in the container there, is seen as it is.
 
         Raises:
             NeedsNumber: it was read as an input before.
@@ -211,7 +211,7 @@ class OutsideFloats:
         self._show(container)
 
     def write(self, place: Place | None, container: Any = None) -> None:
-        """Take note that the trace itself writes to a place or container: what is there counts by value.
+        """Record that the trace itself writes to a place or container: what is there counts by value.
 
         Raises:
             NeedsNumber: it was read as an input before.

@@ -40,7 +40,7 @@ _MANY = 20_000
 
 
 def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: bool = True) -> Any:
-    """Take note that ``obj.name`` was read, and return what the code is to see of it.
+    """Record that ``obj.name`` was read, and return what the code is to see of it.
 
     Args:
         found: what is known of the trace.
@@ -85,7 +85,7 @@ def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: boo
 
 
 def of_super(found: Observations, obj: Any, name: str) -> Any:
-    """Take note of where ``super()`` looks for an attribute: in classes in their order, up to the one that has it.
+    """Record where ``super()`` looks for an attribute: in classes in their order, up to the one that has it.
 
     Returns:
         What that class says under the name.
@@ -104,7 +104,7 @@ def of_super(found: Observations, obj: Any, name: str) -> Any:
 
 
 def kind_of(found: Observations, obj: Any) -> None:
-    """Take note that an object's class was asked."""
+    """Record that an object's class was asked."""
     if type(obj) is TracedArray:
         numpy_rules.kind_of(obj)
         return
@@ -114,7 +114,7 @@ def kind_of(found: Observations, obj: Any) -> None:
 
 
 def class_attribute(found: Observations, obj: Any, name: str) -> Any:
-    """Take note of what an object's class says under a name, and return it as it stands there."""
+    """Record what an object's class says under a name, and return it as it stands there."""
     kind = type(obj)
     value = IN_CLASS.get(kind, name)
     if not is_users_class(kind):
@@ -130,13 +130,13 @@ def class_attribute(found: Observations, obj: Any, name: str) -> Any:
 
 
 def builtin(found: Observations, namespace: dict[str, Any], name: str, value: Any) -> None:
-    """Take note that a builtin was read where a global of its name would come first."""
+    """Record that a builtin was read where a global of its name would come first."""
     found.read(found.root(namespace, "globals"), GLOBAL, name, MISSING)
     found.read(found.root(vars(builtins), "builtins"), GLOBAL, name, value)
 
 
 def called(found: Observations, function: FunctionType) -> None:
-    """Take note that a function was called: its code and its defaults count."""
+    """Record that a function was called: its code and its defaults count."""
     if is_layers(function.__module__):
         return
     place = found.place_or_root(function)
@@ -145,7 +145,7 @@ def called(found: Observations, function: FunctionType) -> None:
 
 
 def special(found: Observations, obj: Any, names: Iterable[str]) -> None:
-    """Take note that Python calls special methods of an object by itself, so that they run as they are."""
+    """Record that Python calls special methods of an object by itself, so that they run as they are."""
     if type(obj) in _BY_CONTENT:
         if type(obj) is np.ndarray and not _AS_TEXT.isdisjoint(names):
             found.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
@@ -164,7 +164,7 @@ def special(found: Observations, obj: Any, names: Iterable[str]) -> None:
 
 
 def made_array(found: Observations, values: Iterable[Any]) -> None:
-    """Take note of users' objects that hybridflow, or an array's key, makes numbers or arrays of."""
+    """Record users' objects that hybridflow, or an array's key, makes numbers or arrays of."""
     for one in values:
         if isinstance(one, list | tuple):
             made_array(found, cast("list[Any]", one))
@@ -177,7 +177,7 @@ def made_array(found: Observations, values: Iterable[Any]) -> None:
 def runs_as_it_is(
     found: Observations, function: FunctionType, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NONE
 ) -> None:
-    """Take note of what a user's function reads that is called as it is."""
+    """Record what a user's function reads that is called as it is."""
     from hybridflow.guards.scan import named_by
 
     called(found, function)
@@ -190,7 +190,7 @@ def runs_as_it_is(
 
 
 def whole(found: Observations, *values: Any) -> None:
-    """Take note that everything in some values may be read: they go where reads are not seen."""
+    """Record that everything in some values may be read: they go where reads are not seen."""
     waiting = list(values)
     scanned: set[tuple[CodeType, int]] = set()
     while waiting:

@@ -419,7 +419,7 @@ class CompiledFunction(Entry, Views[P, R]):
     # -- methods ----------------------------------------------------------------------------------------------
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Take note that this is a method: `input_signature` says nothing of the instance, whatever its name."""
+        """Record that this is a method: `input_signature` says nothing of the instance, whatever its name."""
         if not self._bound:
             self._inputs = InputSignature.of(
                 self._options["input_signature"], without_first(self._parameters), self._name
