@@ -51,12 +51,12 @@ Poison.__hash__ = object.__hash__
 
 
 class Late:
-    """A variable that has no value before a loop and is set in it: it has a value if the loop ran.
+    """A variable that has a value only in some calls: if a loop ran that sets it, or a branch was taken that does.
 
     Attributes:
         value: the value.
-        ran: a bool tensor of shape (): whether there was a step.
-        text: the error's message if there was none.
+        ran: a bool tensor of shape (): whether the variable has a value.
+        text: the error's message if it has none.
     """
 
     __slots__ = ("ran", "text", "value")

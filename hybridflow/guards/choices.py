@@ -1,4 +1,4 @@
-"""Lists, dicts and objects that a branch or loop on tensors merged from several: each call selects another one.
+"""Lists, dicts and objects that a branch or loop on tensors merged from several: each call selects one of them.
 
 The merged object is a new one that holds the selected tensors. In Python it would be identical to one of its sources,
 and which one depends on the call. That makes no difference until one of the two changes. From then on, reading the

@@ -13,7 +13,7 @@ from hybridflow.core.variable import Variable
 
 
 def is_by_fields(value: Any) -> bool:
-    """Whether a value is known by its fields: a frozen dataclass with a generated ``==``."""
+    """Whether a value is known by its fields: a frozen dataclass that compares by its fields."""
     parameters = getattr(type(value), "__dataclass_params__", None)
     return parameters is not None and parameters.frozen and parameters.eq
 

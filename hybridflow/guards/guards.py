@@ -206,7 +206,7 @@ def _nothing() -> None:
 
 
 def weak(value: Any) -> Callable[[], Any]:
-    """Return a function that returns a value, or None once it is gone. A value without weak references stays alive."""
+    """Return a function that returns a value, or None once it is gone. Keep values without weakref support alive."""
     try:
         return weakref.ref(value)
     except TypeError:

@@ -1,4 +1,4 @@
-"""The kinds of values that a trace distinguishes: leaves, structures, and values that are not known by identity."""
+"""The kinds of values that a trace distinguishes: leaves, structures, and values that are compared by content."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Observations:
     def doubtful(self, obj: Any) -> Place | None:
         """Return the place of an object that the trace may have created itself; if so, the object is soon gone.
 
-        Return None for objects without weak references: whether they are gone cannot be told.
+        Return None for objects that cannot be referenced weakly: whether they are gone cannot be told.
         """
         found = self._doubtful.get(id(obj))
         if found is None and not is_leaf(obj):

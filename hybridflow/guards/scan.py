@@ -1,7 +1,7 @@
 """What an unconverted function may read from outside, as far as its bytecode tells.
 
-The function's source cannot be found, or the function must not be converted. Everything that its code names counts as
-read: globals, closure cells, and attributes of these and of the method's instance. A value that goes further, into a
+This is for functions whose source cannot be found, or that must not be converted. Everything that the code names counts
+as read: globals, closure cells, and attributes of these and of the method's instance. A value that goes further, into a
 variable or a call, may be read there in any way, so everything in it counts as read.
 """
 
@@ -24,7 +24,7 @@ _NOTHING = frozenset({"PUSH_NULL", "CACHE", "NOP", "EXTENDED_ARG", "PRECALL", "R
 
 
 def named_by(found: Observations, function: FunctionType, given: Mapping[str, Any] = _NO_ARGUMENTS) -> Iterator[Any]:
-    """Guard everything that a function's code names; yield the values of which it does not only read attributes.
+    """Guard everything that a function's code names; yield the values that it uses beyond reading attributes.
 
     Args:
         found: the observations of the trace.

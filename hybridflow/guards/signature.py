@@ -1,4 +1,4 @@
-"""Signatures: two calls share a trace if the keys of their signatures are equal."""
+"""Signatures: two calls can share a trace only if the keys of their signatures are equal."""
 
 from __future__ import annotations
 

@@ -442,8 +442,8 @@ class CompiledFunction(Entry, Views[P, R]):
     def _adopt(self, key: int, instance: object) -> tuple[Any, CompiledFunction[Any, Any]] | None:
         """Give an instance a cache of its own. Return None if the instance must be an argument like others.
 
-        That is the case for pytrees, whose leaves are traced, and for objects without weak references, whose caches
-        would never be freed.
+        That is the case for pytrees, whose leaves are traced, and for objects that cannot be referenced weakly, whose
+        caches would never be freed.
         """
         if jax.tree_util.tree_structure(instance) != LEAF:
             return None
