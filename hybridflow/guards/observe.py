@@ -338,7 +338,7 @@ def identity(obj: Any) -> int:
 
 
 def chosen(made: Any, sources: Iterable[Any]) -> None:
-    """Record a structure that a branch or loop on tensors made, and the sources of which it is one."""
+    """Record a structure that a branch or loop on tensors made, and the sources it was merged from."""
     found, _ = observations()
     if found is not None:
         found.choices.made(made, sources)

@@ -193,7 +193,7 @@ _TENSOR = (
 """The code that reads the array of a tensor."""
 _SMALL = "if a{n}._alt is not None: v{n} = a{n}._alt"
 _LARGE = "v{n} = raw_value(a{n})"
-"""The code for an array on the host: `raw_value`, inlined for small arrays, of which it keeps no copy."""
+"""The code for an array on the host: a call of `raw_value`, inlined for small arrays."""
 _ONE = (
     "else:",
     "    result = new(Tensor)",
