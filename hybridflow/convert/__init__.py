@@ -1,7 +1,7 @@
-"""Conversion of a user's Python: what a trace must know of it is told to the runtime.
+"""Conversion of a user's Python code, so that it reports to the runtime what a trace must know.
 
-A converted function is the user's own, line for line: its syntax tree is rewritten, compiled under its file's name
-and bound to its globals, defaults and closure. It runs only while a function is traced.
+A converted function keeps the user's lines: its syntax tree is rewritten, compiled under its file's name, and bound to
+its globals, defaults and closure. It runs only while a function is traced.
 """
 
 from hybridflow.convert.build import converted_text as converted_text

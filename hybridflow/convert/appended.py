@@ -1,4 +1,4 @@
-"""What the steps of a loop over rows append to lists: tensors come back stacked, Python numbers as numbers."""
+"""Values that the steps of a loop over rows append to lists: tensors are stacked, Python numbers stay numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hybridflow.core.staged_number import StagedNumber
 from hybridflow.guards.order import in_order_of
 
 _CONSTANT = frozenset({bool, int, float, complex, str, bytes})
-"""Types of what a step appends that is the same in every step, since it was traced once."""
+"""Types of appended values that are the same in every step, since the step is traced once."""
 
 
 class Appended:
@@ -30,7 +30,7 @@ class Appended:
         self.rows: Sequence[Any] = ()
 
     def row(self, index: int) -> Any:
-        """Return what a step appended."""
+        """Return the value that the step `index` appended."""
         rows = iter(self.rows)
         leaves = [leaf if type(leaf) in _CONSTANT else _like(leaf, next(rows)[index]) for leaf in self.value.leaves]
         made = jax.tree_util.tree_unflatten(self.value.tree, leaves)

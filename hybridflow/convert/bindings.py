@@ -1,7 +1,7 @@
-"""``:=`` where only some evaluations come by: in a later operand of and/or, a branch of a ternary, a chain's end.
+"""``:=`` that runs under a condition: in a later operand of and/or, a branch of a ternary, or the end of a chain.
 
-What is computed under a condition becomes a function, and a function cannot bind a name of an expression around it;
-so such an expression becomes statements before the one that it is part of, in the order in which Python evaluates.
+An expression under a condition becomes a function, and a function cannot bind a name for the expression around it. So
+an expression with such a ``:=`` becomes statements before its own statement, in Python's order of evaluation.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class _Hoisting:
-    """One function: numbers its temporaries."""
+    """Rewrites one function, and numbers its temporaries."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def temporary(self) -> str:
-        """Return a new name; it holds a condition, on which it may depend whether variables have values."""
+        """Return a new name for a condition; whether variables have values may depend on it."""
         self.count += 1
         return f".holds_{self.count}"
 
@@ -38,7 +38,7 @@ class _Hoisting:
             self.blocks(one)
 
     def statement(self, node: Any) -> list[Any]:
-        """Return a statement and those that must come before it."""
+        """Return a statement, after those that must come before it."""
         if isinstance(node, _FUNCTIONS):
             return [node]
         self.blocks(node)
@@ -56,7 +56,7 @@ class _Hoisting:
     # -- expressions --------------------------------------------------------------------------------------------
 
     def lifted(self, node: Any, before: list[Any]) -> Any:
-        """Return an expression without what must become statements, which are added to `before`."""
+        """Return an expression whose conditional bindings were moved into statements, which are added to `before`."""
         if not _is_bound_later(node):
             return node
         if isinstance(node, ast.BoolOp):
@@ -74,7 +74,7 @@ class _Hoisting:
         return node
 
     def operands(self, node: ast.BoolOp, before: list[Any]) -> Any:
-        """Return the name of what an and/or gives."""
+        """Return the name that holds the value of an and/or."""
         name = self.temporary()
         block = before
         for index, operand in enumerate(node.values):
@@ -91,7 +91,7 @@ class _Hoisting:
         return load(node, name)
 
     def ternary(self, node: ast.IfExp, before: list[Any]) -> Any:
-        """Return the name of what a ternary gives."""
+        """Return the name that holds the value of a ternary."""
         name, place = self.temporary(), one_line(node)
         made = at(place, ast.If(self.lifted(node.test, before), [], []))
         for block, value in ((made.body, node.body), (made.orelse, node.orelse)):
@@ -113,7 +113,7 @@ class _Hoisting:
         return at(node, ast.BoolOp(ast.And(), parts))
 
     def others(self, node: Any, before: list[Any]) -> None:
-        """Lift out of an expression's operands; those that are evaluated earlier keep their turn as temporaries."""
+        """Lift bindings out of an expression's operands; operands that are evaluated earlier become temporaries."""
         operands = _operands(node)
         while operands and not _is_bound_later(operands[-1][0][operands[-1][1]]):
             operands.pop()
@@ -130,7 +130,7 @@ class _Hoisting:
 
 
 def _operands(node: Any) -> list[tuple[Any, Any]]:
-    """Return where an expression's operands are, in the order of their evaluation."""
+    """Return the containers and keys of an expression's operands, in the order of evaluation."""
     made: list[tuple[Any, Any]] = []
     for field in ("func", "left", "value", "slice", "elts", "args", "comparators", "right"):
         found = getattr(node, field, None)
@@ -142,7 +142,7 @@ def _operands(node: Any) -> list[tuple[Any, Any]]:
 
 
 def _is_end(node: Any, bound: set[str]) -> bool:
-    """Whether an operand is as good read later: a constant, a name that the others do not bind, its attributes."""
+    """Whether an operand may be read later: a constant, a name that the others do not bind, or its attributes."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id not in bound)
@@ -153,7 +153,7 @@ def _binds(node: Any) -> bool:
 
 
 def _is_bound_later(node: Any) -> bool:
-    """Whether a name is bound where only some evaluations of an expression come by."""
+    """Whether an expression binds a name only under a condition."""
     if has_yield(node):
         return False
     for one in inside(node):
@@ -170,13 +170,13 @@ def _is_bound_later(node: Any) -> bool:
 
 
 def lower_bindings(node: Any) -> None:
-    """Rewrite the statements of a function with ``:=`` where only some evaluations come by."""
+    """Rewrite the statements of a function that have a ``:=`` under a condition."""
     if any(isinstance(one, ast.NamedExpr) for statement in node.body for one in inside(statement)):
         _Hoisting().blocks(node)
 
 
 def as_endless_loop(node: ast.While) -> ast.While:
-    """Return a loop that stays Python's with the statements of its condition at the start of its body."""
+    """Return a loop that stays a Python loop, with the statements of its condition at the start of its body."""
     place = one_line(node.test)
     leave = at(place, ast.If(node.test, [at(place, ast.Pass())], [*node.orelse, at(place, ast.Break())]))
     node.body = [*getattr(node, "before", ()), leave, *node.body]

@@ -1,4 +1,4 @@
-"""``if`` on a tensor: both branches are traced, and the variables that they leave behind meet."""
+"""``if`` on a tensor: both branches are traced, and the variables that they set are merged."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from hybridflow.nested.tensor_array import begun_with, shapes_to_begin_with
 
 Block = Callable[[], Any]
 RAISED = "__hybridflow_raised__"
-"""The attribute of an exception that converted code raised by a statement of the user's."""
+"""The attribute of an exception that a ``raise`` statement of the user raised in converted code."""
 _FLAGS = (".returned", ".broken", ".continued", ".holds", ".matched", ".goes")
 
 
 class FirstWrite(Exception):
-    """A branch, or a loop's step, is the first to write to TensorArrays of a variable."""
+    """Raised if a branch, or a loop's step, is the first to write to TensorArrays of a variable."""
 
     def __init__(self, name: str, shapes: dict[int, Any]) -> None:
         super().__init__(name, shapes)
@@ -56,15 +56,15 @@ class FirstWrite(Exception):
 
 
 class _Outcome(NamedTuple):
-    """What a branch left behind.
+    """The result of tracing a branch.
 
     Attributes:
         traced: its graph.
-        leaves: what the graph returns, as Python made it.
-        parts: per live variable that it leaves, its value, taken apart.
-        ran: per variable that only some calls set in the branch, whether they did.
-        values: all its variables.
-        raised: whether it raises, in the calls that take it.
+        leaves: the values that the graph returns, as the Python code computed them.
+        parts: the flattened values of the live variables that it sets.
+        ran: for each variable that only some calls set in the branch, whether they did.
+        values: the values of all variables.
+        raised: whether it raises in the calls that take it.
     """
 
     traced: Traced
@@ -84,7 +84,7 @@ class _Branches:
         self.place = place
         self.before = cells.read()
         self.opened: set[str] = set()
-        # Where the blocks hold a lowered exit, the flags decide whether a variable has a value: the call checks it.
+        # If the blocks contain a lowered exit, flags decide whether a variable has a value: each call checks it.
         self.exits = any(name.startswith(_FLAGS) for name in cells.names)
 
     def trace(self, pred: Any, true: Block | None, false: Block | None) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class _Branches:
                 raise
 
     def run(self, name: str, block: Block | None) -> _Outcome:
-        """Trace a branch from the state before, and return what it leaves behind."""
+        """Trace a branch from the state before it, and return its outcome."""
         parts: dict[str, Value] = {}
         ran: dict[str, Any] = {}
         found: dict[str, Any] = {}
@@ -128,9 +128,9 @@ class _Branches:
         return _Outcome(traced, leaves, parts, ran, found, raised=not found)
 
     def completes(self, block: Block, code: Any) -> bool:
-        """Run a block; return False if it ends in a ``raise`` of the user's, which calls that take it then see.
+        """Run a block; return False if it ends in a ``raise`` of the user: the calls that take the branch then fail.
 
-        That is also what becomes of recursion that is too deep.
+        Recursion that is too deep is treated in the same way.
         """
         if is_too_deep(code):
             text = f"the branch at {self.place} is inside of itself more than {DEPTH.get()} times"
@@ -139,7 +139,7 @@ class _Branches:
         try:
             block()
         except Exception as error:
-            # What Python's own arithmetic raises, only the calls that come here must see either.
+            # Errors of Python's own arithmetic must reach only the calls that take this branch, too.
             if not getattr(error, RAISED, False) and type(error) not in (ZeroDivisionError, OverflowError):
                 raise
             require_unhandled(error)
@@ -163,7 +163,7 @@ class _Branches:
         return after
 
     def meet(self, name: str, true: _Outcome, false: _Outcome, plan: _Plan) -> Any:
-        """Return a variable's value after both branches, in a tuple, or what makes it of the node's results."""
+        """Return a variable's value after both branches, in a tuple, or a function of the node's results."""
         if true.raised or false.raised:
             other = false if true.raised else true
             parts = other.parts.get(name)
@@ -192,19 +192,19 @@ class _Branches:
         return (found,) if found is not None else self.joined(name, true, false, plan, one, two)
 
     def require_open(self, name: str, parts: Value | None) -> None:
-        """Have the branches traced again if a variable that one of them sets is an object that was made in it.
+        """Raise, to trace the branches again, if a variable that only one of them sets holds an object made there.
 
         Raises:
-            TakeApart: that is so.
+            TakeApart: it does.
         """
         if parts is not None and name not in self.opened and holds_traced(parts.leaves):
             raise TakeApart(name)
 
     def first_write(self, name: str, *values: Any) -> None:
-        """Have the branches traced again if only one of them was the first to write to arrays of a variable.
+        """Raise, to trace the branches again, if only one of them was the first to write to arrays of a variable.
 
         Raises:
-            FirstWrite: that is so.
+            FirstWrite: it was.
         """
         one, two = (value.value if type(value) is Late else value for value in values)
         before = self.before[name]
@@ -215,12 +215,12 @@ class _Branches:
                 raise FirstWrite(name, shapes)
 
     def joined(self, name: str, true: _Outcome, false: _Outcome, plan: _Plan, one: Value, two: Value) -> Any:
-        """Plan the results that a variable needs, and return what makes it of them."""
+        """Plan the results that a variable needs, and return the function that builds its value from them."""
         constant = [
             p is q or (is_number(p) and is_number(q) and same_python(p, q))
             for p, q in zip(one.dynamic(), two.dynamic(), strict=True)
         ]
-        if true.raised or false.raised:  # no call that counts has another value
+        if true.raised or false.raised:  # every call that does not fail takes the other branch
             constant = [is_number(leaf) and type(leaf) is not StagedNumber for leaf in one.dynamic()]
         else:
             constant = [same and name in true.parts and name in false.parts for same in constant]
@@ -246,7 +246,7 @@ class _Branches:
 
 
 class _Plan:
-    """The results of the node that joins two branches: what each gives for them."""
+    """The results of the node that joins two branches: for each result, the value from each branch."""
 
     def __init__(self, true: _Outcome, false: _Outcome) -> None:
         self.true, self.false = true, false
@@ -255,13 +255,13 @@ class _Plan:
         self.dtypes: dict[int, DType] = {}
 
     def add(self, name: str, index: int) -> int:
-        """Add a leaf of a variable, and return its place among the results."""
+        """Add a leaf of a variable, and return its position among the results."""
         self.named.append(spoken(name))
         self.wanted.append((name, index))
         return len(self.wanted) - 1
 
     def meet(self, place: int, one: Any, other: Any) -> Callable[[Any], Any]:
-        """Say in which dtype two leaves meet, if one is a number, and return what makes the result's value."""
+        """Choose the dtype of two merged leaves if one is a number; return the function that converts the result."""
         name = self.wanted[place][0]
         numbers = [leaf for leaf in (one, other) if is_real_number(leaf)]
         if len(numbers) == 2:
@@ -286,7 +286,7 @@ class _Plan:
         return lambda tensor: as_integer(staged_int(tensor), target)
 
     def add_ran(self, name: str) -> int:
-        """Add whether a variable has a value."""
+        """Add a result that tells whether a variable has a value."""
         return self.add(name, -1)
 
     def join(self, pred: Any) -> list[Any]:
@@ -295,7 +295,7 @@ class _Plan:
         return join(predicate("cond", pred), self.named, sides[0], sides[1], dtypes=self.dtypes)
 
     def side(self, mine: _Outcome, other: _Outcome) -> tuple[Traced, list[Any]]:
-        """Return a branch's graph with the planned results, zeros where only the other branch has a value."""
+        """Return a branch's graph with the planned results; zeros where only the other branch has a value."""
         starts: dict[str, int] = {}
         position = 0
         for name, parts in mine.parts.items():
@@ -328,14 +328,14 @@ def _as_it_is(tensor: Any) -> Any:
 
 
 def _left_behind(leaf: Any) -> Any:
-    """Return what a branch's graph returns for a leaf; what a plain number becomes depends on the other branch."""
+    """Return what a branch's graph returns for a leaf; a plain number gets a placeholder until both are known."""
     if type(leaf) is StagedNumber:
         return leaf.raw
     return False if is_real_number(leaf) else leaf
 
 
 def _selected(traced: Traced, count: int, sources: list[int | None], leaves: list[Any]) -> Traced:
-    """Return a graph with other visible results: some of its own, and zeros (or flags) in between."""
+    """Return a graph with other visible results: some of its own, and zeros (or flags) for the rest."""
     if sources == list(range(count)):
         return traced
 
@@ -351,13 +351,13 @@ def _selected(traced: Traced, count: int, sources: list[int | None], leaves: lis
 
 
 def dead(name: str) -> Poison:
-    """Return what a variable holds that is set before it is read again, unless an exception comes between."""
+    """Return the content of a variable that is set before its next read, unless an exception comes between."""
     text = f"{spoken(name)} is read although an exception left out what sets it, and a `with` handled that"
     return Poison(TraceError, message(text, hint="Give it a value after the `with` block, or before it in each step."))
 
 
 def add_raise(error: Exception) -> None:
-    """Make the calls that come here fail with an error."""
+    """Make the calls that reach this point fail with an error."""
     kind: type[Exception] = type(error)
     text = str(error)
     never: Any = as_tensor(np.asarray(False))
@@ -370,19 +370,19 @@ def add_raise(error: Exception) -> None:
 
 
 def _is_text(error: Exception) -> bool:
-    """Whether an exception is one of Python's with nothing but a text."""
+    """Whether an exception is a builtin one that carries only a text."""
     plain = type(error).__module__ == "builtins" and not isinstance(error, KeyError)
     return plain and (not error.args or (len(error.args) == 1 and type(error.args[0]) is str))
 
 
 def _is_known(error: Exception) -> bool:
-    """Whether an exception can be made again, without values that only the trace has."""
+    """Whether an exception can be created again, and holds no values that only the trace has."""
     leaves = jax.tree_util.tree_leaves((error.args, vars(error)))
     if any(map(is_traced, leaves)):
         return False
     try:
         return type(again(error)) is type(error)
-    except Exception:  # noqa: BLE001, RUF100 (a class of the user's that wants to be made in a way of its own)
+    except Exception:  # noqa: BLE001, RUF100 (the user's class may have another constructor)
         return False
 
 
@@ -393,7 +393,7 @@ def _without_mark(error: Exception) -> Exception:
 
 
 def where_now() -> str:
-    """Return the user's place as text."""
+    """Return the user's current line as text."""
     return format_where(user_place(2)) or "an unknown place"
 
 
@@ -416,7 +416,7 @@ def value_on_tensor(pred: Any, true: Callable[[], Any], false: Callable[[], Any]
     values: dict[str, Any] = {}
 
     class Slot(Cells):
-        """A variable that is no Python variable."""
+        """The expression's value as a variable without a cell."""
 
         def read(self) -> dict[str, Any]:
             return {"the expression": values.get("value", UNSET)}
@@ -437,11 +437,11 @@ def value_on_tensor(pred: Any, true: Callable[[], Any], false: Callable[[], Any]
 
 
 def value_where(pred: Any, value: Callable[[], Any]) -> Any:
-    """Return a value that is computed only where a condition holds; zeros elsewhere."""
+    """Return a value that is computed only if a condition is true; zeros otherwise."""
     made: dict[str, Any] = {}
 
     class Slot(Cells):
-        """A variable that is no Python variable, and has no value before."""
+        """The value as a variable without a cell, which has no value before."""
 
         def read(self) -> dict[str, Any]:
             return {".value": made.get("value", UNSET)}

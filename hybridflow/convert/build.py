@@ -1,4 +1,4 @@
-"""From a function to its converted form: parsed, rewritten, compiled in place of the user's lines, cached."""
+"""Convert a function: parse it, rewrite it, compile it at the user's lines, and cache the result."""
 
 from __future__ import annotations
 import __future__
@@ -23,7 +23,7 @@ _INNER = ".f"
 
 
 class _Entry(NamedTuple):
-    """What is known of a code object: its converted form, or why there is none."""
+    """The cached result for a code object: its converted form, or the reason why there is none."""
 
     of: weakref.ref[CodeType]
     code: CodeType | None
@@ -34,7 +34,7 @@ _entries: dict[int, _Entry] = {}
 
 
 _made: dict[int, weakref.ref[CodeType]] = {}
-"""The converted code objects, those of the functions inside too."""
+"""The converted code objects, including those of inner functions."""
 
 
 def is_converted(code: CodeType) -> bool:
@@ -50,7 +50,7 @@ def _mark(code: CodeType) -> CodeType:
 
 
 def converted_tree(original: FunctionType) -> Any:
-    """Return the syntax tree of a converted function: a definition, or a lambda.
+    """Return the syntax tree of a converted function: a definition or a lambda.
 
     Raises:
         NotConvertible: its source cannot be found.
@@ -91,12 +91,12 @@ def _compiled(original: FunctionType) -> CodeType:
 
 
 def _inside(code: CodeType, name: str) -> CodeType:
-    """Return the code object of a name among a code object's constants."""
+    """Return the code object with this name among a code object's constants."""
     return next(one for one in code.co_consts if isinstance(one, CodeType) and one.co_name == name)
 
 
 def _renamed(code: CodeType, prefix: str, name: str, short: str | None = None) -> CodeType:
-    """Return code under its user's name, the functions inside too."""
+    """Return a code object under the user's name; rename its inner functions too."""
     own = short or code.co_name
     qualified = name + code.co_qualname.removeprefix(prefix)
     constants = tuple([_renamed_inside(one, code.co_qualname, qualified, own) for one in code.co_consts])
@@ -104,7 +104,7 @@ def _renamed(code: CodeType, prefix: str, name: str, short: str | None = None) -
 
 
 def _renamed_inside(constant: Any, prefix: str, name: str, short: str) -> Any:
-    """Return a constant of a code object: a function inside under its name, a generated one under its user's."""
+    """Return a constant of a code object, renamed if it is code: a generated function gets the user's name."""
     if not isinstance(constant, CodeType):
         return constant
     if constant.co_name.startswith("."):
@@ -127,7 +127,7 @@ def _entry(original: FunctionType) -> _Entry:
 
 
 def converted_function(original: FunctionType) -> FunctionType:
-    """Return a function's converted form on its own globals, defaults and closure; itself if there is none."""
+    """Return a function's converted form with its globals, defaults and closure; itself if there is none."""
     code = _entry(original).code
     if code is None:
         return original
@@ -145,7 +145,7 @@ def converted_function(original: FunctionType) -> FunctionType:
 
 
 def reason_of(code: CodeType) -> str | None:
-    """Return why a function with this code runs in a trace as it is, None if it was converted."""
+    """Return why control flow in a function with this code stays Python's in a trace."""
     if is_converted(code):
         return "Conditions of a yield, of a generator's exits and of := in a lambda's later operands stay Python's."
     found = _entries.get(id(code))
@@ -161,7 +161,7 @@ def reason_of(code: CodeType) -> str | None:
 
 
 def converted_text(function: Any) -> str:
-    """Return the converted code as text, names that are no identifiers spelled with an underscore.
+    """Return the converted code as text; generated names, which are no identifiers, get an underscore.
 
     Raises:
         NotConvertible: the function's source cannot be found.

@@ -1,4 +1,4 @@
-"""Python's built-in functions where they meet tensors."""
+"""Python's built-in functions, applied to tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MISSING = object()
 
 
 def concerned(value: Any) -> bool:
-    """Whether a builtin's argument is a tensor or made of tensors."""
+    """Whether a builtin's argument is staged, or made of tensors."""
     return is_staged(value) or type(value) in (Rows, TensorRange)
 
 
@@ -67,7 +67,7 @@ def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]
         if not items or not any(map(is_staged, keys)):
             for one in keys:
                 observe.special(one, "__lt__", "__gt__")
-            if items and key is not None:  # it has been called once for each item, as it shall be
+            if items and key is not None:  # reuse the keys: `key` must be called only once for each item
                 return items[python(range(len(items)), key=keys.__getitem__)]
             given = {} if default is _MISSING else {"default": default}
             return python(items, **given) if len(args) == 1 else python(*args, **given)
@@ -86,7 +86,7 @@ def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]
 
 
 def sorted_items(iterable: Iterable[Any], *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> Any:
-    """Return ``sorted``: of scalar tensors, the rows of a sorted tensor."""
+    """Return ``sorted``; for scalar tensors, the rows of a sorted tensor."""
     items = list(iterable)
     keys = items if key is None else [key(item) for item in items]
     if not any(map(is_tensor, keys)):
@@ -103,7 +103,7 @@ def _bool(value: Any) -> Any:
 
 
 def printed(*values: Any, sep: str | None = " ", end: str | None = "\n", **more: Any) -> None:
-    """Print, at every call if there are tensors among the values."""
+    """Print; if there are tensors among the values, print at every call."""
     tensors = any(is_staged(leaf) or type(leaf) is Joined for leaf in jax.tree_util.tree_leaves(values))
     if more.get("file") is None and tensors:
         effects.print(*values, sep=sep, end=end)
@@ -130,7 +130,7 @@ def contains(item: Any, container: Any) -> Any:
 
 
 def type_of(*args: Any, **more: Any) -> Any:
-    """Return ``type``: of what stands for a Python number or an array, the number's or the array's."""
+    """Return ``type``; for a stand-in, the type of the number or array that it stands for."""
     if len(args) == 1 and type(args[0]) is TracedFloat:
         return float
     if len(args) == 1 and type(args[0]) is TracedArray:
@@ -143,7 +143,7 @@ def type_of(*args: Any, **more: Any) -> Any:
 
 
 def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
-    """Return ``sum``, of objects with operators of their own one by one."""
+    """Return ``sum``; objects with their own operators are added one by one."""
     if isinstance(iterable, Filtered):
         return filtered.summed(iterable, start)
     items = list(iterable)
@@ -159,13 +159,13 @@ ALWAYS: dict[Any, Callable[..., Any]] = {
     sorted: sorted_items, print: printed, type: type_of, map: mapped, filter: kept_by, sum: _sum,
     id: observe.identity, operator.is_: observe.same, operator.is_not: lambda a, b: not observe.same(a, b),
 }  # fmt: skip
-"""Builtins whose items may be tensors, and the one that sees what stands for a number."""
+"""Builtins that are always replaced: their items may be tensors, or they would reveal a stand-in."""
 ON_TENSORS: dict[Any, Callable[..., Any]] = {
     range: ranged, enumerate: enumerated, zip: zipped, reversed: reversed_rows, bool: _bool,
 }  # fmt: skip
-"""Builtins that are another function if an argument is a tensor."""
+"""Builtins that are replaced if an argument is a tensor."""
 ON_FILTERED: dict[Any, Callable[..., Any]] = {len: filtered.counted}
-"""Builtins that are another function if a tensor says which items there are."""
+"""Builtins that are replaced if a tensor decides which items there are."""
 
 
 def _is_number(value: Any) -> bool:
@@ -173,16 +173,16 @@ def _is_number(value: Any) -> bool:
 
 
 def replacement(function: Any) -> Callable[..., Any] | None:
-    """Return what stands for a builtin in converted code, None for those that stay."""
+    """Return the replacement of a builtin in converted code; None if it has none."""
     try:
         found = ALWAYS.get(function) or ON_TENSORS.get(function) or ON_FILTERED.get(function)
         return found or NUMBER_FUNCTIONS.get(function)
-    except TypeError:  # what cannot be hashed is no builtin
+    except TypeError:  # unhashable, so it is no builtin
         return None
 
 
 def replaces(function: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a call of a builtin is one of its replacement."""
+    """Whether a call of a builtin goes to its replacement."""
     if function in ON_FILTERED:
         return bool(args) and type(args[0]) is Filtered
     if function in NUMBER_FUNCTIONS:

@@ -1,4 +1,4 @@
-"""What converted code calls: a user's functions in their converted form, everything else as it is."""
+"""What converted code calls: a user's functions in their converted form, everything else unconverted."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ from hybridflow.guards.users import is_hybridflows, is_users, is_users_class
 CONTAINERS = frozenset({list, dict, set, deque, bytearray, np.ndarray})
 """Types that an augmented assignment changes in place."""
 _KEEPS_FUNCTIONS = frozenset({"compile", "from_jax", "to_jax", "pure_callback", "callback", "compare", "no_convert"})
-"""Functions of hybridflow that want a function as the user wrote it."""
+"""Functions of hybridflow that take a function unconverted."""
 
 
 def converted(function: Any) -> Any:
-    """Return a function (method, partial, object with ``__call__``) converted; as it is where it cannot be.
+    """Return a function (method, partial, object with ``__call__``) converted, or unchanged if it cannot be.
 
-    hybridflow's own run as they do when converted code calls them, with the user's functions that they hold converted.
+    hybridflow's own functions run as when converted code calls them; the user's functions in their closures are
+    converted.
     """
     from hybridflow.convert.build import converted_function, is_converted
 
@@ -52,7 +53,7 @@ def converted(function: Any) -> Any:
     if kind is FunctionType:
         if is_converted(function.__code__):
             return function
-        if _is_hybridflows(function):  # what it reads is none of the user's, like the context of the trace itself
+        if _is_hybridflows(function):  # what it reads is not the user's state, but the trace's context, say
             return functools.partial(_call_own, _with_converted(function))
         observe.called(function)
         made = function if function in KEPT else converted_function(function)
@@ -72,7 +73,7 @@ def _with_converted(function: FunctionType, around: tuple[FunctionType, ...] = (
 
     Args:
         function: the function.
-        around: the functions whose closures it was found in.
+        around: the functions in whose closures it was found.
     """
 
     def with_converted(cell: CellType) -> CellType:
@@ -103,7 +104,7 @@ def _call_of(function: Any) -> FunctionType | None:
 
 
 def _as_it_is(function: FunctionType) -> Any:
-    """Return a user's function that is not converted so that it tells what it gets; itself if it gets nothing."""
+    """Return an unconverted function of the user's, wrapped to report its arguments; itself if it takes none."""
     code = function.__code__
     takes = code.co_argcount or code.co_kwonlyargcount or code.co_flags & (_VARIABLE | _KEYWORDS)
     if takes and context_now() is not None:
@@ -122,7 +123,7 @@ def _call_as_it_is(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def target(function: Any) -> Any:
-    """Return the converted form of what the user wrote, None for everything else."""
+    """Return the converted form of a callable that the user wrote; None for everything else."""
     kind = type(function)
     if kind is FunctionType:
         return converted(function) if is_users(function.__code__) else wrappers.unwrapped(function)
@@ -146,7 +147,7 @@ def target(function: Any) -> Any:
     if issubclass(kind, type):
         return _caller_of_class(function, kind)
     if kind is MethodWrapperType and isinstance(function.__self__, type):
-        cls = function.__self__  # what super().__call__ is in a metaclass
+        cls = function.__self__  # super().__call__ in a metaclass
         return _constructor(cls) if function == _TYPE_CALL.__get__(cls) else None
     if kind in LIBRARY_READERS:
         return functools.partial(LIBRARY_READERS[kind], function)
@@ -155,19 +156,19 @@ def target(function: Any) -> Any:
 
 
 def _read_attributes(getter: Any, /, obj: Any) -> Any:
-    """Call what `operator.attrgetter` made."""
+    """Call an `operator.attrgetter`."""
     found = [functools.reduce(read_attribute, name.split("."), obj) for name in getter.__reduce__()[1]]
     return found[0] if len(found) == 1 else tuple(found)
 
 
 def _read_items(getter: Any, /, obj: Any) -> Any:
-    """Call what `operator.itemgetter` made."""
+    """Call an `operator.itemgetter`."""
     found = [read_item(obj, key) for key in getter.__reduce__()[1]]
     return found[0] if len(found) == 1 else tuple(found)
 
 
 def _call_method(caller: Any, /, obj: Any) -> Any:
-    """Call what `operator.methodcaller` made."""
+    """Call an `operator.methodcaller`."""
     made, given = caller.__reduce__()[:2]
     named = made.keywords if isinstance(made, functools.partial) else {}
     name, *args = made.args if isinstance(made, functools.partial) else given
@@ -175,15 +176,15 @@ def _call_method(caller: Any, /, obj: Any) -> Any:
 
 
 _TYPE_CALL: Any = vars(type)["__call__"]
-"""What makes an object of a class whose metaclass has no say in it."""
+"""The ``__call__`` that creates objects, unless a metaclass overrides it."""
 LIBRARY_READERS: dict[type, Callable[..., Any]] = {
     operator.attrgetter: _read_attributes, operator.itemgetter: _read_items, operator.methodcaller: _call_method,
 }  # fmt: skip
-"""How the readers of the operator module run as converted code would."""
+"""Replacements for the readers of the operator module, which run as converted code would."""
 
 
 def read_attribute(obj: Any, name: str) -> Any:
-    """Read an attribute as Python finds it: what the user wrote to that end runs converted."""
+    """Read an attribute as Python does; the user's hooks and getters run converted."""
     kind = type(obj)
     if kind in _PLAIN:
         return observe.read_attr(obj, name)
@@ -213,7 +214,7 @@ def read_attribute(obj: Any, name: str) -> Any:
 
 
 def _read_super(obj: Any, name: str) -> Any:
-    """Read an attribute of what ``super()`` gave: what computes it is called for the object that this is about."""
+    """Read an attribute of a ``super()`` object; a getter is called for the instance behind it."""
     instance = obj.__self__
     found = observe.of_super(obj, name)
     if instance is None or instance is obj.__self_class__:
@@ -230,7 +231,7 @@ def _read_super(obj: Any, name: str) -> Any:
 
 
 def _getter_of(obj: Any, name: str, found: Any) -> Any:
-    """Return what computes an attribute if a property or a descriptor that the user wrote does."""
+    """Return the getter of an attribute if it is a user's property or descriptor; else None."""
     if type(found) is functools.cached_property:
         return wrappers.cached_property_of(obj, name, found)
     if type(found) is functools.singledispatchmethod:
@@ -248,7 +249,7 @@ def _getter_of(obj: Any, name: str, found: Any) -> Any:
 
 
 def _users_getter(found: Any) -> Callable[[Any], Any] | None:
-    """Return the converted getter of a property or a descriptor in a class, if the user wrote it."""
+    """Return the converted getter of a property or a descriptor in a class, if the user wrote it; else None."""
     kind = type(found)
     if kind is property:
         users = type(found.fget) is FunctionType and is_users(found.fget.__code__)
@@ -275,7 +276,7 @@ def _has_attribute(obj: Any, name: Any) -> bool:
 
 
 def write_attribute(obj: Any, name: str, value: Any, *, augmented: bool = False) -> None:
-    """Store an attribute as Python does: what the user wrote to that end runs converted."""
+    """Store an attribute as Python does; the user's hooks and setters run converted."""
     hook = None if type(obj).__setattr__ is object.__setattr__ else protocols.method_of(obj, "__setattr__")
     setter = None if hook is not None else protocols.setter_of(obj, name)
     if hook is not None:
@@ -288,7 +289,7 @@ def write_attribute(obj: Any, name: str, value: Any, *, augmented: bool = False)
 
 
 def _call_setattr(put: Any, obj: Any, name: Any, value: Any) -> None:
-    """Call `object.__setattr__` or `type.__setattr__`, which know of setters."""
+    """Call `object.__setattr__` or `type.__setattr__`, which respect setters."""
     setter = protocols.setter_of(obj, name)
     if setter is not None:
         setter(obj, value)
@@ -310,7 +311,7 @@ _PLAIN = frozenset({Tensor, Variable, type(None), int, float, bool, str, bytes, 
 
 
 def _caller_of_class(cls: type, kind: type) -> Any:
-    """Return what calls a class: its metaclass may have a word in that."""
+    """Return the callable that creates objects of a class; its metaclass may define it. None if nothing converts."""
     method = IN_CLASS.get(kind, "__call__")
     if method is _TYPE_CALL:
         return _constructor(cls)
@@ -321,7 +322,7 @@ def _caller_of_class(cls: type, kind: type) -> Any:
 
 
 def _constructor(cls: type) -> Any:
-    """Return what makes an object of a user's class, with its ``__new__`` and ``__init__`` converted."""
+    """Return a constructor for a user's class with its ``__new__`` and ``__init__`` converted; None if it has none."""
     method: Any = cls.__init__
     make: Any = cls.__new__
     if is_users_class(cls):
@@ -348,7 +349,7 @@ def _constructor(cls: type) -> Any:
 
 
 def _construct(make: Any, cls: type, /, *args: Any, **kwargs: Any) -> Any:
-    """Make an object as `type` does it, with a ``__new__`` of the class's own."""
+    """Create an object as `type` does, with the class's own ``__new__``."""
     made = make(cls, *args, **kwargs)
     if isinstance(made, cls):
         if not isinstance(make, functools.partial | FunctionType):
@@ -366,7 +367,7 @@ def _make_object(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _construct_dataclass(cls: type, after: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Make an object of a dataclass, whose generated ``__init__`` calls a converted ``__post_init__``."""
+    """Create an object of a dataclass whose generated ``__init__`` calls a converted ``__post_init__``."""
     made: Any = observe.made(object.__new__(cls))
     made.__dict__["__post_init__"] = MethodType(after, made)
     made.__init__(*args, **kwargs)
@@ -375,7 +376,7 @@ def _construct_dataclass(cls: type, after: Any, /, *args: Any, **kwargs: Any) ->
 
 
 def callee(function: Any) -> Any:
-    """Return what converted code calls in place of a function."""
+    """Return the callable that converted code calls in place of a function."""
     found = target(function)
     if found is not None:
         return found
@@ -407,7 +408,7 @@ def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a builtin that tensors give another meaning."""
+    """Call a builtin that has a replacement for tensors."""
     args, kwargs = _converted_arguments(args, kwargs)
     method, args = protocols.builtin_on_users(function, args)
     if method is not None:
@@ -422,7 +423,7 @@ _BUILTIN = type(len)
 
 
 def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call what is neither the user's nor hybridflow's."""
+    """Call a function that is neither the user's nor hybridflow's."""
     if _calls_arguments(function):
         args, kwargs = _converted_arguments(args, kwargs)
     if type(function) in (_BUILTIN, type):
@@ -449,7 +450,7 @@ _CALLING: frozenset[Any] = frozenset(
 
 
 def _calls_arguments(function: Any) -> bool:
-    """Whether what is called does nothing with functions but call them."""
+    """Whether a callable only calls the functions among its arguments."""
     if type(function) is type(len) and type(function.__self__) is list:
         return function.__name__ == "sort"
     return isinstance(function, type | FunctionType | type(len)) and function in _CALLING
@@ -469,7 +470,7 @@ def _argument(value: Any) -> Any:
 
 
 def _call_unbound(function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call what was taken from a class, such as `list.append` or `object.__setattr__`, as a method of an object."""
+    """Call an unbound method, such as `list.append` or `object.__setattr__`, as a method of its first argument."""
     if not args or not isinstance(args[0], function.__objclass__):
         return function(*args, **kwargs)  # raises Python's error
     if function.__name__ == "__setattr__" and len(args) == 3 and not kwargs:
@@ -482,7 +483,7 @@ _CHANGING_METHODS = calls.CHANGES | {"__setattr__", "__delattr__"}
 
 
 def augment(kind: str, target: Any, operand: Any) -> Any:
-    """Return what ``target += operand`` stores, noted if that changes the target itself."""
+    """Return the value that ``target += operand`` stores; record a change of the target itself."""
     if type(target) in CONTAINERS:
         method = changing_method(target)
         before_change(method, (operand,))
@@ -500,7 +501,7 @@ _OPERATORS: dict[Any, Callable[..., Any]] = {
     operator.delitem: lambda obj, key: callee(type(obj).__delitem__)(obj, key),
     **{function: functools.partial(augment, kind) for kind, function in protocols.IN_PLACE.items()},
 }
-"""How Python's functions that do what syntax does run as converted code would."""
+"""Replacements for Python's functions that do the same as syntax, which run as converted code would."""
 _CHANGING = {list: "__iadd__", dict: "__ior__", set: "__ior__", deque: "__iadd__", bytearray: "__iadd__",
              np.ndarray: "__iadd__"}  # fmt: skip
 

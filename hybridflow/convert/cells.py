@@ -1,4 +1,4 @@
-"""The variables that generated functions share with the function around them, through closure cells."""
+"""The variables that generated functions share, through closure cells, with the function around them."""
 
 from __future__ import annotations
 

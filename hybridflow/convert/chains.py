@@ -1,4 +1,4 @@
-"""``map`` and ``filter``: items that go through functions one by one, some of which a tensor may keep out."""
+"""``map`` and ``filter``: items pass through functions one by one, and a tensor may filter some out."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hybridflow.convert.values import is_staged, is_tensor, truth
 
 
 class Stage(NamedTuple):
-    """What an item goes through: a function of it, or (`keeps`) one that says whether it goes on."""
+    """One stage of a chain: a function of an item or, if `keeps` is set, a test of whether to keep it."""
 
     function: Callable[[Any], Any]
     keeps: bool
 
 
 class Chain(Filtered):
-    """An iterator over what comes out of some stages; a ``for`` and the reductions look at its parts.
+    """An iterator over the items that come out of some stages; a ``for`` and the reductions use its parts.
 
     Attributes:
-        source: what the items come from.
-        stages: what each goes through.
+        source: the iterable of the items.
+        stages: the stages that each item passes.
     """
 
     what = "filter"
@@ -39,7 +39,7 @@ class Chain(Filtered):
 
     @property
     def filters(self) -> bool:
-        """Whether one of the stages may keep items out."""
+        """Whether one of the stages is a filter."""
         return any(stage.keeps for stage in self.stages)
 
     def __iter__(self) -> Iterator[Any]:
@@ -63,7 +63,7 @@ class _Items:
 
 
 def _through(item: Any, stages: tuple[Stage, ...]) -> Iterator[Any]:
-    """Yield what becomes of an item, if anything does."""
+    """Yield the result of the stages for an item; nothing if it is filtered out."""
     for number, (function, keeps) in enumerate(stages):
         if not keeps:
             item = function(item)
@@ -78,7 +78,7 @@ def _through(item: Any, stages: tuple[Stage, ...]) -> Iterator[Any]:
 
 
 def _maybe(test: Any, item: Any, stages: tuple[Stage, ...]) -> Maybe:
-    """Return an item that is kept where a tensor holds, and goes through further stages there only."""
+    """Return an item that is kept if a tensor is true, and passes further stages only then."""
     for number, (function, keeps) in enumerate(stages):
         if keeps:
             more = value_where(test, coded(partial(function, item), _maybe.__code__))
@@ -88,17 +88,17 @@ def _maybe(test: Any, item: Any, stages: tuple[Stage, ...]) -> Maybe:
 
 
 def coded(block: partial[Any], code: CodeType) -> partial[Any]:
-    """Give what a branch runs the code by which recursion is counted."""
+    """Give the block of a branch the code object by which recursion is counted."""
     block.__dict__["code"] = block.__dict__["__code__"] = code
     return block
 
 
 class Through:
-    """A loop's step behind the stages of a chain; it shares the step's variables.
+    """A loop's step that runs after the stages of a chain; it shares the step's variables.
 
     Args:
         step: the step.
-        stages: what an item goes through first.
+        stages: the stages that an item passes first.
         names: the variables that the step may set.
         kept: those of them that are read later.
     """
@@ -131,7 +131,7 @@ class Through:
 
 
 def mapped(function: Callable[..., Any], *iterables: Any) -> Any:
-    """Return ``map``: of tensors, what a ``filter`` around it can look through."""
+    """Return ``map``; for tensors or a chain, as a `Chain`, which a ``filter`` around it can extend."""
     if len(iterables) == 1:
         source, stage = iterables[0], Stage(function, False)
     else:

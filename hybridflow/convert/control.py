@@ -1,7 +1,7 @@
-"""Branches and loops become functions of their blocks, which the runtime calls: Python chooses, or a trace takes all.
+"""Turn the blocks of branches and loops into functions, which the runtime calls as in Python, or traces.
 
-The functions share the variables of the function around them (``nonlocal``); the runtime reads and sets these through
-the functions' closure cells.
+These functions share the variables of the function around them (``nonlocal``). The runtime reads and sets the variables
+through the functions' closure cells.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hybridflow.convert.syntax import assign, at, constant, expression, function
 
 
 class _Counter:
-    """Numbers the generated functions of one converted function, those of functions inside too."""
+    """Numbers the generated functions of one converted function, including those of its inner functions."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -55,7 +55,7 @@ class Control:
         body = self.block(node.body, frozenset())
         own = sorted(self.shared - self.parameters - self.globals - self.nonlocals)
         if own:
-            # Names bound in the generated functions only must be bound here for `nonlocal` to find them.
+            # `nonlocal` needs a binding here for names that are bound only in the generated functions.
             start = 1 if ast.get_docstring(node, clean=False) is not None else 0
             place = one_line(node.body[0])
             targets = [store(place, name) for name in own]
@@ -101,7 +101,7 @@ class Control:
         return [node]
 
     def python_block(self, node: ast.With | ast.Try | ast.Match, live: frozenset[str]) -> list[Any]:
-        """Rewrite the blocks of a statement that is Python's."""
+        """Rewrite the blocks of a ``with``, ``try`` or ``match``."""
         if isinstance(node, ast.With):
             return self.inside(node, live, ("body",))
         if isinstance(node, ast.Match):
@@ -114,7 +114,7 @@ class Control:
         return self.inside(node, later, ("body", "orelse", "finalbody"))
 
     def inside(self, node: Any, live: frozenset[str], fields: Iterable[str]) -> list[Any]:
-        """Rewrite the blocks of a statement that stays."""
+        """Rewrite the blocks of a statement that is kept."""
         for field in fields:
             setattr(node, field, self.block(getattr(node, field), live))
         return [node]
@@ -122,13 +122,13 @@ class Control:
     # -- generated functions -----------------------------------------------------------------------------------
 
     def shared_names(self, *blocks: Iterable[Any]) -> list[str]:
-        """Return the function's own variables that blocks bind."""
+        """Return the variables that blocks, or inner functions, bind."""
         bound = {name for block in blocks for name in self.uses.block(block).bound} | self.uses.changed
         self.shared |= bound
         return sorted(bound)
 
     def define(self, place: Any, kind: str, parameters: list[str], body: list[Any], names: Iterable[str]) -> Any:
-        """Return a function of a block that binds names of the function around it."""
+        """Return a function with a block as its body, which binds names of the function around it."""
         place = one_line(place)
         outer = sorted(set(names) - self.globals)
         own = sorted(set(names) & self.globals)
@@ -142,7 +142,7 @@ class Control:
         return tuple([name for name in names if name in live or name in outside])
 
     def branch(self, node: ast.If, live: frozenset[str]) -> list[Any]:
-        """Return an ``if`` as calls of its blocks."""
+        """Return an ``if`` as functions of its blocks and a call of the runtime."""
         names = self.shared_names(node.body, node.orelse)
         place = one_line(node)
         true = self.define(node, "true", [], self.block(node.body, live), names)
@@ -157,7 +157,7 @@ class Control:
         return [*made, expression(place, runtime(place, "if_", node.test, *chosen, *about))]
 
     def loop(self, node: Any, live: frozenset[str]) -> list[Any]:
-        """Return a loop as calls of its test and its body."""
+        """Return a loop as functions of its test and its body, and a call of the runtime."""
         place = one_line(node)
         orelse = node.orelse
         stops: list[str] = list(getattr(node, "stops", ()))
@@ -167,7 +167,7 @@ class Control:
         else:
             first = []
         body = [*first, *node.body]
-        # What the loop binds in its condition is bound by its body too.
+        # Names that the condition binds count as bound by the body too.
         nothing = frozenset[str]()
         reads, test_bound = self.uses.test(node) if isinstance(node, ast.While) else (nothing, nothing)
         self.shared |= test_bound
@@ -196,12 +196,12 @@ class Control:
         return made + (self.block(orelse, live) if orelse else [])
 
     def target(self, node: ast.For) -> tuple[Any, list[Any]]:
-        """Return the statement that gives a loop's target its value in each step."""
+        """Return a loop's target, and the statement that sets it in each step."""
         place = one_line(node.target)
         return node.target, [assign(place, node.target, load(place, ".item"))]
 
     def condition(self, node: Any, stops: list[str], bound: frozenset[str]) -> Any:
-        """Return the function that says whether a loop goes on."""
+        """Return the function that tells whether a loop goes on."""
         place = one_line(node)
         clear = runtime(place, "none_of", *[load(place, name) for name in stops])
         test = node.test if isinstance(node, ast.While) else constant(place, True)
@@ -222,7 +222,7 @@ class Control:
 
 
 def convert_function(node: ast.FunctionDef, counter: _Counter) -> None:
-    """Rewrite the control flow of a function and of those inside it."""
+    """Rewrite the control flow of a function and of its inner functions."""
     lower_matches(node)
     lower_bindings(node)
     exits_stay = lower_exits(node)
@@ -230,6 +230,6 @@ def convert_function(node: ast.FunctionDef, counter: _Counter) -> None:
 
 
 def convert_control_flow(node: Any) -> None:
-    """Rewrite the control flow of a function's definition; a lambda has none but expressions."""
+    """Rewrite the control flow of a function's definition; a lambda has only expressions."""
     if isinstance(node, ast.FunctionDef):
         convert_function(node, _Counter())

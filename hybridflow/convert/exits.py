@@ -1,7 +1,7 @@
-"""Lowering of return, break and continue inside converted control flow to flags and guards.
+"""Lower return, break and continue inside converted control flow to flags.
 
-If a branch always exits, what follows the statement moves into the other branch; else a flag tells, and what follows
-is guarded by it.
+If a branch always exits, the statements after the ``if`` move into the other branch. Otherwise a flag records the exit,
+and the statements after it run only if the flag is not set.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from hybridflow.convert.syntax import assign, at, constant, load, one_line, runtime, store
 
 RESULT = ".result"
-"""The variable of a lowered return's value."""
+"""The variable that holds the value of a lowered return."""
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 _LOOPS = ast.For | ast.While
 
 
 def inside(node: Any) -> Iterator[Any]:
-    """Yield a node and what is below it, without the insides of functions and classes."""
+    """Yield a node and everything below it, but not the content of functions and classes."""
     pending = [node]
     while pending:
         node = pending.pop()
@@ -35,7 +35,7 @@ def has_yield(node: Any) -> bool:
 
 
 def is_python(test: Any) -> bool:
-    """Whether a condition can be seen to be no tensor."""
+    """Whether the syntax of a condition shows that it is no tensor."""
     if isinstance(test, ast.Compare):
         return all(isinstance(op, ast.Is | ast.IsNot) for op in test.ops)
     if isinstance(test, ast.BoolOp):
@@ -58,11 +58,11 @@ def is_converted_loop(node: Any) -> bool:
 
 
 class _Lowering:
-    """One function: the flags in use.
+    """Rewrites one function, and knows the flags in use.
 
     Attributes:
-        loops: the flags of break and continue of the loops around.
-        finals: the flags of exits in the ``finally`` blocks around, and how many loops are around each block.
+        loops: the flags of break and continue of the enclosing loops.
+        finals: for each enclosing ``finally`` block, the number of loops around it and the flags of its exits.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class _Lowering:
         self.finals: list[tuple[int, dict[str, str]]] = []
         self.count = 0
 
-    # -- what exits -------------------------------------------------------------------------------------------
+    # -- finding exits ----------------------------------------------------------------------------------------
 
     def exits(self, statements: list[Any]) -> set[str]:
         """Return the flags that a block may set."""
@@ -97,7 +97,7 @@ class _Lowering:
         return found
 
     def always(self, statements: list[Any]) -> bool:
-        """Whether a block never gets to its end."""
+        """Whether a block never reaches its end."""
         for node in statements:
             if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Raise):
                 return True
@@ -159,14 +159,15 @@ class _Lowering:
         return at(one_line(rest[0]), ast.If(self.clear(rest[0], kinds), self.block(rest), []))
 
     def unless(self, place: Any, names: list[str], body: list[Any]) -> Any:
-        """Return statements under the condition that no variable holds."""
+        """Return statements under the condition that none of some variables is true."""
         place = one_line(place)
         return at(place, ast.If(runtime(place, "none_of", *[load(place, name) for name in names]), body, []))
 
     def passed(self, node: Any, made: list[Any]) -> str | None:
-        """Return the variable that says that a block, which always exits, was left by no exception that was handled.
+        """Return the variable that is set at the end of a block that always exits; None if it is not needed.
 
-        What follows the block is reached by such an exception only, whatever tensors say of the flags.
+        Statements after such a block run only if the block was left by an exception that was handled. This holds
+        whatever the flags, which may be tensors, are.
         """
         if not isinstance(node, ast.With | ast.Try) or not self.always(node.body):
             return None
@@ -178,7 +179,7 @@ class _Lowering:
         return name
 
     def leave(self, node: Any) -> list[Any]:
-        """Return what stands for an exit."""
+        """Return the statements that replace an exit."""
         kind = type(node).__name__.lower()
         made = [assign(node, store(node, self.flag(kind)), constant(node, True))]
         if kind == "return":
@@ -224,12 +225,12 @@ class _Lowering:
         return [node]
 
     def final_exits(self, node: ast.Try, kinds: set[str], others: set[str]) -> list[Any]:
-        """Return what stands for a ``try`` whose ``finally`` exits, which it does in place of whatever was to happen.
+        """Return the statements that replace a ``try`` whose ``finally`` exits and so overrides every other exit.
 
         Args:
-            node: the ``try``, its other blocks rewritten.
-            kinds: how its ``finally`` exits.
-            others: how its other blocks do.
+            node: the ``try``, with its other blocks rewritten.
+            kinds: the kinds of exits in its ``finally``.
+            others: the kinds of exits in its other blocks.
         """
         self.count += 1
         place, end = one_line(node), one_line(node.finalbody[0])
@@ -251,13 +252,13 @@ class _Lowering:
         return [*made, at(end, ast.If(failed, [again], self.handed_on(end, names, others, sure=False)))]
 
     def handed_on(self, place: Any, names: dict[str, str], others: set[str], *, sure: bool) -> list[Any]:
-        """Return the statements by which an exit of a ``finally`` takes the place of those in its ``try``.
+        """Return the statements that make an exit of a ``finally`` override the exits of its ``try``.
 
         Args:
-            place: where they lie.
-            names: the flags that say how it exits.
-            others: how its ``try`` may exit.
-            sure: whether one of the flags is set.
+            place: the node whose position they get.
+            names: the flags of the exits of the ``finally``, by kind.
+            others: the kinds of exits in the ``try``.
+            sure: whether one of the flags is certainly set.
         """
         made: list[Any] = []
         for index, (kind, name) in enumerate(names.items()):
@@ -267,7 +268,7 @@ class _Lowering:
         return made
 
     def loop(self, node: Any) -> list[Any]:
-        """Rewrite a loop: ``node.stops`` are the flags that end it."""
+        """Rewrite a loop; ``node.stops`` becomes the flags that end it."""
         self.count += 1
         broken, skipped = f".broken_{self.count}", f".continued_{self.count}"
         kinds = self.exits(node.body)
@@ -293,7 +294,7 @@ class _Lowering:
 
 
 def _needs_lowering(node: Any, lowered: bool = False) -> bool:
-    """Whether an exit stands inside of what is converted."""
+    """Whether there is an exit inside converted control flow."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _FUNCTIONS):
             continue
@@ -306,20 +307,20 @@ def _needs_lowering(node: Any, lowered: bool = False) -> bool:
 
 
 def inside_body(node: Any) -> Iterator[Any]:
-    """Yield what is below a function's statements."""
+    """Yield a function's statements and everything below them."""
     for statement in node.body:
         yield from inside(statement)
 
 
 def has_exit(node: Any) -> bool:
-    """Whether a statement returns, breaks or continues somewhere."""
+    """Whether a statement contains a return, break or continue."""
     return any(isinstance(one, ast.Return | ast.Break | ast.Continue) for one in inside(node))
 
 
 def lower_exits(node: ast.FunctionDef) -> bool:
-    """Lower the exits of a function, if any stands inside of what is converted; return whether they stay there.
+    """Lower the exits of a function if any is inside converted control flow; return whether exits remain there.
 
-    A generator's exits stay, but for those of loops that it does not yield in.
+    The exits of a generator remain, except those of loops in which it does not yield.
     """
     lowering = _Lowering()
     if not _needs_lowering(node):
@@ -342,7 +343,7 @@ def lower_exits(node: ast.FunctionDef) -> bool:
 
 
 def _lower_loops(node: Any, lowering: _Lowering) -> None:
-    """Lower the exits of the loops below a statement that nothing but they themselves depends on."""
+    """Lower the exits of those loops below a statement that have no exits to the outside."""
     for field in ("body", "orelse", "finalbody"):
         block = getattr(node, field, None)
         if isinstance(block, list):

@@ -1,6 +1,6 @@
-"""Comprehensions whose filter is a tensor: how many items they keep is not known, so only reductions take them.
+"""Comprehensions whose filter is a tensor: the number of items they keep is unknown, so only reductions accept them.
 
-``sum(f(x) for x in t if x > 0)`` runs over all items; what a filter leaves out takes no part, and is not computed.
+``sum(f(x) for x in t if x > 0)`` iterates over all items; an item that is filtered out is not computed and not added.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hybridflow.ir.builder import add_check
 
 
 class Maybe:
-    """An item of a comprehension, kept where a tensor holds.
+    """An item of a comprehension that is kept if a tensor is true.
 
     Attributes:
         test: the condition.
@@ -31,10 +31,10 @@ class Maybe:
 
 
 class Filtered:
-    """The argument of a reduction: items, some of them `Maybe`; nothing else can run over those."""
+    """The argument of a reduction: items, some of them `Maybe`. Other code cannot iterate over a `Maybe`."""
 
     what: str = "comprehension"
-    """What messages call it."""
+    """Its name in messages."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self.items = items
@@ -47,7 +47,7 @@ class Filtered:
 
 
 def unknown_length(what: str = "comprehension") -> TraceError:
-    """Return the error for a filter on a tensor whose items are wanted one by one."""
+    """Return the error for iterating over the items of a filter on a tensor."""
     return TraceError(
         message(f"{what}: which items it keeps depends on a tensor, so their number is not known, at {where_now()}",
                 hint=f"Keep all items and choose with hf.where, or write the {what} into the brackets of sum, "
@@ -56,14 +56,14 @@ def unknown_length(what: str = "comprehension") -> TraceError:
 
 
 def keeps(test: Any) -> Any:
-    """Return a comprehension's filter, which must be Python's."""
+    """Return a comprehension's filter; raise if it is a tensor."""
     if is_staged(test):
         raise unknown_length()
     return test
 
 
 def kept(test: Any, value: Callable[[], Any]) -> tuple[Any, ...]:
-    """Return the items that a filter keeps: one, none, or one that may be none."""
+    """Return the items that a filter keeps: one, none, or one `Maybe`."""
     if is_staged(test):
         return (Maybe(truth(test), value),)
     return (value(),) if test else ()
@@ -86,7 +86,7 @@ def counted(items: Filtered, /) -> Any:
 
 
 def truths(iterable: Iterable[Any], neutral: bool) -> Iterator[Any]:
-    """Yield the items for ``any`` and ``all``, `neutral` in place of those left out."""
+    """Yield the items for ``any`` and ``all``, with `neutral` for those that are filtered out."""
     if not isinstance(iterable, Filtered):
         yield from iterable
         return
@@ -110,8 +110,8 @@ def extreme(
         python: the builtin.
         better: whether a key is better than another.
         items: the items.
-        key: makes an item's key, or None.
-        default: what to return if none is kept, if that was given.
+        key: computes an item's key, or None.
+        default: the value to return if no item is kept, in a tuple; empty if none was given.
     """
     has: Any = False
     best: Any = None
@@ -149,7 +149,7 @@ def _or(a: Any, b: Any) -> Any:
 
 
 def both(a: Any, b: Any) -> Any:
-    """Return ``a and b`` of bools, either of which may be a tensor."""
+    """Return ``a and b`` for bools; either may be a tensor."""
     return negated(_or(negated(a), negated(b)))
 
 

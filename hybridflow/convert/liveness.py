@@ -1,4 +1,4 @@
-"""Which names a block reads, binds, and leaves for later."""
+"""Find the names that statements and blocks read and bind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Names(NamedTuple):
-    """What a statement does to names: reads before it binds them, binds for certain, may bind."""
+    """The names of a statement.
+
+    Attributes:
+        read: names that it reads before it binds them.
+        killed: names that it certainly binds.
+        bound: names that it may bind.
+    """
 
     read: frozenset[str]
     killed: frozenset[str]
@@ -23,11 +29,11 @@ def _pattern_names(node: Any) -> Iterable[str]:
 
 
 class Uses:
-    """The names of one function's statements, each looked at once.
+    """The names of one function's statements; each statement is analyzed once.
 
     Attributes:
-        captured: names that functions inside read, which may run at any time.
-        changed: names that functions inside assign.
+        captured: names that inner functions read; these may run at any time.
+        changed: names that inner functions assign.
     """
 
     def __init__(self) -> None:
@@ -79,7 +85,7 @@ class Uses:
                 self.changed.update(node.names)
 
     def of(self, node: Any) -> Names:
-        """Return what a statement does to names."""
+        """Return the names of a statement."""
         found = self._known.get(node)
         if found is None:
             found = self._known[node] = self._of(node)
@@ -116,10 +122,10 @@ class Uses:
         return Names(frozenset(read), frozenset(bound if certain else ()), frozenset(bound))
 
     def _of_with(self, node: ast.With) -> Names:
-        """Return what a ``with`` does.
+        """Return the names of a ``with``.
 
-        What its body binds counts as bound for certain. Where a manager swallows an exception that is not so, and a
-        variable that is read after it has no value (`dead`), which the read says.
+        Names that its body certainly binds count as certainly bound. That is wrong if a manager swallows an exception:
+        a variable that is read afterwards may then have no value, and the read raises.
         """
         read: set[str] = set()
         killed: set[str] = set()
@@ -134,13 +140,13 @@ class Uses:
         return Names(frozenset(read | (body.read - killed)), body.killed | killed, body.bound | bound)
 
     def test(self, node: ast.While) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the names that a loop's condition reads and binds, the statements before it included."""
+        """Return the names that a loop's condition, including the statements before it, reads and binds."""
         read, bound = self.loads(node.test)
         before = self.block(getattr(node, "before", ()))
         return before.read | (read - before.killed), before.bound | bound
 
     def _of_try(self, node: ast.Try) -> Names:
-        """Return what a ``try`` does: its body may end anywhere."""
+        """Return the names of a ``try``: its body may end anywhere."""
         body, orelse, final = self.block(node.body), self.block(node.orelse), self.block(node.finalbody)
         read = body.read | (orelse.read - body.killed) | final.read
         bound = body.bound | orelse.bound | final.bound
@@ -151,7 +157,7 @@ class Uses:
         return Names(read, frozenset(), bound)
 
     def block(self, statements: Iterable[Any]) -> Names:
-        """Return what a block does to names."""
+        """Return the names of a block."""
         read: set[str] = set()
         killed: set[str] = set()
         bound: set[str] = set()

@@ -1,4 +1,4 @@
-"""``while`` and ``for`` on tensors: the body is traced once, and the variables that it changes are carried."""
+"""``while`` and ``for`` on tensors: the body is traced once, and the loop carries the variables that it changes."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class LoopNames(NamedTuple):
     """The names of a loop.
 
     Attributes:
-        bound: those that it may set.
-        head: those of them that a step may read from the step before.
+        bound: the names that it may set.
+        head: those of them that a step may read from the previous step.
         live: those of them that may be read after the loop.
     """
 
@@ -54,7 +54,7 @@ class LoopNames(NamedTuple):
 
 
 class _FirstSet(Exception):
-    """A step sets variables that the first one, from the values before the loop, did not set."""
+    """Raised if a step sets variables that the first step, from the values before the loop, did not set."""
 
     def __init__(self, found: dict[str, tuple[Value, list[tuple[Any, Any]]]]) -> None:
         super().__init__(found)
@@ -62,7 +62,7 @@ class _FirstSet(Exception):
 
 
 class _Adapt(Exception):
-    """Variables that start as Python numbers have another dtype after a step."""
+    """Raised if variables that start as Python numbers have another dtype after a step."""
 
     def __init__(self, leaves: dict[tuple[str, int], Any]) -> None:
         super().__init__(leaves)
@@ -70,7 +70,7 @@ class _Adapt(Exception):
 
 
 class _Loop:
-    """One loop on tensors: its carried variables and what they hold before it."""
+    """One loop on tensors: its carried variables and their values before it."""
 
     def __init__(self, cells: Cells, names: LoopNames) -> None:
         self.cells = cells
@@ -78,23 +78,23 @@ class _Loop:
         self.before = cells.read()
         wanted = {*names.head, *names.live}
         self.weak: dict[tuple[str, int], Kinds] = {}
-        # What the numbers are after a step, which is what they are after the loop if it is certain to make one.
+        # The kinds of the numbers after a step: also their kinds after the loop, if it is certain to make a step.
         self.last: dict[tuple[str, int], Kinds] = {}
         self.certain = self.ended = False
-        # The numbers that every step leaves as they are, or sets to the same.
+        # The numbers that every step leaves unchanged, or sets to the same value.
         self.same: dict[tuple[str, int], Any] = {}
         self.first_step: Callable[[], dict[str, tuple[Value, list[tuple[Any, Any]]]]] = dict
         self.carried = [name for name in names.bound if name in wanted]
         self.live = names.live
         self.values: dict[str, Value] = {}
         self.after: dict[str, Value] = {}
-        # The leaves that a step makes arrays of an argument.
+        # The leaves that a step turns into arrays of an argument.
         self.arrays: dict[tuple[str, int], TracedArray] = {}
-        # The variables whose objects are taken apart: the steps make them anew.
+        # The variables whose objects are flattened: the steps recreate them.
         self.opened: set[str] = set()
         self.first_set: list[str] = []
         self.unset: list[str] = []
-        # Whether a variable has a value, for those that may have none.
+        # For variables that may have no value: whether they have one.
         self.ran: dict[str, Any] = {}
         for name in self.carried:
             value = self.before[name]
@@ -107,18 +107,18 @@ class _Loop:
                 self.begin_with(name, value)
 
     def begin_with(self, name: str, value: Any) -> None:
-        """Have a variable start with a value."""
+        """Set the value that a variable starts with."""
         self.values[name] = Value.of(value, name in self.opened)
         self.note_numbers(name, self.values[name].leaves)
 
     def note_numbers(self, name: str, leaves: Sequence[Any]) -> None:
-        """Take note of which leaves of a variable are Python numbers."""
+        """Record which leaves of a variable are Python numbers."""
         self.weak.update({(name, index): kinds_of(leaf) for index, leaf in enumerate(leaves) if is_real_number(leaf)})
 
     # -- before -----------------------------------------------------------------------------------------------
 
     def discover(self, step: Callable[[], Any], rows: bool = False) -> None:
-        """Trace a step for the shapes of the variables that the loop sets first, and throw the graph away."""
+        """Trace a step to find the shapes of the variables that only the loop sets, and discard the graph."""
         self.first_step = lambda: self.after_first_step(step, rows)
         if not self.first_set:
             return
@@ -132,14 +132,14 @@ class _Loop:
                 self.begin(name, *found)
 
     def begin(self, name: str, parts: Value, specs: list[tuple[Any, Any]]) -> None:
-        """Have a variable that the loop sets first start with zeros, and without a value."""
+        """Start a variable that only the loop sets with zeros, marked as having no value."""
         self.begin_with(name, parts.filled([zeros_of(*spec) for spec in specs]))
         self.note_numbers(name, parts.leaves)
         if not name.startswith("."):
             self.ran[name] = asarray(False)
 
     def after_first_step(self, step: Callable[[], Any], rows: bool) -> dict[str, tuple[Value, list[tuple[Any, Any]]]]:
-        """Return the carried variables after a step from what they hold before the loop, with shapes and dtypes."""
+        """Return the carried variables after a step from their values before the loop, with shapes and dtypes."""
         found: dict[str, tuple[Value, list[tuple[Any, Any]]]] = {}
 
         def once() -> list[Any]:
@@ -153,7 +153,7 @@ class _Loop:
         return found
 
     def set_now(self, names: Sequence[str]) -> dict[str, tuple[Value, list[tuple[Any, Any]]]]:
-        """Return those of some variables that have values now, with shapes and dtypes."""
+        """Return those of `names` that have values now, with shapes and dtypes."""
         found: dict[str, tuple[Value, list[tuple[Any, Any]]]] = {}
         for name, value in self.cells.read().items():
             value = value.value if type(value) is Late else value
@@ -163,11 +163,11 @@ class _Loop:
         return found
 
     def initial(self) -> tuple[Any, ...]:
-        """Return what the loop starts with."""
+        """Return the initial state of the loop."""
         return tuple([self.begun(name) + self.flag(name) for name in self.carried])
 
     def begun(self, name: str) -> list[Any]:
-        """Return what the loop starts with for a variable: numbers in the dtypes that keep them."""
+        """Return the initial leaves of a variable, with numbers as tensors of their raw dtypes."""
         return [
             raw_of(leaf, raw_dtype(self.weak[name, index])) if (name, index) in self.weak else leaf
             for index, leaf in enumerate(self.values[name].leaves)
@@ -175,11 +175,11 @@ class _Loop:
         ]
 
     def flag(self, name: str) -> list[Any]:
-        """Return whether a variable has a value, if that depends."""
+        """Return the flag that tells whether a variable has a value, in a list; empty if it always has one."""
         return [self.ran[name]] if name in self.ran else []
 
     def value(self, name: str, leaves: Sequence[Any]) -> Any:
-        """Return a variable's value of what is carried for it."""
+        """Build a variable's value from its carried leaves."""
         if name not in self.ran:
             return self.filled(name, leaves)
         text = message(f"{spoken(name)} is set by the loop at {self.place}, which made no step that sets it",
@@ -187,7 +187,7 @@ class _Loop:
         return Late(self.filled(name, leaves[:-1]), leaves[-1], text)
 
     def filled(self, name: str, leaves: Sequence[Any]) -> Any:
-        """Return a variable's value of its leaves, with numbers in place of what keeps them."""
+        """Build a variable's value from its leaves, with staged numbers for the raw tensors of numbers."""
         value = self.values[name]
         places = [index for index, leaf in enumerate(value.leaves) if is_dynamic(leaf)]
         made: list[Any] = []
@@ -206,18 +206,18 @@ class _Loop:
     # -- a step -----------------------------------------------------------------------------------------------
 
     def enter(self, state: Sequence[Any]) -> None:
-        """Set the variables to what a step starts with."""
+        """Set the variables to the state at the start of a step."""
         now = {name: self.before[name] if name in self.unset else dead(name) for name in self.cells.names}
         for name, leaves in zip(self.carried, state, strict=True):
             now[name] = self.value(name, leaves)
         self.cells.write(now)
 
     def leave(self) -> tuple[Any, ...]:
-        """Return what a step leaves.
+        """Return the state after a step.
 
         Raises:
             _Adapt: a Python number took a dtype.
-            _FirstSet: a variable has a value that had none so far.
+            _FirstSet: a variable that had no value so far has one.
             TraceError, ShapeError, DTypeError: a variable changed its structure, shape or dtype.
         """
         after = self.cells.read()
@@ -231,7 +231,7 @@ class _Loop:
         return tuple(made)
 
     def leaves_after(self, name: str, value: Any, adapt: dict[tuple[str, int], Any]) -> list[Any]:
-        """Return a variable's leaves after a step, in the form that they had before."""
+        """Return a variable's leaves after a step, in the form that they had before it."""
         before = self.values[name]
         what = spoken(name)
         if type(value) is Poison:
@@ -331,10 +331,10 @@ class _Loop:
     adapted: frozenset[tuple[str, int]] = frozenset()
 
     def once_more(self, what: str, key: tuple[str, int], before: Any, after: Any) -> Any:
-        """Return the dtype of a number that a step changes although it was adapted.
+        """Raise for a number whose dtype a step changes again after it was adapted.
 
         Raises:
-            DTypeError: it does not settle.
+            DTypeError: always.
         """
         raise DTypeError(
             message(f"{what} starts as a number and has another dtype after every step of the loop at {self.place}",
@@ -346,7 +346,7 @@ class _Loop:
         return ", ".join(made_at(leaf) for leaf in value.leaves) or str(jax.tree_util.tree_unflatten(value.tree, []))
 
     def require_end(self, goes_on: Callable[[], Any]) -> None:
-        """Have the calls fail in which a bounded loop would go on."""
+        """Add a check that fails in calls in which a bounded loop would go on."""
         bound = LIMIT.get()
         if bound is not None:
             add_check(
@@ -358,7 +358,7 @@ class _Loop:
     # -- after ------------------------------------------------------------------------------------------------
 
     def begin_arrays(self, found: FirstWrite) -> None:
-        """Give arrays of a variable the shapes that a step told, and with that leaves of their own."""
+        """Give TensorArrays of a variable the shapes that a step found; they then have leaves of their own."""
         old = self.values[found.name]
         whole = old.filled(old.dynamic())
         new = self.values[found.name] = Value.of(begun_with(whole, found.shapes))
@@ -370,7 +370,7 @@ class _Loop:
                 self.weak[found.name, index] = kinds
 
     def open(self, name: str) -> None:
-        """Begin anew with a variable whose objects are taken apart."""
+        """Restart a variable with its objects flattened."""
         self.opened.add(name)
         for key in [key for key in self.weak if key[0] == name]:
             del self.weak[key]
@@ -381,7 +381,7 @@ class _Loop:
             self.begin_with(name, before.value if type(before) is Late else before)
 
     def run(self, loop: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
-        """Run the loop from its first values, again with other dtypes if numbers take them, and set the variables."""
+        """Run the loop, again if its initial state must change, and set the variables to their final values."""
         while True:
             try:
                 last = loop(self.initial())
@@ -418,7 +418,7 @@ class _Loop:
         self.cells.write(after)
 
     def as_array(self, key: tuple[str, int], leaf: Any, dtype: Any) -> Any:
-        """Return a leaf in the dtype that the steps give it, as an array if they make it one of an argument."""
+        """Return a leaf in the dtype that the steps give it, as a traced array if they turn it into one."""
         return standing_for(self.arrays.get(key, leaf), asarray(leaf, dtype=dtype), leaf)
 
     @property
@@ -428,7 +428,7 @@ class _Loop:
 
 
 def _spec(leaf: Any) -> tuple[Any, Any]:
-    """Return the shape and dtype of what a loop carries for a leaf."""
+    """Return the shape and dtype that a loop carries for a leaf."""
     if is_real_number(leaf):
         return (), raw_dtype(kinds_of(leaf))
     tensor = as_tensor(leaf)
@@ -466,11 +466,11 @@ def while_on_tensor(test: Callable[[], Any], step: Callable[[], Any], names: Loo
 
 
 def while_with_effects(goes: Any, test: Callable[[], Any], step: Callable[[], Any], names: LoopNames) -> None:
-    """Trace a loop whose condition does more than compute: it runs as often as Python runs it.
+    """Trace a loop whose condition has effects: it is evaluated as often as Python would.
 
     Args:
-        goes: what the condition gave first.
-        test: the condition, which runs behind every step.
+        goes: the first result of the condition.
+        test: the condition, which is evaluated after every step.
         step: the body.
         names: the loop's names.
     """
@@ -505,7 +505,7 @@ def while_with_effects(goes: Any, test: Callable[[], Any], step: Callable[[], An
 def for_on_rows(
     rows: Rows, step: Callable[[Any], Any], test: Callable[[], Any] | None, names: LoopNames
 ) -> None:
-    """Trace a loop over the rows of tensors; `test` says whether it goes on."""
+    """Trace a loop over the rows of tensors; `test` tells whether it goes on."""
     if rows.length == 0:
         return
     loop = _Loop(Cells(names.bound, step, test), names)
@@ -531,7 +531,7 @@ def for_on_rows(
 
 
 def _for_all_rows(loop: _Loop, rows: Rows, step: Callable[[Any], Any], fixed: bool) -> None:
-    """Scan all rows; what the steps append to lists comes back stacked."""
+    """Scan all rows; the values that the steps append to lists are stacked."""
     collected: dict[str, Any] = {}
     loop.certain = isinstance(rows.length, int)
 
@@ -555,7 +555,7 @@ def _for_all_rows(loop: _Loop, rows: Rows, step: Callable[[Any], Any], fixed: bo
 
 
 def _append(append: Callable[[Any], None], value: Any) -> None:
-    """Append a row, in the body around the loop if there is one."""
+    """Append a row to a list, or record the append in the enclosing loop's body."""
     if not before_change(append, (value,)):
         append(value)
 
@@ -563,7 +563,7 @@ def _append(append: Callable[[Any], None], value: Any) -> None:
 def for_on_range(
     numbers: TensorRange, step: Callable[[Any], Any], test: Callable[[], Any] | None, names: LoopNames
 ) -> None:
-    """Trace a loop over a range with a tensor among its ends; `test` says whether it goes on."""
+    """Trace a loop over a range with a tensor among its arguments; `test` tells whether it goes on."""
     loop = _Loop(Cells(names.bound, step, test), names)
     start, stop, stride = numbers.state()
     loop.discover(lambda: step(staged_int(start)))

@@ -1,4 +1,4 @@
-"""``match`` as a chain of tests, so that its values and guards may be tensors."""
+"""Lower ``match`` to a chain of tests, so that its values and guards may be tensors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hybridflow.convert.exits import has_yield
 from hybridflow.convert.syntax import assign, at, constant, load, one_line, store
 
 _MANY = 40
-"""Cases from which a ``match`` stays: every case is one level of nesting."""
+"""A ``match`` with more cases is kept: every case becomes one level of nesting."""
 
 
 def lower_matches(node: Any) -> None:
-    """Replace every ``match`` in a function's blocks, or below a statement, by what it stands for.
+    """Replace every ``match`` in a function's blocks, or below a statement, by a chain of tests.
 
-    Patterns other than values and names are matched by Python, each on its own.
+    Python itself matches patterns other than values and names, one at a time.
     """
     for field in ("body", "orelse", "finalbody"):
         block = getattr(node, field, None)
@@ -79,7 +79,7 @@ def _irrefutable(pattern: Any) -> bool:
 
 
 def _test(pattern: Any, subject: str) -> Any:
-    """Return the test of a pattern of values, None for others."""
+    """Return the test for a pattern of values; None for other patterns."""
     if isinstance(pattern, ast.MatchValue):
         return at(pattern, ast.Compare(load(pattern, subject), [ast.Eq()], [pattern.value]))
     if isinstance(pattern, ast.MatchSingleton):

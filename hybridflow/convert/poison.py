@@ -1,4 +1,4 @@
-"""Variables that have no value after a branch or loop on tensors, and say why when they are read."""
+"""Variables that have no value after a branch or loop on tensors: reading one raises an error that says why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hybridflow.core.errors import TraceError, message
 
 
 class Unset:
-    """The mark of a variable without a value."""
+    """Marks a variable without a value."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -18,11 +18,11 @@ UNSET = Unset()
 
 
 class Poison:
-    """What a variable holds whose value cannot be known: reading it raises.
+    """The content of a variable whose value cannot be known: reading it raises.
 
     Attributes:
         error: the class of the error.
-        text: what to say.
+        text: the error's message.
     """
 
     def __init__(self, error: type[Exception], text: str) -> None:
@@ -51,12 +51,12 @@ Poison.__hash__ = object.__hash__
 
 
 class Late:
-    """A variable that a loop sets first: it has a value if the loop ran.
+    """A variable that has a value only in some calls: if a loop ran that sets it, or a branch was taken that does.
 
     Attributes:
         value: the value.
-        ran: a bool tensor of shape (): whether there was a step.
-        text: what to say if there was none.
+        ran: a bool tensor of shape (): whether the variable has a value.
+        text: the error's message if it has none.
     """
 
     __slots__ = ("ran", "text", "value")
@@ -68,13 +68,13 @@ class Late:
 
 
 def spoken(name: str) -> str:
-    """Return what messages call a variable."""
+    """Return the name of a variable in messages."""
     known = {".result": "the function's result", "the expression": "the value of the expression"}
     return known.get(name) or f"variable {name!r}"
 
 
 def set_in_one(name: str, when: str, place: str, value: str) -> Poison:
-    """Return what a variable holds that only one branch sets."""
+    """Return the content of a variable that only one branch sets."""
     other = "false" if when == "true" else "true"
     return Poison(
         TraceError,

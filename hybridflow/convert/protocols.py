@@ -1,4 +1,4 @@
-"""Users' operators and protocols: the special methods that a user wrote run converted, as Python would call them."""
+"""Users' operators and protocols: special methods that a user wrote run converted, called as Python would."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _PLAIN = frozenset(
     {Tensor, Variable, TracedArray, TracedFloat, StagedNumber, int, float, bool, complex, str, bytes, list, tuple, dict,
      set, type(None), range, np.ndarray, type, slice}
 )  # fmt: skip
-"""Types whose special methods are no user's."""
+"""Types whose special methods no user wrote."""
 _COLLECTIONS = frozenset({list, tuple, dict, set})
-"""Those of them that compare what is in them."""
+"""Those of them that compare their items."""
 
 
 def method_of(obj: Any, name: str) -> Callable[..., Any] | None:
-    """Return the converted special method of an object, called with the object first; None if it is no user's."""
+    """Return the converted special method of an object, unbound; None if no user wrote it."""
     kind = type(obj)
     if kind in _PLAIN:
         return None
@@ -45,12 +45,12 @@ def method_of(obj: Any, name: str) -> Callable[..., Any] | None:
 
 
 def is_plain(obj: Any) -> bool:
-    """Whether an object's special methods are no user's, by its type."""
+    """Whether an object's type shows that no user wrote its special methods."""
     return type(obj) in _PLAIN
 
 
 def truth_of(obj: Any) -> Any:
-    """Return what says whether an object counts as true, asked of the user's own method where there is one."""
+    """Return a value with the truth of an object: the result of the user's own method if there is one."""
     if type(obj) in _PLAIN:
         if type(obj) in _COLLECTIONS:
             observe.looked_at(obj)
@@ -71,12 +71,12 @@ def truth_of(obj: Any) -> Any:
 def _binary(
     name: str, reflected: str, plain: Callable[[Any, Any], Any], identity: Callable[[Any, Any], bool] | None = None
 ) -> Callable[[Any, Any], Any]:
-    """Return what a binary operator does.
+    """Return the function that applies a binary operator.
 
     Args:
         name, reflected: its special methods.
         plain: the operator itself.
-        identity: what it does if no method knows the answer; else that is an error.
+        identity: the fallback if no method gives a result; without one, that is an error.
     """
     compares = not reflected.startswith("__r")
 
@@ -101,7 +101,7 @@ def _binary(
             result = NotImplemented if method is None else method(first, second)
             if result is not NotImplemented:
                 return result
-        return identity(a, b) if identity is not None else plain(a, b)  # the latter raises
+        return identity(a, b) if identity is not None else plain(a, b)  # plain raises
 
     return operate
 
@@ -147,7 +147,7 @@ _plain_not_equal = COMPARISONS["NotEq"]
 
 
 def _not_equal(a: Any, b: Any) -> Any:
-    """Return ``a != b``, which without a method of its own is not ``a == b``."""
+    """Return ``a != b``; without a method of its own, it is the negation of ``a == b``."""
     if type(a) in _PLAIN or type(a).__ne__ is not object.__ne__ or method_of(a, "__eq__") is None:
         return _plain_not_equal(a, b)
     return negated(COMPARISONS["Eq"](a, b))
@@ -160,18 +160,18 @@ UNARY = {kind: _unary(f"__{name}__", getattr(operator, f"__{name}__")) for kind,
 IN_PLACE = {kind: getattr(operator, f"__i{name}__") for kind, name in _NAMES.items()}
 """Python's augmented assignments by the name of their operator's node."""
 AUGMENTED = {kind: _augmented(f"__i{name}__", BINARY[kind], IN_PLACE[kind]) for kind, name in _NAMES.items()}
-"""Augmented assignments by the name of their operator's node: the value to store."""
+"""Augmented assignments by the name of their operator's node; each returns the value to store."""
 OPERATORS: dict[str, Callable[..., Any]] = {**BINARY, **COMPARISONS, **UNARY}
-"""All of them but the augmented assignments."""
+"""All operators except the augmented assignments."""
 METHODS = {kind: kind.lower() for kind in OPERATORS}
-"""What the runtime calls operators, by the name of their node."""
+"""The runtime's method for each operator, by the name of its node."""
 
 
 # -- iteration ----------------------------------------------------------------------------------------------------
 
 
 class _Items:
-    """A user's iterator, each item made by its converted ``__next__``."""
+    """A user's iterator; its converted ``__next__`` makes each item."""
 
     def __init__(self, iterator: Any, following: Callable[[Any], Any]) -> None:
         self.iterator = iterator
@@ -185,7 +185,7 @@ class _Items:
 
 
 def items_of(obj: Any) -> Any:
-    """Return what gives an object's items: itself, but for what the user's methods give, those converted."""
+    """Return an iterable of an object's items: an iterator by the user's converted methods, or the object itself."""
     made = method_of(obj, "__iter__")
     if made is None:
         getter = None if hasattr(type(obj), "__iter__") else method_of(obj, "__getitem__")
@@ -196,7 +196,7 @@ def items_of(obj: Any) -> Any:
 
 
 def _by_index(obj: Any, getter: Callable[[Any, int], Any]) -> Iterator[Any]:
-    """Yield the items of an object that has but a ``__getitem__``."""
+    """Yield the items of an object that only has a ``__getitem__``."""
     index = 0
     while True:
         try:
@@ -210,7 +210,7 @@ def _by_index(obj: Any, getter: Callable[[Any, int], Any]) -> Iterator[Any]:
 _OF_ITEMS = frozenset(
     {list, tuple, set, frozenset, dict, sum, min, max, any, all, sorted, enumerate, zip, map, filter, iter}
 )
-"""Builtins that run over their arguments."""
+"""Builtins that iterate over their arguments."""
 _OF_METHODS: dict[Any, str] = {
     abs: "__abs__", len: "__len__", round: "__round__", next: "__next__", reversed: "__reversed__",
 }  # fmt: skip
@@ -218,7 +218,7 @@ _OF_METHODS: dict[Any, str] = {
 
 
 def builtin_on_users(function: Any, args: tuple[Any, ...]) -> tuple[Callable[..., Any] | None, tuple[Any, ...]]:
-    """Return the converted special method that a call of a builtin stands for, or None and arguments to run over."""
+    """Return the converted special method that a builtin calls, or None; and the arguments, converted to iterate."""
     name = _OF_METHODS.get(function)
     if name is not None and args:
         method = method_of(args[0], name)
@@ -231,7 +231,7 @@ def builtin_on_users(function: Any, args: tuple[Any, ...]) -> tuple[Callable[...
 
 
 def _or_default(following: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return ``next(iterator, default)`` of a converted ``__next__``."""
+    """Return ``next(iterator, default)`` for a converted ``__next__``."""
 
     def step(iterator: Any, default: Any) -> Any:
         try:
@@ -246,7 +246,7 @@ def _or_default(following: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def setter_of(obj: Any, name: str) -> Callable[[Any, Any], None] | None:
-    """Return the converted setter if an attribute is a property or a descriptor that the user wrote."""
+    """Return the converted setter of an attribute if it is a user's property or descriptor; else None."""
     found = IN_CLASS.get(type(obj), name)
     if found is MISSING or not hasattr(type(found), "__set__"):
         return None
@@ -263,7 +263,10 @@ def setter_of(obj: Any, name: str) -> Callable[[Any, Any], None] | None:
 
 
 class _Manager:
-    """A context manager: a user's is entered and left by its converted methods; none hides what a tensor decides."""
+    """A context manager whose methods run converted if a user wrote them.
+
+    It must not swallow an exception that only some calls raise.
+    """
 
     def __init__(self, manager: Any) -> None:
         self.manager = manager
@@ -292,12 +295,12 @@ class _Manager:
 
 
 def manager(obj: Any) -> Any:
-    """Return what a ``with`` statement enters."""
+    """Return the context manager that a ``with`` statement enters."""
     return _Manager(obj) if hasattr(type(obj), "__enter__") and hasattr(type(obj), "__exit__") else obj
 
 
 def contains(container: Any) -> Callable[[Any, Any], Any] | None:
-    """Return the converted ``__contains__`` of what a user wrote, or what stands for it."""
+    """Return the converted ``__contains__`` of a user's container, or a replacement; None for other containers."""
     found = method_of(container, "__contains__")
     if found is not None or hasattr(type(container), "__contains__"):
         return found

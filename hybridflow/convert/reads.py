@@ -1,4 +1,4 @@
-"""Expressions: reads of globals, attributes and items, calls, comprehensions."""
+"""Rewriting of expressions: reads of globals, attributes and items, calls, comprehensions."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from hybridflow.guards.calls import CHANGES
 OF_THE_FRAME = frozenset(
     {"locals", "globals", "vars", "dir", "eval", "exec", "breakpoint", "set_trace", "_getframe", "currentframe"}
 )
-"""Functions that look at the frame that calls them: they are called directly."""
+"""Functions that inspect the calling frame: they are called directly."""
 
 _OF_ARGUMENTS = frozenset({"vars", "dir"})
-"""Those of them that look at an argument instead, if there is one."""
+"""Those of them that inspect an argument instead, if there is one."""
 _REDUCTIONS = frozenset({"sum", "len", "min", "max", "any", "all"})
-"""Builtins that can do with items that may not be there."""
+"""Builtins that can handle items that are filtered out by a tensor."""
 
 
 def _way(node: Any) -> str:
-    """Return how a name or attribute is read: one that is there for nothing but to be changed is loaded."""
+    """Return the prefix of the runtime method for a read: "load" if the value only serves to be changed."""
     return "load" if getattr(node, "loaded", False) else "read"
 
 
 def _lists_names(node: Any) -> bool:
-    """Whether an expression lists the names of the frame it is in: others in a function of its own."""
+    """Whether an expression lists the names of its frame: moving it into a function would change the result."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
         return False
     return node.func.id in ("locals", "vars", "dir")
 
 
 class Reads(ast.NodeTransformer):
-    """Rewrites expressions so that what they read and call goes through the runtime.
+    """Rewrites expressions so that their reads and calls go through the runtime.
 
     Attributes:
         scopes: the scopes by node.
@@ -49,7 +49,7 @@ class Reads(ast.NodeTransformer):
         self.temporaries = 0
 
     def temporary(self) -> str:
-        """Return a new name of a temporary."""
+        """Return a new name for a temporary."""
         self.temporaries += 1
         return f".{self.temporaries}"
 
@@ -65,7 +65,7 @@ class Reads(ast.NodeTransformer):
         return runtime(node, method, constant(node, node.id), node)
 
     def loaded(self, node: Any) -> Any:
-        """Visit an expression whose value is there for nothing but to be changed."""
+        """Visit an expression whose value only serves to be changed."""
         node.loaded = True
         return self.visit(node)
 
@@ -77,7 +77,7 @@ class Reads(ast.NodeTransformer):
         return node
 
     def checked(self, node: ast.Name) -> Any:
-        """Return a read of a variable that branches and loops set, which may leave it without a value."""
+        """Return a checked read of a variable that branches and loops set, and so may leave without a value."""
         return runtime(node, "defined", node, constant(node, node.id))
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> Any:
@@ -85,7 +85,7 @@ class Reads(ast.NodeTransformer):
         return node
 
     def written(self, name: str, value: Any, place: Any, *, augmented: bool = False) -> Any:
-        """Return the value to store to a name: noted first if the name is not the function's own."""
+        """Return the value to store to a name; the runtime is told first if the name is not local."""
         scope = self.scope
         while isinstance(scope.node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
             assert scope.parent is not None
@@ -105,7 +105,7 @@ class Reads(ast.NodeTransformer):
         return runtime(node, "read_item", self.visit(node.value), self.key(node.slice))
 
     def key(self, node: Any) -> Any:
-        """Return a subscript as an expression: slices stand only in brackets."""
+        """Return a subscript as an expression: the syntax of slices is allowed only in brackets."""
         if isinstance(node, ast.Slice):
             ends = [constant(node, None) if one is None else self.visit(one) for one in (node.lower, node.upper)]
             step = [] if node.step is None else [self.visit(node.step)]
@@ -133,14 +133,14 @@ class Reads(ast.NodeTransformer):
         if (name in OF_THE_FRAME and not (name in _OF_ARGUMENTS and node.args)) or self.is_super(node):
             return self.of_the_frame(node)
         if isinstance(function, ast.Attribute) and function.end_lineno != function.lineno:
-            # As Python does: a call in a chain over several lines is on the line of its method.
+            # As in Python, a call in a chain over several lines is on the line of its method.
             end: int = function.end_col_offset or 0
             node.lineno, node.col_offset = function.end_lineno or node.lineno, max(end - len(function.attr), 0)
         node.func = runtime(function, "callee", self.visit(function))
         return node
 
     def spread(self, node: Any) -> Any:
-        """Return what ``**`` takes apart."""
+        """Return the operand of ``**``, passed through the runtime."""
         return runtime(node, "spread", self.visit(node))
 
     def visit_Dict(self, node: ast.Dict) -> Any:
@@ -154,13 +154,13 @@ class Reads(ast.NodeTransformer):
         return node
 
     def is_super(self, node: ast.Call) -> bool:
-        """Whether a call is ``super()`` with nothing in the brackets."""
+        """Whether a call is ``super()`` without arguments."""
         function = node.func
         bare = not node.args and not node.keywords
         return bare and isinstance(function, ast.Name) and function.id == "super" and self.kind("super") == GLOBAL
 
     def kind(self, name: str) -> str:
-        """Return whose a name is where the visited node stands."""
+        """Return the kind of a name in the current scope."""
         return self.scope.kind(name)
 
     def of_the_frame(self, node: ast.Call) -> Any:
@@ -183,7 +183,7 @@ class Reads(ast.NodeTransformer):
         return node
 
     def first_argument(self) -> str | None:
-        """Return the name of the first parameter of the innermost function, which ``super()`` is about."""
+        """Return the name of the first parameter of the user's innermost function, which ``super()`` uses."""
         scope: Scope | None = self.scope
         while scope is not None and (
             not isinstance(scope.node, ast.FunctionDef | ast.Lambda)
@@ -199,7 +199,7 @@ class Reads(ast.NodeTransformer):
     # -- conditions -----------------------------------------------------------------------------------------------
 
     def stays(self, *later: Any) -> bool:
-        """Whether expressions cannot move into a function of their own."""
+        """Whether expressions cannot be moved into a function of their own."""
         bound = ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await
         return bool(later) and (
             self.scope.is_class
@@ -289,7 +289,7 @@ class Reads(ast.NodeTransformer):
         return any(not is_python(one) for one in tests) and not self.stays(first.elt, *tests)
 
     def reduction(self, node: ast.Call) -> Any:
-        """Return a reduction of what a comprehension keeps: its filter may be a tensor."""
+        """Return a reduction of a comprehension with a filter, which may be a tensor."""
         first: Any = node.args[0]
         last = first.generators[-1]
         place = one_line(last.iter)
@@ -311,7 +311,7 @@ class Reads(ast.NodeTransformer):
         return node
 
     def iterated(self, node: Any) -> Any:
-        """Return what a loop runs over."""
+        """Return the iterable of a loop, passed through the runtime."""
         return runtime(node, "iterate", self.visit(node))
 
     def visit_Lambda(self, node: ast.Lambda) -> Any:
@@ -322,7 +322,7 @@ class Reads(ast.NodeTransformer):
         return node
 
     def visit_defaults(self, node: Any) -> None:
-        """Visit what is evaluated around a function: its defaults."""
+        """Visit a function's defaults, which are evaluated outside it."""
         node.args.defaults = [self.visit(one) for one in node.args.defaults]
         node.args.kw_defaults = [None if one is None else self.visit(one) for one in node.args.kw_defaults]
 
@@ -336,7 +336,7 @@ class Reads(ast.NodeTransformer):
 
 
 def pieces(node: Any) -> Any:
-    """Return an f-string to print as a call of the runtime: its texts, and its values with their formats."""
+    """Return a printed f-string as a call of the runtime with its texts, and its values with their formats."""
     made: list[Any] = []
     for one in node.values:
         if isinstance(one, ast.FormattedValue):
@@ -348,7 +348,7 @@ def pieces(node: Any) -> Any:
 
 
 def _is_with_constant(node: ast.Compare) -> bool:
-    """Whether two values are compared of which one is written out, such as None."""
+    """Whether two values are compared and one of them is a literal, such as None."""
     return len(node.ops) == 1 and any(isinstance(one, ast.Constant) for one in (node.left, *node.comparators))
 
 
@@ -356,7 +356,7 @@ _SIMPLE = ast.Name | ast.Constant | ast.Attribute | ast.Compare | ast.BoolOp | a
 
 
 def is_simple(node: Any) -> bool:
-    """Whether an expression does no more than read and compute: on tensors it may run in any case."""
+    """Whether an expression only reads and computes: on tensors it may be evaluated unconditionally."""
     if not isinstance(node, _SIMPLE):
         return False
     return all(is_simple(one) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr))

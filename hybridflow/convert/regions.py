@@ -1,7 +1,7 @@
 """The bodies of branches and loops on tensors that are being traced, and the Python state that they must not change.
 
-A body runs once while it is traced, so a change of a list, dict or object from outside of it would happen once, taken
-or not. A list that a loop over rows appends to is the exception: its values come back stacked.
+A body runs once while it is traced. So a change of a list, dict or object from outside the body would happen once,
+however often the body runs in a call. The exception is a list that a loop over rows appends to: its values are stacked.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Region:
     """One body while it is traced.
 
     Attributes:
-        known: objects that were there before it, by id.
+        known: the objects that existed before the body, by id.
         rows: whether it is the body of a loop over rows, which may append to lists.
-        code: what a body of the same statement has too: the code of a branch's function, None for a loop.
+        code: the code of a branch's function, which identifies the statement; None for a loop.
         names: the variables that it may set.
-        appended: per list, what a step appends.
-        seen: the lists that were read in the step.
+        appended: the values that a step appends, by the id of the list.
+        seen: the ids of the lists that were read in the step.
     """
 
     def __init__(self, cells: Cells, rows: bool, code: Any) -> None:
@@ -83,7 +83,7 @@ class Region:
 
 
 LEFT_BODY = "__hybridflow_left_body__"
-"""The attribute of an exception that came out of a branch or loop body on tensors: where that was."""
+"""The attribute of an exception that left a branch or loop body on tensors: the place where it did."""
 _REGIONS: ContextVar[tuple[Region, ...]] = ContextVar("regions", default=())
 
 
@@ -102,12 +102,12 @@ def region(cells: Cells, rows: bool = False, code: Any = None) -> Generator[Regi
 
 
 _HANDLERS: ContextVar[tuple[Callable[[], Any], ...]] = ContextVar("handlers", default=())
-"""What the ``except`` clauses around handle: each a function that returns classes."""
+"""The enclosing ``try`` statements, each as a function that returns the classes its ``except`` clauses handle."""
 
 
 @contextmanager
 def trying(classes: Callable[[], Any]) -> Generator[None, None, None]:
-    """Run the body of a ``try`` whose clauses handle some classes."""
+    """Run the body of a ``try``; `classes` returns the classes that its clauses handle."""
     token = _HANDLERS.set((*_HANDLERS.get(), classes))
     try:
         yield
@@ -119,7 +119,7 @@ def trying(classes: Callable[[], Any]) -> Generator[None, None, None]:
 
 
 def handled_name(error: NameError) -> None:
-    """Take note of a name that has no value, where that does not end the call: a later call may find one."""
+    """Record a read of a name without a value whose error is handled: in a later call the name may have one."""
     place, name = error.__traceback__, error.name
     if place is None or name is None or isinstance(error, UnboundLocalError):
         return
@@ -135,21 +135,21 @@ def handled_name(error: NameError) -> None:
 
 
 def require_unhandled(error: BaseException) -> None:
-    """Raise if an exception that only some calls see would be handled by an ``except`` around.
+    """Raise if an enclosing ``except`` would handle an exception that only some calls raise.
 
     Raises:
-        TraceError: it would: which way the code goes on is decided while it is traced.
+        TraceError: it would; where the code continues must be known while it is traced.
     """
     if any(isinstance(error, one()) for one in _HANDLERS.get()):
         raise _cannot_handle(type(error), format_where(user_place(3)))
 
 
 def require_certain(error: BaseException | None) -> None:
-    """Raise if an exception that is handled came out of a branch or loop body on tensors.
+    """Raise if an exception that is being handled left a branch or loop body on tensors.
 
     Raises:
-        TraceError: it did: in calls that do not come there it does not happen. So is one that says why the function
-            cannot be traced: eagerly there would be none to handle.
+        TraceError: it did, and only some calls raise it. Errors of tracing itself are raised again too, since eager
+            code would not raise them.
     """
     if isinstance(error, TraceError | NeedsNumber | NeedsIdentity | NeedsSizes):
         raise error
@@ -166,12 +166,12 @@ def _cannot_handle(kind: type, place: str | None) -> TraceError:
 
 
 DEPTH: ContextVar[int] = ContextVar("depth", default=32)
-"""How many bodies of one statement may be inside each other, which only recursion does."""
+"""The largest number of nested bodies of one statement; only recursion nests them."""
 
 
 @contextmanager
 def recursion_limit(depth: int) -> Generator[None, None, None]:
-    """Trace with another bound of recursion on tensors."""
+    """Trace with another limit of recursion on tensors."""
     token = DEPTH.set(depth)
     try:
         yield
@@ -180,23 +180,24 @@ def recursion_limit(depth: int) -> Generator[None, None, None]:
 
 
 def is_too_deep(code: Any) -> bool:
-    """Whether recursion has reached its bound at a body."""
+    """Whether recursion has reached its limit at a body."""
     return sum(one.code is code for one in _REGIONS.get()) >= DEPTH.get()
 
 
 def is_set_by_loop(name: str) -> bool:
-    """Whether a loop that is traced now may set a variable in one of its other steps."""
+    """Whether a loop that is being traced may set a variable in another step."""
     return any(one.code is None and name in one.names for one in _REGIONS.get())
 
 
 _remade: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
-"""Per trace, branch and loop body: the objects that stand for one of several, by id."""
+"""For each trace, branch and loop body: the objects that stand for one of several, by id."""
 
 
 def note_remade(objects: Iterable[Any]) -> None:
-    """Take note of objects that a branch or loop made of the attributes of several.
+    """Record objects that a branch or loop merged from the attributes of several.
 
-    In some calls such an object is one that was there before, which others may see: it must not be changed.
+    In some calls such an object stands for one that existed before and that other code may hold. So it must not be
+    changed.
     """
     tracer = current().tracer
     if tracer is not None:
@@ -204,7 +205,7 @@ def note_remade(objects: Iterable[Any]) -> None:
 
 
 def _require_one(obj: Any, what: str) -> None:
-    """Raise if an object that is about to be changed stands for one of several."""
+    """Raise if an object stands for one of several: it must not be changed."""
     tracer: Any = current().tracer
     while tracer is not None:
         if id(obj) in _remade.get(tracer, ()):
@@ -218,10 +219,10 @@ def _require_one(obj: Any, what: str) -> None:
 
 
 def changed(obj: Any, what: str) -> None:
-    """Raise if an object that was there before a body is about to be changed in it, or one that a body chose.
+    """Raise if an object must not be changed: it existed before the current body, or a body chose it from several.
 
     Raises:
-        MutationError: it was.
+        MutationError: it must not be changed.
     """
     if _remade:
         _require_one(obj, what)
@@ -240,10 +241,10 @@ def changed(obj: Any, what: str) -> None:
 
 
 def before_change(function: Any, args: tuple[Any, ...]) -> bool:
-    """Look at a call of a container's method in a body; return whether it was an append that is done.
+    """Check a call of a container's method in a body; return whether it was an append that is already done.
 
     Raises:
-        MutationError: it changes a container from outside of the body, or reads a list that a step appends to.
+        MutationError: it changes a container from outside the body, or reads a list that a step appends to.
     """
     if function is delattr and len(args) == 2:
         changed(args[0], f".{args[1]} deleted")
@@ -269,15 +270,15 @@ def before_change(function: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _collects(regions: tuple[Region, ...], owner: list[Any]) -> bool:
-    """Whether appends to a list are collected: it is from outside of the loop over rows that runs now."""
+    """Whether appends to a list are collected: the list is from outside the current loop over rows."""
     return regions[-1].rows and id(owner) in regions[-1].known
 
 
 def read(obj: Any) -> None:
-    """Raise if a list is read in a loop whose steps append to it: it has no rows yet.
+    """Raise if a list is read in a loop whose steps append to it: the rows are not there yet.
 
     Raises:
-        MutationError: it is.
+        MutationError: a step of a current loop has appended to the list.
     """
     for one in _REGIONS.get():
         if id(obj) in one.appended:
@@ -287,7 +288,7 @@ def read(obj: Any) -> None:
 
 
 def _read_too_early() -> MutationError:
-    """Return the error for a list whose rows are there after the loop only."""
+    """Return the error for a list whose rows exist only after the loop."""
     return MutationError(
         message(f"list: read in the loop over rows that appends to it, at {format_where(user_place(4))}",
                 hint="Keep what the next step needs in a variable of its own.")
@@ -299,9 +300,9 @@ def append_rows(lists: Iterable[list[Any]], values: Iterable[Any], length: int, 
 
     Args:
         lists: the lists.
-        values: per list, what its steps appended: `Appended`s, stacked.
-        length: how many steps there were.
-        call: appends, in the body around the loop.
+        values: for each list, the stacked `Appended` values of its steps.
+        length: the number of steps.
+        call: calls the append in the body around the loop.
     """
     for one, stacked in zip(lists, values, strict=True):
         for index in range(length):

@@ -1,4 +1,4 @@
-"""What a loop can run over besides Python's iterables: the rows of tensors, and ranges up to a tensor."""
+"""What a loop can iterate over besides Python's iterables: the rows of tensors, and ranges up to a tensor."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _INT32 = int(np.iinfo(np.int32).max)
 
 
 class Rows:
-    """The rows of some tensors, and what is made of one row of each.
+    """The rows of some tensors, as an iterable of items that are built from one row of each.
 
     Attributes:
-        tensors: tensors of one leading size.
-        build: makes a loop's item of a row of each.
-        plain: makes Python's iterator of the same, for what is no loop.
+        tensors: tensors with the same leading size.
+        build: makes a loop's item from a row of each tensor.
+        plain: makes a Python iterator over the same items, for code other than loops.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ def rows_of(tensor: Any) -> Rows:
 
 
 def parts_of(iterable: Any) -> Rows | None:
-    """Return the rows of what is a tensor or made of tensors, None for everything else."""
+    """Return the rows of a tensor, or of an iterable made of tensors; None for everything else."""
     if type(iterable) is Rows:
         return iterable
     return rows_of(iterable) if is_tensor(iterable) else None
 
 
 def enumerated(iterable: Any, start: Any = 0) -> Any:
-    """Return ``enumerate``, of rows if it is given a tensor."""
+    """Return ``enumerate``; for a tensor, as `Rows`."""
     rows = parts_of(iterable)
     if rows is None:
         return enumerate(iterable, start)
@@ -73,7 +73,7 @@ def enumerated(iterable: Any, start: Any = 0) -> Any:
 
 
 def zipped(*iterables: Any, strict: bool = False) -> Any:
-    """Return ``zip``, of rows if all it is given are tensors."""
+    """Return ``zip``; if all arguments are tensors, as `Rows`."""
     found = [parts_of(one) for one in iterables]
     several = [rows for rows in found if rows is not None]
     if not several or len(several) != len(found):
@@ -95,7 +95,7 @@ def zipped(*iterables: Any, strict: bool = False) -> Any:
 
 
 def reversed_rows(iterable: Any) -> Any:
-    """Return ``reversed``, of rows if it is given a tensor."""
+    """Return ``reversed``; for a tensor, as `Rows`."""
     if not is_tensor(iterable):
         return reversed(iterable)
     whole = as_tensor(iterable)
@@ -121,14 +121,14 @@ class TensorRange:
         """Return start, stop and step as tensors."""
         numbers = [staged_int(as_tensor(one)) if is_tensor(one) else one for one in (self.start, self.stop, self.step)]
         self.limit = max(map(magnitude, numbers[:2]))
-        # Beyond the last step the index goes on by one step, which must not wrap.
+        # The index goes one step beyond the last one, which must not overflow.
         narrow = self.limit <= _INT32 and (type(self.step) is int and abs(self.step) == 1)
         made: Any = tuple([raw_of(one, int32 if narrow else int64) for one in numbers])
         return made
 
 
 def ranged(*args: Any) -> Any:
-    """Return ``range``, which may end at a tensor, or at a number that a tensor decides."""
+    """Return ``range``; its arguments may be tensors, or numbers that a tensor decides."""
     tensors = [one for one in args if is_staged(one)]
     if not tensors or not 1 <= len(args) <= 3:
         return range(*args)

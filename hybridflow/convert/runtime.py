@@ -1,4 +1,4 @@
-"""The one object that converted code refers to."""
+"""`Runtime`: the only object that converted code refers to."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "In": builtin.contains, "NotIn": lambda a, b: negated(builtin.contains(a, b)),
 }  # fmt: skip
 _ENDLESS = 10_000
-"""Steps after which an iterator of unknown length is taken to be endless, if only a tensor could end the loop."""
+"""The steps after which an iterator of unknown length counts as endless, if only a tensor could end the loop."""
 
 
 class Runtime:
-    """What a converted function calls in place of Python's own operations.
+    """The operations that a converted function calls in place of Python's own.
 
-    Values to store come first, as Python evaluates them before the places they go to.
+    A value to store is the first parameter, since Python evaluates it before its target.
     """
 
     __slots__ = ("cells", "namespace")
@@ -56,19 +56,19 @@ class Runtime:
         return observe.read_global(self.namespace, name, value)
 
     def read_free(self, name: str, value: Any) -> Any:
-        """Read a name of a function around the converted one."""
+        """Read a name of an enclosing function."""
         return observe.read_free(self.cells[name], name, value)
 
     def load_global(self, name: str, value: Any) -> Any:
-        """Read a global name for nothing but to change what it is."""
+        """Read a global name only to change its value."""
         return observe.load_global(self.namespace, name, value)
 
     def load_free(self, name: str, value: Any) -> Any:
-        """Read a name of a function around the converted one for nothing but to change what it is."""
+        """Read a name of an enclosing function only to change its value."""
         return observe.load_free(self.cells[name], name, value)
 
     def load_attr(self, obj: Any, name: str) -> Any:
-        """Read an attribute for nothing but to change what it is."""
+        """Read an attribute only to change its value."""
         found = observe.load_attr(obj, name)
         return callees.read_attribute(obj, name) if found is MISSING else found
 
@@ -83,7 +83,7 @@ class Runtime:
     slice = slice
 
     def iterate(self, obj: Any) -> Any:
-        """Return what a loop runs over."""
+        """Return what a loop iterates over."""
         regions.read(obj)
         return observe.iterate(protocols.items_of(obj))
 
@@ -91,7 +91,7 @@ class Runtime:
     filtered = Filtered
 
     def keeps(self, test: Any) -> Any:
-        """Return a comprehension's filter, which must be Python's."""
+        """Return the truth of a comprehension's filter, which must not be a tensor."""
         return keeps(protocols.truth_of(test))
 
     kept = staticmethod(kept)
@@ -101,18 +101,18 @@ class Runtime:
         return callees.callee(function)
 
     def matched(self, subject: Any) -> Any:
-        """Return what Python matches with patterns by itself: all of it may be looked at."""
+        """Return the subject of a ``match`` that Python runs itself: all of it may be read."""
         observe.whole(subject)
         return subject
 
     def without_temporaries(self, names: Any) -> Any:
-        """Return what ``locals()`` or ``dir()`` gave, without the names that the conversion made."""
+        """Return the result of ``locals()`` or ``dir()`` without the names that the conversion made."""
         if isinstance(names, list):
             return [name for name in names if not name.startswith(".")]
         return {name: value for name, value in names.items() if not name.startswith(".")}
 
     def defined(self, value: Any, name: str) -> Any:
-        """Return the value of a variable that branches and loops set."""
+        """Return the value of a variable that branches and loops set; raise if it has none."""
         kind = type(value)
         if kind is Poison:
             value.fail()
@@ -177,7 +177,7 @@ class Runtime:
     def _for_python(
         self, iterable: Any, step: Callable[[Any], Any], test: Callable[[], Any], names: LoopNames
     ) -> None:
-        """Run over Python values until they end or `test`, which may become a tensor, says so."""
+        """Iterate over Python values until they end or `test`, whose result may become a tensor, is false."""
         goes: Any = True
         kept = tuple({*names.head, *names.live})
         for count, item in enumerate(iterable):
@@ -206,7 +206,7 @@ class Runtime:
         return True if found is None else PUBLIC.logical_not(found)
 
     def and_(self, first: Any, second: Callable[[], Any], simple: bool) -> Any:
-        """Return ``first and second``; a simple second operand may be computed in any case."""
+        """Return ``first and second``; a simple second operand may be computed unconditionally."""
         if not is_staged(first):
             holds = protocols.truth_of(first)
             if is_staged(holds):
@@ -245,14 +245,14 @@ class Runtime:
         return true() if test else false()
 
     def compare(self, names: tuple[str, ...], left: Any, right: Any, *rest: Callable[[], Any]) -> Any:
-        """Return a comparison of several values, each computed once, and only as far as the answer is open."""
+        """Return a chained comparison: each value is computed once, and only until the result is known."""
         found = _COMPARISONS[names[0]](left, right)
         if not rest:
             return found
         return self.and_(found, lambda: self.compare(names[1:], right, rest[0](), *rest[1:]), False)
 
     def holds(self, test: Any, text: Callable[[], Any]) -> Any:
-        """Return what an ``assert`` asks; a tensor is checked by each call."""
+        """Return the condition of an ``assert``; a tensor is checked by each call."""
         test = protocols.truth_of(test)
         if not is_staged(test):
             return test
@@ -275,7 +275,7 @@ class Runtime:
             regions.handled_name(error)
 
     def caught(self) -> BaseException | None:
-        """Return the exception that is handled."""
+        """Return the exception that is being handled."""
         return sys.exc_info()[1]
 
     def shown(self, value: Any) -> Any:
@@ -284,39 +284,39 @@ class Runtime:
         return value
 
     def spread(self, mapping: Any) -> Any:
-        """Return what ``**`` takes apart."""
+        """Return the operand of ``**``."""
         observe.iterate(mapping)
         if not isinstance(mapping, dict):
             observe.whole(mapping)
         return mapping
 
     def every_global(self, names: Any) -> Any:
-        """Return what ``globals()`` gave."""
+        """Return the result of ``globals()``."""
         return observe.every_global(names)
 
     def evaluated(self, source: Any, *namespaces: Any) -> tuple[Any, ...]:
-        """Return what ``eval`` or ``exec`` gets, which it is about to run as it is."""
+        """Return the arguments of ``eval`` or ``exec``, which is about to run the code unconverted."""
         calls.before_evaluation(source, namespaces)
         if isinstance(source, str):
-            with suppress(SyntaxError):  # Python raises it in a moment
+            with suppress(SyntaxError):  # the call itself raises it
                 observe.runs_as_it_is(FunctionType(compile(source.lstrip(), "", "exec"), self.namespace), (), {})
         return (source, *namespaces)
 
     def importing(self, name: str, module: str) -> None:
-        """Take note that an import statement may fail."""
+        """Record that an import statement may fail."""
         observe.importing(name, module)
 
     def imported(self, name: str, value: Any, module: str) -> Any:
-        """Return what an import statement in a function gave."""
+        """Return what an import statement in a function imported."""
         return observe.imported(name, value, module)
 
     def joined(self, *parts: Any) -> Any:
-        """Return an f-string that is printed; with tensors in it, what each call makes the text of."""
+        """Return the text of a printed f-string; if it has tensors, a `Joined`, which each call turns into the text."""
         text = Joined(parts)
         return text if any(type(one) is tuple and is_staged(one[0]) for one in parts) else text.text()
 
     def raised(self, error: Any) -> Any:
-        """Return what a ``raise`` statement raises; in a branch on a tensor only the calls that take it fail."""
+        """Return what a ``raise`` statement raises. In a branch on a tensor, only the calls that take it fail."""
         if isinstance(error, type) and issubclass(error, BaseException):
             error = error()
         if isinstance(error, Exception) and getattr(current().tracer, "outer", None) is not None:
@@ -362,15 +362,15 @@ class Runtime:
         return observe.write_global(self.namespace, name, value, augmented=augmented)
 
     def delete_global(self, name: str, _: Any) -> None:
-        """Note that a global name is deleted."""
+        """Record that a global name is deleted."""
         observe.delete_global(self.namespace, name)
 
     def write_free(self, name: str, value: Any, augmented: bool = False) -> Any:
-        """Return the value to store to a name of a function around the trace."""
+        """Return the value to store to a name of an enclosing function."""
         return observe.write_free(self.cells[name], name, value, augmented=augmented)
 
     def delete_free(self, name: str, _: Any) -> None:
-        """Note that a name of a function around the trace is deleted."""
+        """Record that a name of an enclosing function is deleted."""
         observe.delete_free(self.cells[name], name)
 
 
@@ -379,7 +379,7 @@ for _kind, _name in protocols.METHODS.items():
 
 
 class _Effects:
-    """How many effects, checks and assignments the trace has."""
+    """The number of effects, checks and assignments in the trace so far."""
 
     def __init__(self) -> None:
         tracer: Any = current().tracer
@@ -405,7 +405,7 @@ def _is_flag(value: Any) -> bool:
 
 
 def _flags(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
-    """Return ``and`` or ``or`` of two flags."""
+    """Return `function` (``and`` or ``or``) of two flags."""
     found = function(truth(first), truth(second))
     numbers = type(first) is StagedNumber and type(second) is StagedNumber
     return staged(BOOL, found, 1) if numbers else found

@@ -1,4 +1,4 @@
-"""Which names of a function are its own, its surroundings' and global."""
+"""Tell which names in a function are local, from an enclosing function, or global."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Scope:
     """A function, lambda, class or comprehension: the names bound in it.
 
     Attributes:
-        node: the function's, class's or comprehension's node.
-        parent: the scope around it, None for the function that is converted.
-        bound: names bound here.
-        declared_global, declared_nonlocal: names that a statement here declares so.
-        changed_inside: names of this scope that functions inside it assign by ``nonlocal``.
+        node: the node of the function, class or comprehension.
+        parent: the enclosing scope; None for the function that is converted.
+        bound: the names bound here.
+        declared_global, declared_nonlocal: the names that a ``global`` or ``nonlocal`` statement here declares.
+        changed_inside: the names of this scope that inner functions assign by ``nonlocal``.
     """
 
     def __init__(self, node: Any, parent: Scope | None, free: frozenset[str]) -> None:
@@ -31,7 +31,7 @@ class Scope:
         self.changed_inside: set[str] = set()
 
     def kind(self, name: str) -> str:
-        """Return whether a name read here is local to the converted function, from around it, or global."""
+        """Return whether a name read here is local to the converted function, from an enclosing one, or global."""
         scope: Scope | None = self
         while scope is not None:
             if scope is self or not scope.is_class:
@@ -43,7 +43,7 @@ class Scope:
         return FREE if name in self.free else GLOBAL
 
     def is_shared(self, name: str) -> bool:
-        """Whether a name is a variable that functions inside its own function assign."""
+        """Whether a name is a variable that functions inside its function assign."""
         scope: Scope | None = self
         while scope is not None:
             if (scope is self or not scope.is_class) and name in scope.bound and name not in scope.declared_nonlocal:
@@ -65,7 +65,7 @@ Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 class _Binder(ast.NodeVisitor):
-    """Finds what every scope of a function binds."""
+    """Finds the names that each scope of a function binds."""
 
     def __init__(self, root: Any, free: frozenset[str]) -> None:
         self.scopes: dict[Any, Scope] = {}
@@ -156,8 +156,8 @@ def scopes_of(root: Any, free: Iterable[str]) -> dict[Any, Scope]:
     """Return the scopes of a function and of everything in it, by node.
 
     Args:
-        root: the function's node; its defaults and decorators are not looked at.
-        free: the names that the function takes from the functions around it.
+        root: the function's node; its defaults and decorators are ignored.
+        free: the names that the function takes from enclosing functions.
     """
     scopes = _Binder(root, frozenset(free)).scopes
     for scope in scopes.values():

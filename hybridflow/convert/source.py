@@ -1,4 +1,4 @@
-"""The source of a function: its node in the parsed file, and the classes around it."""
+"""Find the source of a function: its node in the parsed file, and the class around it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FunctionNode = ast.FunctionDef | ast.Lambda
 
 
 class NotConvertible(Exception):
-    """Why a function stays as it is."""
+    """Raised if a function cannot be converted; the text says why."""
 
 
 class Found(NamedTuple):
@@ -29,7 +29,7 @@ class Found(NamedTuple):
 
 @contextmanager
 def without_syntax_warnings() -> Generator[None]:
-    """Parse or compile what Python has compiled before: it has warned of it then, and no error must come of it now."""
+    """Parse or compile without syntax warnings: Python gave them before, and as errors they would fail here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         warnings.filterwarnings("ignore", "invalid escape sequence", DeprecationWarning)  # of Python 3.11
@@ -37,7 +37,7 @@ def without_syntax_warnings() -> Generator[None]:
 
 
 class _File:
-    """One parsed file, as it was at some time: its functions by first line and name."""
+    """One version of a parsed file: its functions by first line and name."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
@@ -49,7 +49,7 @@ class _File:
 
     @functools.cached_property
     def instructions(self) -> set[Any]:
-        """What the code objects that Python makes of the file do."""
+        """The instructions of all code objects that Python compiles from the file."""
         with without_syntax_warnings():
             waiting = [compile(self.tree, "", "exec", dont_inherit=True)]
         found: set[Any] = set()
@@ -83,14 +83,14 @@ def _key(node: FunctionNode) -> tuple[int, str]:
 
 
 _files: dict[str, list[_File]] = {}
-"""What files said when functions of them were looked up, the latest last: a file may change, and be loaded again."""
+"""The versions of files that were seen when functions were looked up, the latest last: files may change on disk."""
 _VERSIONS = 8
-"""How many of those are remembered."""
+"""The number of versions of a file that are kept."""
 _lock = threading.Lock()
 
 
 def _load(function: FunctionType) -> _File:
-    """Return the file that a function was made of."""
+    """Return the version of the file that a function was compiled from."""
     name = function.__code__.co_filename
     linecache.checkcache(name)
     lines = linecache.getlines(name, function.__globals__)
@@ -118,7 +118,7 @@ def find(function: FunctionType) -> Found:
     """Return a function's node.
 
     Raises:
-        NotConvertible: there is no source, or it is not what was compiled.
+        NotConvertible: there is no source, or it has changed since the function was compiled.
     """
     code = function.__code__
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
@@ -139,8 +139,8 @@ def find(function: FunctionType) -> Found:
 
 
 def _holding(candidates: list[Found], code: CodeType) -> list[Found]:
-    """Return those of several functions on one line whose body holds all instructions; of nested ones the innermost."""
-    # Some instructions are of no place; all are if Python was told to keep no columns.
+    """Return the functions, among several on one line, whose body holds all instructions; the innermost if nested."""
+    # Some instructions have no position; none has one if Python was told to keep no columns.
     places = [(first, start, last, end) for first, last, start, end in code.co_positions() if start != end]
     if not places:
         return candidates
@@ -149,7 +149,7 @@ def _holding(candidates: list[Found], code: CodeType) -> list[Found]:
 
 
 def _body_range(node: FunctionNode) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return where a function's body begins and ends."""
+    """Return the positions where a function's body begins and ends."""
     first, last = (node.body, node.body) if isinstance(node, ast.Lambda) else (node.body[0], node.body[-1])
     return (first.lineno, first.col_offset), (last.end_lineno or 0, last.end_col_offset or 0)
 
@@ -179,7 +179,7 @@ def _arguments(node: FunctionNode, private: str | None) -> tuple[str, ...]:
 
 
 def mangled(name: str, private: str | None) -> str:
-    """Return a name as Python spells it inside a class: private names get the class's."""
+    """Return a name as Python mangles it inside a class: private names get the class's name as a prefix."""
     if private is None or not name.startswith("__") or name.endswith("__") or "." in name:
         return name
     stripped = private.lstrip("_")
@@ -192,7 +192,7 @@ _SHARED = ast.expr_context | ast.operator | ast.unaryop | ast.boolop | ast.cmpop
 
 
 def copied(node: Any, private: str | None) -> Any:
-    """Return a copy of a tree in which private names are spelled out."""
+    """Return a copy of a tree in which private names are mangled."""
     if isinstance(node, _SHARED):
         return node
     state = node.__dict__.copy()

@@ -1,8 +1,7 @@
 """The arithmetic of Python numbers that branches and loops on tensors decide: see `hybridflow.core.staged_number`.
 
-Floats are kept in float64 and rounded after every operation, as Python does: where XLA would fuse a product with a
-sum, or reorder, the op `number` stands between. Integers are kept in 64 bits; a call fails in which one would leave
-them.
+Floats are kept in float64 and rounded after every operation, as in Python. The op `number` keeps XLA from fusing a
+product with a sum, and from reordering. Integers are kept in 64 bits; a call in which one overflows fails.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ from hybridflow.ir.builder import add_check
 from hybridflow.ir.number import NUMBER
 
 EXACT = 1 << 53
-"""Up to here a double holds every integer."""
+"""A double holds every integer up to this magnitude."""
 _RAW: dict[type, DType] = {bool: bool_, int: int64, float: float64}
 _BELOW = float(LARGEST) * (1 - 2.0**-40)
 
 
-# -- making them ----------------------------------------------------------------------------------------------------
+# -- making staged numbers ------------------------------------------------------------------------------------------
 
 
 def raw_dtype(kinds: Kinds) -> DType:
@@ -70,7 +69,7 @@ def magnitude(number: Any) -> int:
 
 
 def kinds_of(number: Any) -> Kinds:
-    """Return what a Python number is, or may be."""
+    """Return the types that a Python number has, or may have."""
     if type(number) is StagedNumber:
         return number.kinds
     if type(number) is TracedFloat or type(number) is SizeFloat:
@@ -79,12 +78,12 @@ def kinds_of(number: Any) -> Kinds:
 
 
 def staged(kinds: Kinds, raw: Any, limit: int = LARGEST, origin: str | None = None) -> StagedNumber:
-    """Return the number that a tensor of shape () holds."""
+    """Return the staged number that a tensor of shape () holds."""
     return StagedNumber(kinds, raw, limit, origin if len(kinds) > 1 else None, user_place(2))
 
 
 def staged_int(raw: Any) -> StagedNumber:
-    """Return the integer that a tensor of shape () holds, of an integer dtype of any width."""
+    """Return the staged integer that a tensor of shape () holds; its integer dtype may have any width."""
     dtype = raw.dtype
     limit = min(LARGEST, int(np.iinfo(dtype).max))
     if dtype.itemsize == int64.itemsize:
@@ -95,7 +94,7 @@ def staged_int(raw: Any) -> StagedNumber:
 
 
 def takes_dtype(number: Any, dtype: DType) -> bool:
-    """Whether a number may become a tensor of a dtype that a loop gives its variable: it must be the same number."""
+    """Whether a number may become a tensor of the dtype that a loop gives its variable: the value must not change."""
     if weak_dtype_of(number, dtype) == dtype:
         return True
     return type(number) in (bool, int, float) and dtype.type(number) == number
@@ -112,7 +111,7 @@ def raw_of(number: Any, dtype: DType) -> Tensor:
 
 
 def operand_of(value: Any) -> StagedNumber | None:
-    """Return an operand as a staged number, None for what is no real Python number."""
+    """Return an operand as a staged number; None if it is no real Python number."""
     kind = type(value)
     if kind is StagedNumber:
         return value
@@ -147,7 +146,7 @@ def _require_small(raw: Any, bound: int = LARGEST) -> None:
 
 
 def _require_exact(*numbers: StagedNumber) -> None:
-    """Have integers checked that are to become doubles and may not be exact in them."""
+    """Add checks for integers that are converted to doubles and may not be exact there."""
     for number in numbers:
         if float not in number.kinds and number.limit > EXACT:
             ok = PUBLIC.abs(_int(number)) <= EXACT
@@ -167,7 +166,7 @@ def _made(kinds: Kinds, raw: Any, limit: int, *operands: StagedNumber) -> Staged
 
 
 def finished(kinds: Kinds, raw: Any) -> StagedNumber:
-    """Return a float that was just computed, or a bool."""
+    """Return a float or bool that was just computed, as a staged number."""
     return _made(kinds, raw, 0)
 
 
@@ -199,7 +198,7 @@ _HALF = 65504
 
 
 def as_integer(number: StagedNumber, target: DType) -> Tensor:
-    """Return a number in an integer dtype; calls fail in which it does not fit."""
+    """Return a number as a tensor of an integer dtype; a call in which it does not fit fails."""
     info = np.iinfo(target)
     low, high = int(info.min), int(info.max)
     raw = number.raw
@@ -220,7 +219,7 @@ def _range_text(number: StagedNumber, dtype: DType) -> str:
 
 
 def _truth(self: StagedNumber) -> Tensor:
-    """Return what ``bool`` of the number is, as a tensor."""
+    """Return ``bool`` of the number, as a tensor."""
     return self.raw if self.raw.dtype == bool_ else self.raw != 0
 
 
@@ -288,7 +287,7 @@ def _divide(a: StagedNumber, b: StagedNumber, known: Any) -> StagedNumber:
     if float not in a.kinds | b.kinds:
         _require_exact(a, b)
     x, y = _float(a), _float(b)
-    if known is not None:  # XLA would multiply by the inverse of a constant, which rounds otherwise
+    if known is not None:  # XLA would multiply by the inverse of a constant, which rounds differently
         y = PUBLIC.where(x == x, y, math.nan)
     return _made(FLOAT, PUBLIC.divide(x, y), 0)
 
@@ -404,7 +403,7 @@ _ORDER: dict[str, Any] = {name: _compare(getattr(operator, name)) for name in ("
 
 
 def apply(name: str, left: Any, right: Any) -> Any:
-    """Return what a binary operator gives for two numbers, one of them staged; of arrays, what tensors give."""
+    """Return a binary operator's result for two numbers, one of them staged; an array operand becomes traced."""
     for one in (left, right):
         if isinstance(one, Tensor | Variable) or type(one) is TracedArray:
             return NotImplemented
@@ -473,7 +472,7 @@ def as_int(number: StagedNumber) -> StagedNumber:
 
 
 def _whole(number: StagedNumber, raw: Any) -> StagedNumber:
-    """Return a double without a fraction as an integer."""
+    """Return a double without a fractional part as an integer."""
     add_check(PUBLIC.logical_not(PUBLIC.isnan(raw)), ValueError, "cannot convert float NaN to integer")
     finite = PUBLIC.logical_not(PUBLIC.isinf(raw))
     add_check(finite, OverflowError, "cannot convert float infinity to integer")
@@ -500,7 +499,7 @@ def _to_whole(name: str) -> Callable[[StagedNumber], StagedNumber]:
 
 
 def rounded(self: StagedNumber, digits: Any = None) -> StagedNumber:
-    """Return ``round(self)``; Python's decimal rounding of floats has no equal."""
+    """Return ``round(self)``; Python's decimal rounding of floats has no equivalent here."""
     if digits is None:
         return _to_whole("round")(self)
     if float not in self.kinds and type(digits) is int and digits >= 0:
@@ -509,7 +508,7 @@ def rounded(self: StagedNumber, digits: Any = None) -> StagedNumber:
 
 
 def needed(self: StagedNumber, wanted: str = "a conversion") -> Any:
-    """Refuse to tell the number.
+    """Raise, since the value of the number is not known.
 
     Raises:
         TracedValueError: always.

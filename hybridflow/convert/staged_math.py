@@ -1,7 +1,8 @@
-"""Python's functions of numbers, where the number is one that a branch or loop on tensors decides.
+"""Python's functions of numbers, for numbers that a branch or loop on tensors decides.
 
-They are computed in float64. ``math.sqrt`` and those that round are exact; XLA's transcendental functions may differ
-from the C library's by some units in the last place of a double. Domains and overflows raise as Python's do.
+They are computed in float64. ``math.sqrt`` and the rounding functions are exact. XLA's transcendental functions may
+differ from the C library's by a few units in the last place of a double. Domain errors and overflows raise as in
+Python.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _float(value: Any) -> Any:
 
 
 def _checked(name: str, raw: Any, *xs: Any) -> StagedNumber:
-    """Return a result, with Python's errors for what is outside of the domain or the range."""
+    """Return a result, with checks that raise Python's domain and range errors."""
     known: Any = None
     finite: Any = None
     for x in xs:
@@ -105,4 +106,4 @@ NUMBER_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{getattr(math, name): _elementary(name) for name in _SAME_NAME},
     **{getattr(math, name): _test(name) for name in _TESTS},
 }
-"""What stands for Python's functions if a number among the arguments is one that a tensor decides."""
+"""The replacements of Python's functions for arguments that include a staged number."""

@@ -1,4 +1,4 @@
-"""Building syntax trees: every made node lies where the user's node lies that it stands for."""
+"""Build syntax trees: every new node has the source position of the user's node that it replaces."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 RUNTIME = ".hf"
-"""The free variable that holds the runtime. No user's name can meet it, for it is no identifier."""
+"""The free variable that holds the runtime. It cannot clash with a user's name, since it is no identifier."""
 
 
 def at(place: Any, node: Any) -> Any:
-    """Put a made node where another is."""
+    """Give a new node the position of another, and return it."""
     node.lineno = place.lineno
     node.col_offset = place.col_offset
     node.end_lineno = place.end_lineno
@@ -20,7 +20,7 @@ def at(place: Any, node: Any) -> Any:
 
 
 def one_line(place: Any) -> Any:
-    """Return a place that is the first line of another, for what stands for a whole statement."""
+    """Return a node at the first line of another, as the position for code that replaces a whole statement."""
     if place.end_lineno == place.lineno:
         return place
     made = at(place, ast.Pass())
@@ -69,7 +69,7 @@ def expression(place: Any, value: Any) -> Any:
 
 
 def function(place: Any, name: str, parameters: Sequence[str], body: list[Any]) -> Any:
-    """Return a function definition of positional parameters."""
+    """Return a function definition with positional parameters."""
     args = ast.arguments(
         posonlyargs=[], args=[at(place, ast.arg(one)) for one in parameters], vararg=None, kwonlyargs=[],
         kw_defaults=[], kwarg=None, defaults=[],
@@ -81,12 +81,12 @@ def function(place: Any, name: str, parameters: Sequence[str], body: list[Any]) 
 
 
 def thunk(body: Any) -> Any:
-    """Return a function without parameters that computes an expression when it is wanted."""
+    """Return a lambda without parameters that computes an expression."""
     args = ast.arguments(posonlyargs=[], args=[], vararg=None, kwonlyargs=[], kw_defaults=[], kwarg=None, defaults=[])
     return at(body, ast.Lambda(args, body))
 
 
 def is_runtime(node: ast.Call) -> bool:
-    """Whether a call is one of the runtime."""
+    """Whether a node is a call of the runtime."""
     function = node.func
     return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == RUNTIME

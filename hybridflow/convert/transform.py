@@ -1,4 +1,4 @@
-"""The rewriting of a function's syntax tree."""
+"""Rewriting of a function's syntax tree."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hybridflow.convert.writes import Writes
 
 
 def transform(node: Any, free: Iterable[str]) -> Any:
-    """Rewrite a function's definition or lambda, which is changed, and return it.
+    """Rewrite a function's definition or lambda in place, and return it.
 
     Args:
-        node: the function, a copy of the user's without decorators and defaults.
-        free: the names it takes from the functions around it.
+        node: the function: a copy of the user's, without decorators and defaults.
+        free: the names it takes from enclosing functions.
     """
     convert_control_flow(node)
     rewriter = Writes(scopes_of(node, free), node)

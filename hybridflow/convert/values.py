@@ -1,4 +1,4 @@
-"""The values of variables in branches and loops: what of them becomes tensors, and how two of them meet."""
+"""The values of variables in branches and loops: which of their leaves become tensors, and how two values merge."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_staged(value: Any) -> bool:
 
 
 def truth(value: Any) -> Tensor:
-    """Return what ``bool`` of a tensor or of a staged number is, as a tensor."""
+    """Return the truth of a tensor or staged number, as a bool tensor of shape ()."""
     if type(value) is StagedNumber:
         return value.truth()
     tensor: Any = as_tensor(value)
@@ -58,7 +58,7 @@ def truth(value: Any) -> Tensor:
 
 
 def negated(value: Any) -> Any:
-    """Return ``not value``: a tensor of a tensor, a staged bool of a staged number."""
+    """Return ``not value``: a tensor for a tensor, a staged bool for a staged number."""
     if not is_staged(value):
         return not value
     no = PUBLIC.logical_not(truth(value))
@@ -66,12 +66,12 @@ def negated(value: Any) -> Any:
 
 
 def is_number(leaf: Any) -> bool:
-    """Whether a leaf is a Python number, which takes the dtype of what it meets."""
+    """Whether a leaf is a Python number, which takes the dtype of the tensors it is combined with."""
     return type(leaf) in _NUMBERS
 
 
 def is_real_number(leaf: Any) -> bool:
-    """Whether a leaf is a Python number that a branch or loop can leave one: a bool, int or float."""
+    """Whether a leaf is a Python number that a branch or loop can keep as a number: a bool, int or float."""
     return type(leaf) in _REAL
 
 
@@ -81,25 +81,25 @@ def is_dynamic(leaf: Any) -> bool:
 
 
 class Value(NamedTuple):
-    """A variable's value, taken apart."""
+    """A variable's value, flattened."""
 
     leaves: list[Any]
     tree: Any
     order: Any = None
-    """What tells the order of dicts, where jax would change it."""
+    """A skeleton with the order of dicts, if jax would change it; else None."""
     opened: bool = False
-    """Whether users' objects in it are taken apart too, and made again."""
+    """Whether users' objects in it are flattened too, and recreated."""
     source: Any = None
     """The value itself."""
 
     @classmethod
     def of(cls, value: Any, opened: bool = False) -> Value:
-        """Take a value apart."""
+        """Flatten a value."""
         leaves, tree = jax.tree_util.tree_flatten(open_objects(value) if opened else value)
         return cls(leaves, tree, skeleton(value) if has_order(value) else None, opened, value)
 
     def is_like(self, other: Value) -> bool:
-        """Whether another value has the same structure, dicts in the same order."""
+        """Whether another value has the same structure, with dicts in the same order."""
         return self.tree == other.tree and str(self.order) == str(other.order)
 
     def dynamic(self) -> list[Any]:
@@ -107,11 +107,11 @@ class Value(NamedTuple):
         return [leaf for leaf in self.leaves if is_dynamic(leaf)]
 
     def filled(self, dynamic: list[Any], *others: Any) -> Any:
-        """Return the value with other leaves in the places of those that can be tensors.
+        """Return the value with the leaves that can be tensors replaced.
 
         Args:
-            dynamic: these leaves.
-            *others: values that it stands for in some calls, besides this one.
+            dynamic: the new leaves.
+            *others: further values that the result stands for in some calls.
         """
         rest = iter(dynamic)
         leaves = [standing_for(leaf, next(rest)) if is_dynamic(leaf) else leaf for leaf in self.leaves]
@@ -123,19 +123,20 @@ class Value(NamedTuple):
         return value
 
     def apart_from(self, other: Value) -> Value:
-        """Return the value with copies of the sets and the like that are equal in another one, and others."""
+        """Return the value with copies of those sets, deques and bytearrays that are different objects in `other`."""
         pairs = zip(self.leaves, other.leaves, strict=True)
         leaves = [copy.copy(a) if a is not b and type(a) in _COPIED else a for a, b in pairs]
         return self._replace(leaves=leaves)
 
 
 def standing_for(leaf: Any, made: Any, *others: Any) -> Any:
-    """Return what a branch or loop made of a leaf: of an array among the arguments, an array again.
+    """Return what stands for a leaf after a branch or loop: for an array among the arguments, an array again.
 
     Args:
-        leaf: what it was.
-        made: what holds it now.
-        *others: what it is in other calls. Where only some of all are arrays, it does what they and tensors do alike.
+        leaf: the original leaf.
+        made: the value that the branch or loop computed.
+        *others: the leaves that it stands for in other calls. If only some of all are arrays, the result supports only
+            what arrays and tensors have in common.
     """
     found = [one for one in (leaf, *others) if type(one) is TracedArray]
     if not found or type(made) is not Tensor:
@@ -145,7 +146,7 @@ def standing_for(leaf: Any, made: Any, *others: Any) -> Any:
 
 
 class TakeApart(Exception):
-    """A branch or a loop's step makes a variable's object anew: its attributes are what is chosen, or carried.
+    """Raised if a branch or a loop's step recreates a variable's object: its attributes are merged one by one.
 
     Attributes:
         name: the variable.
@@ -168,28 +169,28 @@ def is_traced(leaf: Any) -> bool:
 
 
 def are_alike(a: Any, b: Any) -> bool:
-    """Whether two leaves are different objects of one class, which can be taken apart."""
+    """Whether two leaves are different objects of one class that can be flattened."""
     return a is not b and type(a) is type(b) and is_object(a)
 
 
 def same_python(a: Any, b: Any) -> bool:
-    """Whether two leaves are one Python value."""
+    """Whether two leaves are the same Python value."""
     if a is b:
         return True
     if type(a) is not type(b) or is_tensor(a) or type(a) in (TracedFloat, StagedNumber):
         return False
     if isinstance(a, np.ndarray | jax.Array) or is_object(a):
-        return False  # objects that call themselves equal may hold other tensors
+        return False  # objects that compare equal may hold different tensors
     if type(a) is float:
         return a == b and math.copysign(1, a) == math.copysign(1, b)
     try:
         return bool(a == b)
-    except Exception:  # noqa: BLE001, RUF100 (what an object's own comparison raises means that they differ)
+    except Exception:  # noqa: BLE001, RUF100 (if an object's own comparison raises, they differ)
         return False
 
 
 def type_name(leaf: Any) -> str:
-    """Return what messages call a leaf's type."""
+    """Return the name of a leaf's type in messages."""
     return f"a Python {leaf.__class__.__name__}" if is_number(leaf) else str(as_tensor(leaf).dtype)
 
 
@@ -202,7 +203,7 @@ def zeros_like(leaf: Any) -> Tensor:
 
 
 def made_at(leaf: Any) -> str:
-    """Describe a leaf and the line that made it."""
+    """Describe a leaf and the line that created it."""
     if type(leaf) is TracedArray:
         return f"{leaf!r}, of {leaf.origin}"
     if isinstance(leaf, Tensor):
@@ -216,7 +217,7 @@ def made_at(leaf: Any) -> str:
 
 
 def difference(name: str, a: Value, b: Value, place: str) -> Poison | None:
-    """Return why two branches' values of a variable do not meet, None if they do."""
+    """Return a `Poison` that says why two branches' values of a variable do not merge; None if they do."""
     what = spoken(name)
     if not a.is_like(b):
         return Poison(
@@ -271,7 +272,7 @@ def _shapes(what: str, a: Any, b: Any, place: str) -> Poison:
 
 
 def shown(value: Value) -> str:
-    """Describe a value: its leaves and the lines that made them."""
+    """Describe a value: its leaves and the lines that created them."""
     leaves = [made_at(leaf) for leaf in value.leaves]
     found = jax.tree_util.tree_unflatten(value.tree, [_Text(leaf) for leaf in leaves])
     return str(found if value.order is None else in_order_of(value.order, found))[:120]

@@ -1,8 +1,8 @@
 """Users' functions behind wrappers of the standard library: `lru_cache`, `contextmanager`, `cached_property`.
 
-What a cache keeps for later calls is made as eagerly, outside of the trace, and is in the trace what it is for any code
-that reads it. What is made of the trace's own values is of use to one trace only; so a trace keeps such values itself,
-per branch and loop body, and the user's cache gets none of them.
+A value that a cache keeps for later calls is computed eagerly, outside the trace, which then reads it like any other
+value from outside. A value that depends on the trace's own values is of use to this trace only. So the trace keeps such
+values itself, for each branch and loop body, and they never reach the user's cache.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def _block() -> Generator[None]:
 _CONTEXT_MANAGER = _code_of(contextlib.contextmanager(_block))
 _DISPATCHER = _code_of(functools.singledispatch(lambda one: one))
 _kept: weakref.WeakKeyDictionary[Any, dict[Hashable, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
-"""Per trace, branch and loop body: values by key, and the objects that the key's numbers belong to."""
+"""For each trace, branch and loop body: values by key, with the objects whose ids are in the key."""
 
 
 def _remembered(key: Hashable, objects: Any, make: Callable[[], Any]) -> Any:
-    """Return a value that is made once in a trace."""
+    """Return a value that is computed once per trace."""
     tracer: Any = current().tracer
     around = tracer
     while around is not None:
@@ -59,7 +59,7 @@ def _remembered(key: Hashable, objects: Any, make: Callable[[], Any]) -> Any:
 
 
 def _traced(value: Any) -> bool:
-    """Whether a traced tensor or number is in a structure."""
+    """Whether a structure holds a traced tensor or number."""
     leaves = jax.tree_util.tree_leaves(value)
     return any(map(is_traced, leaves))
 
@@ -79,7 +79,7 @@ def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
     observe.whole(*args, *kwargs.values())
     try:
         value = _kept_outside(cached, lambda: cached(*args, **kwargs), remembered)
-    except (TracedValueError, LeakError):  # it reads what the trace has made
+    except (TracedValueError, LeakError):  # it reads values of the trace
         return remembered()
     except Exception as error:
         if not isinstance(error, MutationError):
@@ -92,20 +92,20 @@ def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _belongs_to_trace(value: Any) -> bool:
-    """Whether what is made of a value is of use to this trace alone."""
+    """Whether results computed from a value are of use to this trace only."""
     return _traced(value) or observe.is_made_here(value)
 
 
 def _kept_outside(what: Any, make: Callable[[], Any], traced: Callable[[], Any]) -> Any:
-    """Return what the user's cache keeps, made as eagerly: later calls use it, whatever it was made of.
+    """Return the value from the user's cache, computed eagerly: later calls use it too.
 
     Args:
         what: the cached function or property, for messages.
-        make: asks the cache.
-        traced: makes the same as part of the trace, where what the trace has assigned to Variables counts.
+        make: reads the cache, which computes the value if needed.
+        traced: computes the same as part of the trace, which sees the trace's assignments to Variables.
 
     Raises:
-        MutationError: a value that only the trace knows, or through which a gradient flows, would be kept.
+        MutationError: the cache would keep a value that only the trace knows, or through which a gradient flows.
     """
     context = current()
     if observe.has_assigned() and _traced(traced()):
@@ -130,10 +130,10 @@ def _not_kept(what: Any, why: str) -> MutationError:
 
 
 def unwrapped(function: Any) -> Any:
-    """Return what runs a user's function in place of one that a wrapper of the standard library made of it.
+    """Return a replacement for a standard library wrapper that runs the user's function converted.
 
     Returns:
-        None for every other function.
+        The replacement; None for every other function.
     """
     if type(function) is LRU_CACHE:
         inner = cast(Any, function).__wrapped__
@@ -169,7 +169,7 @@ def call_dispatched_method(found: Any, obj: Any, /, *args: Any, **kwargs: Any) -
 
 
 def cached_property_of(obj: Any, name: str, found: functools.cached_property[Any]) -> Callable[[Any], Any] | None:
-    """Return what computes an attribute, a `cached_property`, if a user wrote it and it has no value yet."""
+    """Return a function that computes a user's `cached_property`; None if it has a value, or is not the user's."""
     if name in vars(obj):
         return None
     inner = attached("target")(found.func)
@@ -181,7 +181,7 @@ def cached_property_of(obj: Any, name: str, found: functools.cached_property[Any
 
 
 def _kept_in_object(obj: Any, name: str, found: functools.cached_property[Any], inner: Any) -> Any:
-    """Compute a `cached_property` of an object that outlives the trace, which keeps the value."""
+    """Compute a `cached_property` of an object that outlives the trace: the object keeps the value."""
     key = found.attrname or name
     observe.keeps(obj, key)
     try:

@@ -1,4 +1,4 @@
-"""Statements that store: to attributes, items and names from outside, they go through the runtime."""
+"""Rewriting of statements: stores to attributes, items and names from outside go through the runtime."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Writes(Reads):
     # -- targets ----------------------------------------------------------------------------------------------
 
     def plain(self, target: Any) -> bool:
-        """Whether a target only binds names of the function's own."""
+        """Whether a target only binds local names."""
         if isinstance(target, ast.Name):
             return self.written(target.id, None, target) is None
         if isinstance(target, ast.Tuple | ast.List):
@@ -37,7 +37,7 @@ class Writes(Reads):
         return isinstance(target, ast.Starred) and self.plain(target.value)
 
     def split(self, target: Any) -> tuple[Any, list[Any]]:
-        """Return a target of names of the function's own, and the statements that store from there."""
+        """Return a target of local names and temporaries, and the statements that store from these."""
         if self.plain(target):
             return target, []
         if isinstance(target, ast.Tuple | ast.List):
@@ -51,7 +51,7 @@ class Writes(Reads):
         return store(target, name), self.store(target, load(target, name))
 
     def store(self, target: Any, value: Any) -> list[Any]:
-        """Return the statements that store a value, evaluated before the target's own expressions."""
+        """Return the statements that store a value; the value is evaluated before the target's own expressions."""
         if isinstance(target, ast.Attribute):
             arguments = self.visit(target.value), constant(target, target.attr)
             return [expression(target, runtime(target, "write_attr", value, *arguments))]
@@ -83,7 +83,7 @@ class Writes(Reads):
         return made
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-        # In a function an annotation is never evaluated.
+        # In a function, annotations are never evaluated.
         if node.value is None:
             return node
         if self.scope.is_class:
@@ -158,7 +158,7 @@ class Writes(Reads):
         later: list[Any] = []
         if first.optional_vars is not None:
             first.optional_vars, later = self.split(first.optional_vars)
-        # One manager per block, so that each is entered before the next one's expression is evaluated.
+        # One manager per block: each is entered before the next one's expression is evaluated.
         body = [self.visit_With(at(node, ast.With(rest, node.body)))] if rest else self.block(node.body)
         return at(node, ast.With([first], [*later, *body]))
 
@@ -167,7 +167,7 @@ class Writes(Reads):
         self.generic_visit(node)
         if made or not node.handlers:
             return node
-        if yields:  # the code around must not see a generator's handlers while it waits
+        if yields:  # the caller must not see a generator's handlers while the generator is suspended
             for handler in node.handlers:
                 start = one_line(handler)
                 handler.body.insert(0, expression(start, runtime(start, "handled_name")))
@@ -224,13 +224,13 @@ class Writes(Reads):
         return runtime(one_line(node), "callee", self.visit(node))
 
     def defined(self, node: Any, name: str) -> Any:
-        """Return a definition, noted if its name is not the function's own."""
+        """Return a definition; the runtime is told if its name is not local."""
         noted = self.written(name, load(one_line(node), name), one_line(node))
         plain = isinstance(noted, ast.Name)
         return node if plain else [node, assign(one_line(node), store(one_line(node), name), noted)]
 
     def imported(self, node: Any) -> Any:
-        """Return an import, noted for what it reads and for names that are not the function's own."""
+        """Return an import; the runtime is told what it reads, and of names that are not local."""
         before: list[Any] = []
         made: list[Any] = []
         module = node.module if isinstance(node, ast.ImportFrom) and not node.level else None
@@ -254,7 +254,7 @@ class Writes(Reads):
         node.cases = [self.visit(one) for one in node.cases]
         return node
 
-    # -- patterns: Python allows nothing but constants and dotted names in them ------------------------------------
+    # -- patterns: Python allows only constants and dotted names in them -------------------------------------------
 
     def visit_match_case(self, node: ast.match_case) -> Any:
         if node.guard is not None:

@@ -1,1 +1,1 @@
-"""What `fn.explain()` says of the records of traces: text, tables, trees and pages of them, and advice."""
+"""The output of `fn.explain()`: the records of traces as text, table, tree and page, and advice."""

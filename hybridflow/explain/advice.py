@@ -1,4 +1,4 @@
-"""What a user could change about a compiled function: advice, each with its line."""
+"""Advice: what a user could change about a compiled function, with the line."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from hybridflow.tracing.records import Change, TraceRecord
 from hybridflow.tracing.trace import Trace
 
 HUGE = 1 << 20
-"""Advice names constants of at least this many bytes."""
+"""Advice is given for constants of at least this many bytes."""
 SMALL_BYTES, SMALL_FLOPS, FEW = 1 << 16, 100_000, 4
-"""With at most this many bytes moved, floating-point operations and nodes, a call costs more than what it computes."""
+"""With at most this many bytes moved, FLOPs and nodes, the overhead of a call exceeds its computation."""
 RETRACES, MODES = 3, 4
-"""Advice is given from this many traces on that differ in one Python integer, or in one other thing."""
+"""Advice is given for at least this many traces that differ in one Python integer, or in one other thing."""
 ROUND_TRIPS = 3
-"""Advice is given from this many calls of Python from one line on, loops not counted."""
+"""Advice is given for at least this many calls of Python from one line, not counting loops."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Advice:
 
     Attributes:
         kind: ``float64``, ``retrace``, ``constant``, ``host`` or ``tiny``.
-        text: what is so, and what it costs.
+        text: the problem, and its cost.
         hint: the next step.
         line: the user's line as ``file:line``; None if it is not known.
     """
@@ -54,15 +54,15 @@ def advice_on(records: Sequence[TraceRecord], traces: Iterable[Trace], reused: i
     """Return advice on a compiled function.
 
     Args:
-        records: of all its traces.
-        traces: those that are still in its cache.
-        reused: how many calls found one of several traces.
+        records: the records of all its traces.
+        traces: the traces that are still in its cache.
+        reused: the number of calls that found one of several traces.
     """
     found: dict[tuple[str, str | None], Advice] = {}
     for trace in traces:
         for rule in _RULES:
             for one in rule(trace.raw_graph):
-                found.setdefault((one.kind, one.line), one)  # what other traces say of a line is the same
+                found.setdefault((one.kind, one.line), one)  # other traces say the same about a line
     return *_on_retraces(records, reused), *found.values()
 
 
@@ -74,13 +74,13 @@ def _short(line: str | None) -> str:
 
 
 def _on_retraces(records: Sequence[TraceRecord], reused: int) -> Iterator[Advice]:
-    """Find what gives a new trace at nearly every call."""
+    """Find the arguments or values that cause a new trace at nearly every call."""
     counts: Counter[str] = Counter()
     last: dict[str, tuple[Change, TraceRecord]] = {}
     for record in records:
         kinds = {_kind(change) for change in record.changes}
         if len(kinds) > 1:
-            continue  # none of them alone is the reason
+            continue  # there is no single reason
         for change in record.changes:
             name = "" if _kind(change) == "structure" else change.argument
             counts[name] += name not in last or last[name][1] is not record
@@ -88,7 +88,7 @@ def _on_retraces(records: Sequence[TraceRecord], reused: int) -> Iterator[Advice
     for name, count in counts.items():
         change, record = last[name]
         kind, traces, read = _kind(change), count + 1, _read_at(change.argument, record)
-        # Calls that find the only trace of their arguments are not counted, so what is read from outside must say more.
+        # `reused` misses calls that use the short way, so values read from outside need more traces as evidence.
         counting = kind in ("integer", "holder")
         least = RETRACES if counting else MODES if read is None else 2 * MODES
         if kind == "type" or traces < least or (not counting and reused >= traces):
@@ -132,12 +132,12 @@ _WORDS = {
         "Make it once outside and pass the same object; what is made at every call is new to the cache.",
     ),
 }
-"""What is said of each kind of change, and the next step: ``{0}`` is what changed, ``{1}`` how many traces it made."""
+"""The text and the hint for each kind of change: ``{0}`` is what changed, ``{1}`` the number of traces it caused."""
 _SPEC = re.compile(r"([a-z]+\d*)\[([^\]]*)\]")
 
 
 def _kind(change: Change) -> str:
-    """Return of which kind a change is."""
+    """Return the kind of a change."""
     before, after = change.before, change.after
     if "absent" in (before, after) or change.argument == "structure":
         return "structure"
@@ -161,10 +161,10 @@ def _is_int(text: str) -> bool:
 
 
 def _holds_int(before: str, after: str) -> bool:
-    """Whether two texts are of containers that differ in integers only."""
+    """Whether two texts are containers that differ only in integers."""
     try:
         values = ast.literal_eval(before), ast.literal_eval(after)
-    except (ValueError, SyntaxError):  # not of plain values, or cut short
+    except (ValueError, SyntaxError):  # not plain values, or truncated
         return False
     leaves, trees = zip(*map(jax.tree_util.tree_flatten, values), strict=True)
     pairs = zip(*leaves, strict=False)
@@ -172,7 +172,7 @@ def _holds_int(before: str, after: str) -> bool:
 
 
 def _read_at(name: str, record: TraceRecord) -> str | None:
-    """Return where a trace read what is no argument."""
+    """Return the line where a trace read a value that is no argument; None if it is not known."""
     for guard in record.guards:
         if guard.startswith(f"{name} is "):
             found = re.search(r"\(read at (.*)\)$", guard)
@@ -184,11 +184,11 @@ def _read_at(name: str, record: TraceRecord) -> str | None:
 
 
 def _on_float64(graph: Graph) -> Iterator[Advice]:
-    """Find where float64 makes what was float32 float64 too, without being asked to."""
+    """Find where a float64 value unintentionally turns float32 values into float64."""
     for one in graphs_of(graph):
         found = next(_on_float64_in(one), None)
         if found is not None:
-            yield found  # what follows follows from it
+            yield found  # later ones are its consequences
             return
 
 
@@ -224,10 +224,10 @@ def _sources(graph: Graph) -> Iterator[Node]:
 
 
 def _is_widened(edge: Edge, reader: Node) -> bool:
-    """Whether an operation's input was float32, and only that operation made it float64."""
+    """Whether an operation's input was float32 and was only converted to float64 for this operation."""
     node = edge[0]
     if node.where is None or reader.where is None or node.where[:2] != reader.where[:2]:
-        return False  # somebody wrote that cast
+        return False  # the user wrote that cast
     before = node.inputs[0] if node.op.has("conversion") else None
     return before is not None and node.spec().dtype == float64 and before[0].spec(before[1]).dtype == float32
 
@@ -241,7 +241,7 @@ def _reached(graph: Graph, source: Node) -> set[Node]:
 
 
 def _on_constants(graph: Graph) -> Iterator[Advice]:
-    """Find large arrays that became part of the program."""
+    """Find large arrays that are part of the program."""
     for node in graph.walk():
         if node.op is CONSTANT and node.spec().nbytes >= HUGE:
             yield Advice(
@@ -254,7 +254,7 @@ def _on_constants(graph: Graph) -> Iterator[Advice]:
 
 
 def _on_host_calls(graph: Graph) -> Iterator[Advice]:
-    """Find calls of Python in the bodies of loops, and those that a loop of Python repeats."""
+    """Find calls of Python in the bodies of loops, and those that a Python loop repeats."""
     for node in graph.nodes:
         for body in bodies(node, graph.dims.hints) or ():
             if body.alternative:
@@ -285,7 +285,7 @@ def _calls_python(node: Node) -> bool:
 
 
 def _on_tiny(graph: Graph) -> Iterator[Advice]:
-    """Find functions that compute too little for a compiled call to pay."""
+    """Find functions that compute too little for a compiled call to be worthwhile."""
     working = [node for node in graph.walk() if not moves_nothing(node)]
     if not working or len(working) > FEW or any(bodies(node) is not None for node in working):
         return

@@ -1,4 +1,4 @@
-"""What `fn.explain()` says, as nested items: its text, tree and page are made of the same ones."""
+"""The content of `fn.explain()` as nested items, from which the text, the tree and the page are made."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from hybridflow.tracing.records import TraceRecord
 
 SHOWN = 10
-"""How many of a kind the text and the tree show; the page shows all."""
+"""The most items of a kind that the text and the tree show; the page shows all."""
 _MANY_ALIKE = 4
-"""From how many executables on that differ in sizes alone the text and the tree show them as one item."""
+"""The text and the tree show at least this many executables that differ only in sizes as one item."""
 
 
 class Item(NamedTuple):
-    """A fact, and what belongs to it.
+    """A fact, with its details.
 
     Attributes:
-        label: what kind of fact it is; empty for one of several.
+        label: the kind of fact; empty for one of several.
         text: the fact.
-        items: what belongs to it.
+        items: its details.
     """
 
     label: str
@@ -37,7 +37,7 @@ class Item(NamedTuple):
         return f"{self.label}: {self.text}" if self.label and self.text else self.label or self.text
 
     def lines(self, depth: int = 0) -> Iterator[str]:
-        """Yield the fact and what belongs to it, indented."""
+        """Yield the fact and its details, indented."""
         yield "  " * depth + str(self)
         for item in self.items:
             yield from item.lines(depth + 1)
@@ -52,8 +52,8 @@ def trace_item(record: TraceRecord, shown: int | None = SHOWN) -> Item:
     """Return everything about a trace.
 
     Args:
-        record: the trace's.
-        shown: how many of a kind are listed, None for all.
+        record: the trace's record.
+        shown: the most items of a kind to list; None for all.
     """
     arguments = ", ".join(f"{name}: {value}" for name, value in record.signature.items())
     items = [
@@ -73,7 +73,7 @@ def trace_item(record: TraceRecord, shown: int | None = SHOWN) -> Item:
 
 
 def _cost(record: TraceRecord) -> str:
-    """Return what a trace took, with what XLA took if it has compiled anything."""
+    """Return the time that a trace took, with XLA's time if it has compiled anything."""
     parts = [f"trace {record.trace_ms:.1f} ms", f"passes {record.passes_ms:.1f} ms"]
     compiled = sum(not one.loaded for one in record.executables)
     if record.lower_ms:
@@ -84,7 +84,7 @@ def _cost(record: TraceRecord) -> str:
 
 
 def _surroundings(record: TraceRecord, shown: int | None) -> Iterator[Item]:
-    """Yield what the trace reads, writes and relies on outside its arguments."""
+    """Yield items for what the trace reads, writes and relies on outside its arguments."""
     if record.variables:
         writes = f", writes {', '.join(record.assigned)}" if record.assigned else ""
         yield Item("Variables", f"reads {', '.join(record.variables)}{writes}")
@@ -104,7 +104,7 @@ def _surroundings(record: TraceRecord, shown: int | None) -> Iterator[Item]:
 
 
 def _graph_items(record: TraceRecord, shown: int | None) -> Iterator[Item]:
-    """Yield what the passes made of the graph."""
+    """Yield items for what the passes did to the graph."""
     if record.passes:
         text = f"{record.passes[0].nodes_before} -> {record.passes[-1].nodes_after} nodes in {record.passes_ms:.1f} ms"
         yield Item("passes", text, tuple(_pass_items(record.passes)))
@@ -139,7 +139,7 @@ _Numbered = tuple[int, ExecutableRecord]
 
 
 def _alike(executables: Sequence[ExecutableRecord]) -> list[list[_Numbered]]:
-    """Return executables with their numbers: many that differ in sizes and costs alone together, others each alone."""
+    """Group executables, with their numbers: many that differ only in sizes and costs are one group."""
     found: dict[Any, list[_Numbered]] = {}
     for number, made in enumerate(executables, 1):
         key = (made.device, made.store, made.donated, made.runs, tuple(made.options.items()), tuple(made.sizes))
@@ -151,7 +151,7 @@ def _alike(executables: Sequence[ExecutableRecord]) -> list[list[_Numbered]]:
 
 
 def _executables_item(group: Sequence[_Numbered], shown: int | None) -> Item:
-    """Return what there is to say of one executable, or of several that are alike."""
+    """Return the item for one executable, or for a group of similar ones."""
     number, made = group[-1]
     several = [one for _, one in group]
     place = ", ".join([f"{name}={_range([one.sizes[name] for one in several])}" for name in made.sizes])
@@ -184,7 +184,7 @@ def _range(sizes: Sequence[int]) -> str:
 
 
 def _cost_of(several: Sequence[ExecutableRecord]) -> str:
-    """Return what executables took: to compile, or to load."""
+    """Return the time that executables took to compile or load."""
     steps = {
         "lower": sum(one.lower_ms for one in several), "XLA": sum(one.xla_ms for one in several),
         "loaded in": sum(one.load_ms for one in several if LOADED in one.store),
@@ -205,14 +205,14 @@ def _fused_item(number: int, made: ExecutableRecord, shown: int | None) -> Item:
 
 
 def _some(items: Sequence[Item], shown: int | None, rest: str) -> tuple[Item, ...]:
-    """Return the first items, and where the others are."""
+    """Return the first items, and an item that tells where the others are."""
     if shown is None or len(items) <= shown:
         return tuple(items)
     return (*items[:shown], Item("", f"{len(items) - shown} more, in {rest}"))
 
 
 def advice_items(advice: Iterable[Any]) -> tuple[Item, ...]:
-    """Return an item per piece of advice, what to do below it."""
+    """Return an item per piece of advice, with the hint below it."""
     return tuple([Item(f"{one.kind} at {short_line(one.line)}", one.text, (Item("", one.hint),)) for one in advice])
 
 

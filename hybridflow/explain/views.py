@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _STYLES = {"why": "bold", "donated": "green", "fused": "green", "outlined": "green", "rolled": "green"}
 _COLUMNS = ("trace", "called at", "arguments", "why", "nodes", "trace + passes + lower + XLA")
 _TRACES, _ITEMS = 3, 12
-"""At most this many traces, and items of a trace, are unfolded when a page opens."""
+"""The most traces, and the most items of a trace, that are unfolded when a page opens."""
 _CSS = """
 .explain { line-height: 1.5; }
 .explain table { border-collapse: collapse; margin: .6rem 0 1rem; }
@@ -34,7 +34,7 @@ _CSS = """
 
 
 def tree_of(explanation: Explanation) -> Tree:
-    """Return the traces, what is known of each, and the advice as a tree."""
+    """Return the traces, with all details, and the advice as a tree."""
     tree = Tree(Text(head(explanation), style="bold"))
     for record in explanation:
         _grow(tree, trace_item(record))
@@ -64,7 +64,7 @@ def table_of(explanation: Explanation) -> Table:
 
 
 def head(explanation: Explanation) -> str:
-    """Return what it is about."""
+    """Return the heading: the function's name and the number of its traces."""
     count = len(explanation)
     return f"{explanation.name}: {count} trace{'' if count == 1 else 's'}"
 
@@ -81,7 +81,7 @@ def _cells(record: TraceRecord) -> tuple[str, ...]:
 
 
 def html_of(explanation: Explanation) -> str:
-    """Return the table, the advice, and everything else folded below it, with its style."""
+    """Return HTML with the table, the advice, and all details folded below them, including the style."""
     table = table_html(_COLUMNS, [_cells(record) for record in explanation])
     advice = "".join(map(_advice_html, advice_items(explanation.advice)))
     unfolded = len(explanation) <= _TRACES
@@ -96,7 +96,7 @@ def _advice_html(item: Item) -> str:
 
 
 def _item_html(item: Item, *, unfolded: bool | None = None) -> str:
-    """Return an item, what belongs to it unfolded if that is asked for or little."""
+    """Return an item as HTML; its sub-items are unfolded if `unfolded` is set, or by default if there are few."""
     if not item.items:
         return f'<div class="leaf">{_text_html(item)}</div>'
     shown = len(item.items) <= _ITEMS if unfolded is None else unfolded

@@ -1,5 +1,5 @@
-"""What a trace depends on outside of its graph: the arguments' signature, and what the function read from Python.
+"""What a trace depends on outside its graph: the signature of the arguments, and what the function read from Python.
 
-`observe` is what converted code calls when it reads or writes; `Observations` keeps what was seen in one trace;
-`guards` makes of it what each call checks.
+Converted code calls the functions of `observe` when it reads or writes. `Observations` records what one trace saw.
+`guards` turns that record into the check that runs before each call.
 """

@@ -1,4 +1,4 @@
-"""The ways from an object to what is in it: how a place is read, at once and by the quick comparison's code."""
+"""The ways to read a value from an object, as a function and as code for the quick comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, cast
 
 
 class _Missing:
-    """Stands for an attribute, item or name that is not there."""
+    """Stands for an attribute, item or name that does not exist."""
 
     def __repr__(self) -> str:
         return "absent"
@@ -28,7 +28,7 @@ def _method(holder: Any, name: str) -> Any:
 
 
 def _item(holder: Any, name: Any) -> Any:
-    """Return an item; looking for one that is not there makes none, as a `defaultdict` would."""
+    """Return an item. Unlike a `defaultdict`, do not create one that is missing."""
     try:
         return dict.get(cast("dict[Any, Any]", holder), name, MISSING) if isinstance(holder, dict) else holder[name]
     except (LookupError, TypeError):
@@ -51,7 +51,7 @@ def _raw(holder: Any, name: str) -> Any:
 
 
 def _in_class(kind: type, name: str) -> Any:
-    """Return what a class or its bases keep under a name, a descriptor itself and not what it gives."""
+    """Return what a class or its bases define under a name; a descriptor is returned itself, not called."""
     for one in kind.__mro__:
         if name in one.__dict__:
             return one.__dict__[name]
@@ -64,7 +64,7 @@ def _in_instance(holder: Any, name: str) -> Any:
 
 
 def stored(holder: Any, name: str) -> Any:
-    """Return an attribute, `MISSING` if there is none but what the user's ``__getattr__`` would say."""
+    """Return an attribute without calling ``__getattr__``; `MISSING` if there is none."""
     if isinstance(holder, type | ModuleType) or _in_class(type(holder), name) is not MISSING:
         return _attribute(holder, name)
     return _in_instance(holder, name)
@@ -91,19 +91,19 @@ def _current(holder: ContextVar[Any], name: None) -> Any:
 
 
 def _state(holder: Any, name: None) -> Any:
-    """Return what pickling knows of an object: its class, and its state as a tuple."""
+    """Return what pickling reads from an object: its class, and its state as a tuple."""
     del name
     reduced: Any = holder.__reduce_ex__(4)
     return tuple([tuple(cast(Any, one)) if isinstance(one, Iterator) else one for one in reduced])
 
 
 class Access(NamedTuple):
-    """A way from an object to one of its values.
+    """A way to read a value from an object.
 
     Attributes:
         get: takes the object and the name; returns `MISSING` if there is no such value.
-        code: Python for the same, which may raise instead; ``{v}`` and ``{n}`` are variables of the two. Empty: `get`.
-        path: how error texts write it.
+        code: the same as Python code with the variables ``{v}`` and ``{n}``; it may raise. If empty, `get` is called.
+        path: how messages write it.
     """
 
     get: Callable[[Any, Any], Any]
@@ -117,11 +117,11 @@ ITEM = Access(_item, "{v}[{n}]", "{p}[{n!r}]")
 GLOBAL = Access(_item, "{v}[{n}]", "{n}")
 CELL = Access(_cell, "{v}.cell_contents", "{n}")
 RAW = Access(_raw, "", "{p}.{n}")
-"""An attribute without what the class says about how attributes are found."""
+"""An attribute, read without the class's own ``__getattribute__``."""
 IN_CLASS = Access(_in_class, "", "{p}.{n}")
 IN_INSTANCE = Access(_in_instance, "", "{p}.{n}")
 ITSELF = Access(_itself, "{v}", "{p}")
-"""A container that calls bring along."""
+"""The object itself: for containers that calls bring along."""
 TYPE = Access(_type, "type({v})", "type({p})")
 CALLED = Access(_called, "{v}()", "{p}()")
 """What a weak reference refers to."""

@@ -1,4 +1,4 @@
-"""Python's argument passing: from the spellings of a call to named arguments, and back."""
+"""Python's argument passing: from the arguments of a call to named arguments, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ANY_CALL = inspect.Signature(
         inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
     ]
 )
-"""For functions that do not tell their signature, such as some builtins."""
+"""The signature of functions that do not reveal theirs, such as some builtins."""
 
 
 def parameters_of(function: Callable[..., Any], *, skip_first: bool) -> inspect.Signature:
@@ -40,7 +40,8 @@ def without_first(signature: inspect.Signature) -> inspect.Signature:
 def has_class_method(owner: type, function: Callable[..., Any]) -> bool:
     """Whether a function is a class method of a class.
 
-    Since Python 3.13 `classmethod` passes the class to what it wraps as the first argument and asks no `__get__`.
+    Since Python 3.13, `classmethod` passes the class to its function as the first argument and does not call
+    `__get__`.
     """
     found = (value for base in owner.__mro__ for value in vars(base).values() if isinstance(value, classmethod))
     return any(cast(Any, value).__func__ is function for value in found)
@@ -52,13 +53,13 @@ def has_var_keyword(signature: inspect.Signature) -> bool:
 
 
 def is_plain(signature: inspect.Signature) -> bool:
-    """Whether positional arguments for every parameter are a call in its canonical form."""
+    """Whether a call can pass every parameter by position."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return all(parameter.kind in kinds for parameter in signature.parameters.values())
 
 
 class Defaults:
-    """The defaults of a function, as they were when it was looked at.
+    """The defaults of a function at the time of construction.
 
     Args:
         function: the function, method, partial or object with ``__call__``.
@@ -88,7 +89,7 @@ class Defaults:
         return found
 
     def have_changed(self) -> bool:
-        """Whether there are other defaults now."""
+        """Whether the defaults have changed."""
         now = self._now()
         return len(now) != len(self._seen) or not all(map(is_, now, self._seen))
 
@@ -97,9 +98,9 @@ class Quick(NamedTuple):
     """A signature of plain parameters, for `quick_arguments`.
 
     Attributes:
-        names: the parameters.
-        positional: how many of them may be passed by position.
-        defaults: the values of those that have one.
+        names: the names of the parameters.
+        positional: the number of parameters that may be passed by position.
+        defaults: the default values by name.
     """
 
     names: tuple[str, ...]
@@ -108,7 +109,7 @@ class Quick(NamedTuple):
 
     @classmethod
     def of(cls, signature: inspect.Signature) -> Quick | None:
-        """Return what is needed, or None if the signature is not that plain."""
+        """Return a signature as a `Quick`, or None if some parameters are not plain."""
         parameters = signature.parameters.values()
         either, named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
         if any(parameter.kind not in (either, named) for parameter in parameters):
@@ -118,7 +119,7 @@ class Quick(NamedTuple):
 
 
 def quick_arguments(quick: Quick, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what `named_arguments` does, several times faster, or None if it has to say what is wrong."""
+    """Return the same as `named_arguments`, but faster; None if the arguments do not fit."""
     names, positional, defaults = quick
     given = len(args)
     if given > positional:
@@ -139,12 +140,12 @@ def quick_arguments(quick: Quick, args: tuple[Any, ...], kwargs: dict[str, Any])
 def named_arguments(
     signature: inspect.Signature, static: Iterable[str], args: tuple[Any, ...], kwargs: dict[str, Any], name: str
 ) -> dict[str, Any]:
-    """Return the arguments by parameter name, defaults filled in, so that spellings do not matter.
+    """Return the arguments by parameter name with defaults filled in, however the call passed them.
 
-    Static arguments that only a ``**kwargs`` takes stand beside the parameters.
+    Static arguments that only a ``**kwargs`` accepts become entries of their own.
 
     Raises:
-        ArgumentTypeError: arguments that the signature does not take.
+        ArgumentTypeError: the signature does not accept the arguments.
     """
     try:
         bound = signature.bind(*args, **kwargs)
@@ -168,7 +169,7 @@ def named_arguments(
 def apply_arguments(
     function: Callable[..., Any], signature: inspect.Signature, first: tuple[Any, ...], arguments: dict[str, Any]
 ) -> Any:
-    """Call a function with what `named_arguments` returned, behind the positional arguments `first`."""
+    """Call a function with the result of `named_arguments`, after the positional arguments `first`."""
     beside = {name: value for name, value in arguments.items() if name not in signature.parameters}
     bound = inspect.BoundArguments(signature, cast(Any, arguments))
     return function(*first, *bound.args, **bound.kwargs, **beside)

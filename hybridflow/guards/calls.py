@@ -1,4 +1,4 @@
-"""What a call may read or change of something that is not converted: a builtin, a library's function."""
+"""What a call of unconverted code (a builtin or a library's function) may read or change."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ CHANGES = frozenset({
 })  # fmt: skip
 """Methods of Python's and NumPy's containers that change them."""
 _BY_PROTOCOL = frozenset({"builtins", "operator", "_operator", "functools", "_functools", "itertools"})
-"""Modules whose functions see values through Python's own protocols, which what stands for a number follows."""
+"""Modules whose functions use values only through Python's protocols, which the stand-ins for numbers follow."""
 _UNORDERED = frozenset({"get", "__getitem__", "__contains__", "__len__", "pop", "setdefault"})
-"""Methods of a dict that its order says nothing to."""
+"""Methods of a dict that do not depend on its order."""
 _SHALLOW: dict[Any, tuple[str, ...]] = {
     **dict.fromkeys([id, callable, getattr, hasattr, setattr, delattr, len, list, tuple, zip, enumerate, reversed, iter,
                      next, map, range, super, functools.partial, print, memoryview], ()),
@@ -36,9 +36,9 @@ _SHALLOW: dict[Any, tuple[str, ...]] = {
     sorted: ("__lt__",), min: ("__lt__", "__gt__"), max: ("__lt__", "__gt__"), sum: ("__add__", "__radd__"),
     any: ("__bool__", "__len__"), all: ("__bool__", "__len__"), filter: ("__bool__", "__len__"),
 }  # fmt: skip
-"""Builtins that look at what is in containers, not at what is in that, but by the special methods named here."""
+"""Builtins that look at the items of containers, but use these only through the special methods named here."""
 _OUTSIDE_ONLY = frozenset({id, callable, getattr, hasattr, setattr, delattr, len})
-"""Those that do not run over anything."""
+"""Those of them that do not iterate over anything."""
 _SPECIAL: dict[Any, tuple[str, ...]] = {
     bool: ("__bool__", "__len__"), int: ("__int__", "__index__", "__trunc__"), float: ("__float__", "__index__"),
     complex: ("__complex__", "__float__", "__index__"), str: ("__str__", "__repr__"), repr: ("__repr__",),
@@ -48,16 +48,16 @@ _SPECIAL: dict[Any, tuple[str, ...]] = {
     isinstance: ("__instancecheck__",), issubclass: ("__subclasscheck__",), range: ("__index__",),
     len: ("__len__",), iter: ("__iter__", "__getitem__"), next: ("__next__",),
 }  # fmt: skip
-"""The special methods that builtins call of their arguments."""
+"""The special methods of their arguments that builtins call."""
 _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType)
-"""Types of what is called that has nothing to be read but what it is called of and with."""
+"""Types of callables with no state of their own: a call reads only ``__self__`` and the arguments."""
 _GETATTRIBUTE = object.__getattribute__
 _ASSIGNS = frozenset({"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL"})
 """Instructions that change a namespace."""
 
 
 def _hand_out(found: Observations, function: Any, arguments: Iterable[Any]) -> None:
-    """Take note of containers that a function gets which is not converted: it may change them, or look at types."""
+    """Record containers that are passed to an unconverted function, which may change them or look at types."""
     module = getattr(function, "__module__", None) or "builtins"
     by_protocol = module in _BY_PROTOCOL or module.startswith("hybridflow.")
     for argument in arguments:
@@ -71,7 +71,7 @@ def _hand_out(found: Observations, function: Any, arguments: Iterable[Any]) -> N
 def _is_changed(
     found: Observations, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, nested: bool
 ) -> None:
-    """Take note of the call of a container's method, if that changes it."""
+    """Record the call of a container's method if it changes the container."""
     name, owner = getattr(function, "__name__", ""), function.__self__
     if name in CHANGES:
         change = called_again(name, args, kwargs) if type(owner) in LOADED else OTHER
@@ -79,7 +79,7 @@ def _is_changed(
 
 
 def _goes_out(found: Observations, function: Any, args: tuple[Any, ...]) -> None:
-    """Take note of what arguments of an unconverted call may be read."""
+    """Record what an unconverted call may read of its arguments."""
     builtin = type(function) in (BuiltinFunctionType, type)
     if builtin and function in _SPECIAL:
         for one in () if is_asked_of_abstract_classes(function, args) else args:
@@ -106,25 +106,25 @@ def _goes_out(found: Observations, function: Any, args: tuple[Any, ...]) -> None
 
 
 def before_evaluation(source: Any, namespaces: tuple[Any, ...]) -> None:
-    """Take note that ``eval`` or ``exec`` is about to run code, which may assign names of namespaces from outside."""
+    """Record that ``eval`` or ``exec`` is about to run code, which may assign names in namespaces from outside."""
     found, _ = observations()
     if found is None or not any(map(found.is_outside, namespaces)):
         return
-    with suppress(SyntaxError, TypeError, ValueError):  # Python raises it in a moment
+    with suppress(SyntaxError, TypeError, ValueError):  # the call itself raises it
         code = source if isinstance(source, CodeType) else compile(source, "", "exec")
         if any(one.opname in _ASSIGNS for one in dis.get_instructions(code)):
             found.not_again("code in a text that assigns names")
 
 
 def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = False) -> None:
-    """Take note that something that is not converted is about to be called: a builtin, a library's function.
+    """Record that an unconverted callable is about to be called: a builtin or a library's function.
 
-    Bound methods of lists, dicts and sets come here too, also those that ``+=`` on one stands for.
+    This includes bound methods of lists, dicts and sets, also those that implement ``+=``.
 
     Args:
-        function: what is called.
+        function: the callable.
         args, kwargs: its arguments.
-        own: whether it is hybridflow's.
+        own: whether it is part of hybridflow.
     """
     found, nested = observations()
     if found is None:

@@ -1,7 +1,8 @@
-"""Lists, dicts and objects that a branch or loop on tensors made of several: which of them one is depends on the call.
+"""Lists, dicts and objects that a branch or loop on tensors merged from several: each call selects one of them.
 
-Such a one is made anew, with tensors that are chosen. So is it the same as another one in some calls and not in others,
-which makes no difference until one of the two is changed: from then on the other one cannot be read.
+The merged object is a new one that holds the selected tensors. In Python it would be identical to one of its sources,
+and which one depends on the call. That makes no difference until one of the two changes. From then on, reading the
+other one is an error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ _CONTAINERS = (list, dict, set, deque, bytearray)
 
 
 class _Change(NamedTuple):
-    """A change of something that may be something else too."""
+    """A change of an object that may be identical to others.
+
+    Attributes:
+        changed: the id of the changed object.
+        roots: the ids of the original objects that it may be.
+        text: the change, for messages.
+    """
 
     changed: int
     roots: frozenset[int]
@@ -27,7 +34,7 @@ class _Change(NamedTuple):
 
 
 class Choices:
-    """What one trace knows of them; everything by id."""
+    """The merged objects of one trace, by id."""
 
     def __init__(self) -> None:
         self._roots: dict[int, frozenset[int]] = {}
@@ -37,14 +44,14 @@ class Choices:
         self._kept: list[Any] = []
 
     def forget(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.__init__()
 
     def made(self, result: Any, sources: Iterable[Any]) -> None:
-        """Take note of a structure that stands for one of some others, all of one form.
+        """Record a structure that stands for one of several sources of the same form.
 
         Raises:
-            MutationError: one of them cannot be read.
+            MutationError: one of the sources cannot be read.
         """
         for source in sources:
             self._pair(result, source)
@@ -68,10 +75,10 @@ class Choices:
             self._pair(one, other)
 
     def changed(self, obj: Any, what: str) -> None:
-        """Take note that something is about to be changed.
+        """Record that an object is about to be changed.
 
         Raises:
-            MutationError: it cannot be read, or is an array that a tensor of a branch or loop is made of.
+            MutationError: it cannot be read, or it is an array that a branch or loop on tensors has chosen from.
         """
         if id(obj) in self._arrays:
             raise MutationError(
@@ -86,10 +93,10 @@ class Choices:
             self._changes.append(_Change(id(obj), roots, f"{type(obj).__name__}{what} at {where}"))
 
     def read(self, value: Any) -> None:
-        """Take note that a value is read, and what is in it.
+        """Record that a value and its content are read.
 
         Raises:
-            MutationError: it may be something that was changed, or not, depending on a tensor.
+            MutationError: a tensor decides whether the value is identical to something that was changed.
         """
         if not self._changes:
             return
@@ -102,7 +109,7 @@ class Choices:
                 pending += _parts(one)
 
     def read_one(self, obj: Any) -> None:
-        """Take note that an object is read, but not what is in it; see `read`."""
+        """Record that an object is read, but not its content; see `read`."""
         if self._changes:
             self._read(obj)
 
@@ -128,7 +135,7 @@ def _has_parts(value: Any) -> bool:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Return what is in a container or object, in an order that others of its form share."""
+    """Return the content of a container or object, in an order that all objects of its form share."""
     from hybridflow.guards.objects import vars_of
 
     if isinstance(value, dict):

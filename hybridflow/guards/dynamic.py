@@ -1,4 +1,4 @@
-"""Sizes that may differ: which dimensions of the arguments a trace leaves open, and what it relies on of them."""
+"""Sizes that may differ between calls: which dimensions of the arguments a trace leaves open."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from hybridflow.guards.signature import TENSOR, Leaf, Signature
 
 Dynamic = Literal["auto"] | bool
 ANY = -1
-"""Stands in a pattern for a size that `input_signature` leaves open: any size."""
+"""In a pattern: a size that `input_signature` leaves open, which may be any size."""
 Pattern = tuple[int | SizeName | None, ...]
-"""A shape in a key: None is a size that was seen to differ, and is 2 at least; 0 and 1 have traces of their own.
+"""A shape in a key. None is a size that was seen to differ; it is at least 2, as 0 and 1 have traces of their own.
 
-A name is any size, the same wherever it stands.
+A name may be any size, the same wherever it occurs.
 """
 _FORGET = 256
 """The sizes seen are remembered for at most this many kinds of calls."""
 _GIVE_UP = 8
-"""With ``"auto"``, how many traces with open sizes may fail their guards before exact ones are made again."""
+"""With ``"auto"``: the number of failed traces with open sizes after which exact traces are made again."""
 
 
 def check_dynamic(dynamic: Any) -> Dynamic:
-    """Return the option, or raise if it is another word.
+    """Return the option if it is valid.
 
     Raises:
-        ArgumentError: listing the choices.
+        ArgumentError: it is none of the choices.
     """
     if dynamic is True or dynamic is False or dynamic == "auto":
         return dynamic
@@ -39,7 +39,7 @@ def check_dynamic(dynamic: Any) -> Dynamic:
 
 
 def with_patterns(signature: Signature, patterns: Mapping[int, Pattern]) -> Signature:
-    """Return a signature in which the tensors at some positions (among the leaves) count by a pattern."""
+    """Return a signature with patterns as the shapes, in its key, of the leaves at some positions."""
     leaves = list(signature.leaves)
     for position, pattern in patterns.items():
         path, kind, value, key = leaves[position]
@@ -58,7 +58,7 @@ def _is_open_place(place: Any) -> bool:
 
 
 def symbolic_specs(named: list[Leaf], scope: DimScope) -> list[TensorSpec | None]:
-    """Return each tensor's spec with a symbol in the place of every open size, None for other leaves.
+    """Return each tensor's spec with a symbol for every open size; None for other leaves.
 
     Symbols are named after their argument and axis, and have this call's sizes as hints.
     """
@@ -95,12 +95,12 @@ def _symbol(scope: DimScope, path: str, axis: int, size: int, place: Any) -> Any
 
 
 def sizes_of(signature: Signature, places: Mapping[tuple[int, int], str]) -> dict[str, int]:
-    """Return the size of each symbol in a call, given the leaf and axis at which it stands."""
+    """Return the size of each symbol in a call; `places` maps a leaf and an axis to the symbol's name."""
     return {name: signature.leaves[leaf].value.shape[axis] for (leaf, axis), name in places.items()}
 
 
 def symbol_places(named: list[Leaf], specs: list[TensorSpec | None]) -> dict[tuple[int, int], str]:
-    """Return the leaf and axis of every symbol; leaves are counted as `Signature.leaves` has them."""
+    """Return the name of each symbol by its leaf and axis; leaves are numbered as in `Signature.leaves`."""
     places: dict[tuple[int, int], str] = {}
     position = 0
     for leaf, spec in zip(named, specs, strict=True):
@@ -117,7 +117,7 @@ def symbol_places(named: list[Leaf], specs: list[TensorSpec | None]) -> dict[tup
 
 
 class SeenShapes:
-    """The shapes that a function was called with, and the patterns that were made of them."""
+    """The shapes that a function was called with, and the patterns derived from them."""
 
     def __init__(self, dynamic: Dynamic) -> None:
         self._dynamic = dynamic
@@ -126,7 +126,7 @@ class SeenShapes:
         self._failures: dict[Any, int] = {}
 
     def candidates(self, signature: Signature) -> Iterator[Signature]:
-        """Yield the call with the patterns that it matches in its key, those with the fewest open sizes first."""
+        """Yield the signature with each pattern it matches in its key, patterns with the fewest open sizes first."""
         if not self._patterns:
             return
         for patterns in self._patterns.get(_ranks(signature), ()):
@@ -135,7 +135,7 @@ class SeenShapes:
                 yield with_patterns(signature, patterns)
 
     def to_trace(self, signature: Signature) -> Signature:
-        """Return the signature to trace a call with that no trace fits: sizes that differ from earlier calls are open.
+        """Return the signature for tracing a call that fits no trace: sizes that differ from earlier calls are open.
 
         Dimensions of size 0 and 1 are not opened.
         """
@@ -168,7 +168,7 @@ class SeenShapes:
         return with_patterns(signature, opened)
 
     def add(self, signature: Signature, patterns: dict[int, Pattern]) -> None:
-        """Let calls that match patterns find the traces that were made with them."""
+        """Add patterns, so that later calls that match them find the traces made with them."""
         found = self._patterns.setdefault(_ranks(signature), [])
         if patterns not in found:
             found.append(patterns)
@@ -181,7 +181,7 @@ class SeenShapes:
 
 
 def _ranks(signature: Signature) -> Any:
-    """Return the signature's key with the number of dimensions in the place of every shape."""
+    """Return the signature's key with each shape replaced by its number of dimensions."""
     names, trees, keys = signature.key
     ranks = tuple([(TENSOR, len(key[1]), *key[2:]) if key[0] == TENSOR else key for key in keys])
     return names, trees, ranks
@@ -201,7 +201,7 @@ def _matches(shape: tuple[int, ...], pattern: Pattern) -> bool:
 
 
 def _agree(shapes: list[tuple[tuple[int, ...], Pattern]]) -> bool:
-    """Whether each name is one size in all shapes."""
+    """Whether each name has the same size in all shapes."""
     known: dict[str, int] = {}
     return all([
         known.setdefault(place, size) == size

@@ -1,8 +1,8 @@
-"""What a trace changes of Python's state without looking at it: a counter, a log. Later calls make the same change.
+"""Python state that a trace changes without reading it, such as a counter or a log. Later calls repeat the change.
 
-A number that is counted up and a list that is appended to are no guards, as what they are decides nothing. What is
-stored is then the same as long as the guards hold, so it can be stored again: ``self.calls += 1`` adds 1 to what is
-there at each call. A change that cannot be made again is one that the trace depends on, see `Effects.fixed`.
+A number that is incremented and a list that is appended to need no guards, since the trace does not depend on their
+values. The stored value is the same as long as the guards hold, so later calls can store it again: ``self.calls += 1``
+adds 1 at each call. The trace depends on any change that cannot be repeated, see `Effects.fixed`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from hybridflow.guards.guards import PLAIN, Place
 from hybridflow.guards.journal import Journal, Spots, keeper
 
 LOADED = frozenset({list, dict, set, deque, bytearray}) | PLAIN
-"""Types of what can be changed without being read."""
+"""Types of values that can be changed without being read."""
 _EXTENDS = frozenset({"__iadd__", "extend"})
-"""Methods that only run over what they get."""
+"""Methods that only iterate over their argument."""
 
 
 class Change(NamedTuple):
-    """How a call changes something as the trace did.
+    """How a later call repeats a change of the trace.
 
     Attributes:
-        note: lets a journal know of what is about to be changed.
-        act: changes it; None if later calls cannot, since what is stored need not be the same then.
+        note: tells a journal what is about to be changed.
+        act: makes the change; None if later calls cannot, since the stored value may differ.
     """
 
     note: Callable[[Journal, Any], None]
@@ -34,10 +34,10 @@ class Change(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What is stored to: an attribute, an item or a name of a holder.
+    """The target of a store: an attribute, an item or a name of a holder.
 
     Attributes:
-        note: lets a journal know that it is about to be changed.
+        note: tells a journal that the target is about to be changed.
         get: reads it.
         put: stores a value.
     """
@@ -47,7 +47,7 @@ class Target(NamedTuple):
     put: Callable[[Any, Any], None]
 
     def stored(self, value: Any) -> Change:
-        """Return the change that storing a value is."""
+        """Return the change that stores a value."""
         return Change(self.note, (lambda holder: self.put(holder, value)) if is_constant(value) else None)
 
 
@@ -56,7 +56,7 @@ def attribute(name: str, put: Callable[[Any, str, Any], None] = setattr) -> Targ
 
     Args:
         name: its name.
-        put: stores it; `object.__setattr__` does so whatever the object's class says.
+        put: stores it; `object.__setattr__` bypasses the object's class.
     """
     return Target(
         lambda journal, holder: journal.attribute(holder, name),
@@ -84,17 +84,17 @@ CELL_VALUE = Target(
     lambda holder: holder.cell_contents,
     lambda holder, value: setattr(holder, "cell_contents", value),
 )
-"""What a closure's cell holds, as a target."""
+"""The content of a closure's cell, as a target."""
 OTHER = Change(_content, None)
-"""A change of a container that later calls cannot make."""
+"""A change of a container that later calls cannot repeat."""
 
 
 class Augmented(NamedTuple):
-    """What an augmented assignment has computed, and is about to store.
+    """An augmented assignment whose result is about to be stored.
 
     Attributes:
         operate: the operation.
-        operand: what stands on the right.
+        operand: the operand on the right.
         value: the result.
     """
 
@@ -103,14 +103,14 @@ class Augmented(NamedTuple):
     value: Any
 
     def change(self, target: Target) -> Change:
-        """Return the change that storing it is."""
+        """Return the change that repeats the assignment."""
         if not is_constant(self.operand) or type(self.value) not in PLAIN:
             return Change(target.note, None)
         return Change(target.note, lambda holder: target.put(holder, self.operate(target.get(holder), self.operand)))
 
 
 def called_again(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Change:
-    """Return the change that a call of a container's method is."""
+    """Return the change that calls a container's method."""
     if method in _EXTENDS and len(args) == 1 and type(args[0]) is list:
         args = (tuple(args[0]),)
     if not is_constant((*args, *kwargs.values())):
@@ -119,7 +119,7 @@ def called_again(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def is_constant(value: Any) -> bool:
-    """Whether a value is the same at every call for which the guards hold, and nobody can change it."""
+    """Whether a value is immutable and the same at every call for which the guards hold."""
     if type(value) is tuple:
         return all(map(is_constant, cast("tuple[Any, ...]", value)))
     return type(value) in PLAIN
@@ -129,7 +129,7 @@ class Effects:
     """The changes that each call of a trace makes.
 
     Attributes:
-        fixed: what the trace changes in a way that later calls cannot: it may serve them if it found nothing to change.
+        fixed: the changes that later calls cannot repeat. The trace may serve later calls if these had no effect.
     """
 
     def __init__(self) -> None:
@@ -143,21 +143,21 @@ class Effects:
 
     @property
     def serve_one_call(self) -> bool:
-        """Whether later calls cannot do what the trace has done."""
+        """Whether later calls cannot repeat what the trace has done."""
         return self._is_mixed or self.fixed.has_changed()
 
     def add(self, place: Place, holder: Any, change: Change, checks: int) -> bool:
-        """Take note of a change, and return whether calls make it.
+        """Record a change, and return whether later calls repeat it.
 
         Args:
-            place: where what is changed is found.
-            holder: what is there.
-            change: how it is changed.
-            checks: how many checks come before it.
+            place: the place of the object that is changed.
+            holder: that object.
+            change: the change.
+            checks: the number of checks before it.
         """
         spots = Spots()
         change.note(spots, holder)
-        if change.act is None or spots.shares(self.fixed):  # what comes after a change that calls cannot make is one
+        if change.act is None or spots.shares(self.fixed):  # a change after an unrepeatable one is unrepeatable too
             self._is_mixed |= spots.shares(self._repeated)
             change.note(self.fixed, holder)
             return False
@@ -166,13 +166,13 @@ class Effects:
         return True
 
     def repeat(self, states: list[Any]) -> Journal | None:
-        """Make the changes again.
+        """Repeat the changes.
 
         Args:
-            states: takes for each check what was changed before it, as `Journal.now` returns it.
+            states: filled, for each check, with the state before it, as `Journal.now` returns it.
 
         Returns:
-            The journal of the changes, if some come behind a check, so that they may have to be put back.
+            The journal of the changes, if some come after a check and so may have to be undone; else None.
         """
         journal = Journal(keeper()) if self._made[-1][2] else keeper()
         behind = 0

@@ -1,4 +1,4 @@
-"""Frozen dataclasses among the arguments: those that hold tensors are structures by their fields, as lists are."""
+"""Frozen dataclasses among the arguments: those that hold tensors are structures of their fields, as lists are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hybridflow.core.variable import Variable
 
 
 def is_by_fields(value: Any) -> bool:
-    """Whether a value is what its fields are: a frozen dataclass with an ``==`` of its own."""
+    """Whether a value is known by its fields: a frozen dataclass that compares by its fields."""
     parameters = getattr(type(value), "__dataclass_params__", None)
     return parameters is not None and parameters.frozen and parameters.eq
 
@@ -23,9 +23,9 @@ class Opened:
 
     Attributes:
         kind: its class.
-        names: its fields.
-        values: what is in them, opened too.
-        given: the dataclass itself, if it was an argument.
+        names: the names of its fields.
+        values: the values of its fields, opened too.
+        given: the original object, if it was an argument.
     """
 
     __slots__ = ("given", "kind", "names", "values")
@@ -37,7 +37,7 @@ class Opened:
         self.given = given
 
     def closed(self) -> Any:
-        """Return an object of the class with these fields; nothing of the class runs."""
+        """Return an object of the class with these fields; no code of the class runs."""
         made = object.__new__(self.kind)
         for name, value in zip(self.names, self.values, strict=True):
             object.__setattr__(made, name, closed(value))
@@ -49,7 +49,7 @@ def _is_opened(value: Any) -> bool:
 
 
 def closed(structure: Any) -> Any:
-    """Return a structure with its opened dataclasses made objects again."""
+    """Return a structure with its opened dataclasses turned back into objects."""
 
     def close(leaf: Any) -> Any:
         return leaf.closed() if _is_opened(leaf) else leaf
@@ -64,7 +64,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def opened(leaf: Any) -> Any:
-    """Return a leaf of a structure opened, if it is a frozen dataclass that holds tensors or Variables."""
+    """Return a leaf as an `Opened` if it is a frozen dataclass that holds tensors or Variables; else unchanged."""
     if not is_by_fields(leaf) or not _holds_tensors(leaf):
         return leaf
     names = tuple([one.name for one in dataclasses.fields(leaf)])

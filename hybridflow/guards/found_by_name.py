@@ -1,4 +1,4 @@
-"""Functions of libraries that are known by where they are found: a library need not be loaded for that."""
+"""Functions of libraries that are identified by module and name, so that no library need be imported."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class FoundByName:
-    """Functions and methods of libraries.
+    """A set of functions and methods of libraries.
 
     Args:
-        paths: by module, the functions, and the methods as ``CLASS.METHOD``, with spaces between them.
+        paths: the functions by module, separated by spaces; methods are written ``CLASS.METHOD``.
     """
 
     def __init__(self, paths: Mapping[str, str]) -> None:
@@ -29,10 +29,10 @@ class FoundByName:
 
 
 def _at(places: Any) -> Iterator[Any]:
-    """Yield what is at some places in the modules that are loaded."""
+    """Yield the objects at these places in the modules that are loaded."""
     for module, path in places:
         if module in sys.modules:
             try:
                 yield attrgetter(path)(sys.modules[module])
-            except AttributeError:  # another version of Python or of the library, or another system
+            except AttributeError:  # not in this version or on this system
                 continue

@@ -1,11 +1,11 @@
-"""Guards: what a trace read from Python outside its arguments, and whether it is still so.
+"""Guards: check that what a trace read from Python outside its arguments has not changed.
 
-A `Place` is where a value was read: a global, a closure cell, an attribute, an item of a container. Places form a
-tree whose roots are namespaces, cells and the objects that calls bring along. `Guards` checks them before a call: a
-generated function compares what is at each place with what was there, mostly by identity, at some tens of nanoseconds
-a place; if that fails, the values are compared, so that an equal one that was made anew is no change.
+A `Place` is where a value was read: a global, a closure cell, an attribute, or an item of a container. Places form a
+tree. Its roots are namespaces, cells, and the objects that calls bring along. `Guards` checks the places before a
+call. A generated function first compares the current value of each place with the recorded one, mostly by identity.
+If that fails, the values are compared, so that an equal value that was created anew counts as unchanged.
 
-Nothing but plain values is kept alive: objects are held weakly.
+Only plain values are kept alive; other objects are held weakly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...)}
 
 
 def key_of(value: Any) -> Any:
-    """Return what a value must have in common with a later one for a trace to hold."""
+    """Return the key of a value: the trace holds for a later value that has the same key."""
     if value is MISSING:
         return MISSING
     if type(value) is Tensor:
@@ -52,7 +52,7 @@ def key_of(value: Any) -> Any:
 
 
 def _masked(key: Any, indices: Sequence[int]) -> Any:
-    """Return the key of a container in which some items may be any float."""
+    """Return the key of a container, with the floats at `indices` replaced by their type, so that any float fits."""
     if type(key) is not tuple or type(key[-1]) is not tuple:
         return key
     items = list(cast("tuple[Any, ...]", key[-1]))
@@ -63,17 +63,20 @@ def _masked(key: Any, indices: Sequence[int]) -> Any:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether a value is an array that nobody can write to: which one it is tells what is in it, while that is so."""
+    """Whether a value is a read-only array that owns its data: its identity then stands for its content."""
     return type(value) is np.ndarray and not value.flags.writeable and value.base is None
 
 
 def _key_in_container(value: Any) -> Any:
-    """Return the key of an item: one that is no plain value has a place of its own."""
+    """Return the key of an item. For an item that is not a plain value, its type is enough: it has its own place."""
     return static_key(value) if type(value) in PLAIN else type(value)
 
 
 class Seen(NamedTuple):
-    """What the quick comparison knows of a container: identities, which the plain values kept along make sure of."""
+    """What the quick comparison knows of a container: the ids of its items.
+
+    Plain values among the items are kept alive in `kept`, so that their ids are not reused.
+    """
 
     kind: type
     ids: list[int]
@@ -98,26 +101,26 @@ def _ids_of_dict(items: dict[Any, Any]) -> list[int]:
 
 
 class Place:
-    """Where a trace read a value, and what it was before the trace wrote to it, if it did.
+    """Where a trace read a value, and the value before the trace wrote to it.
 
     Attributes:
         parent: the place of the object it was read from; None for a root.
-        access: the way from there.
+        access: how the value is read from that object.
         name: the attribute, key or name.
         kind: the value's type.
-        key: what the value was, by `key_of`.
+        key: the value's key, by `key_of`.
         plain: the value, if it is a plain one.
-        seen: what the quick comparison knows of it.
+        seen: what the quick comparison knows of the value.
         text: the value, for messages.
         where: the user's line that read it.
-        guarded: whether the trace depends on it.
-        written: whether the trace has written it.
-        alias: another place, where the trace read the same container.
-        inputs: the floats in it that are inputs of the trace: by key or position in it, None for the value itself, the
-            number of the input.
-        itself: returns the value if it counts which tensor or container it is: another one like it will not do.
-        tensor: the id of the tensor that was read here, 0 if it was something else.
-        lasting: whether what is read from a root that is gone has changed, instead of being out of reach.
+        guarded: whether the trace depends on the value.
+        written: whether the trace has written to the place.
+        alias: another place where the trace read the same container.
+        inputs: the floats at this place that are inputs of the trace. Maps a key or position in the container, or None
+            for the value itself, to the number of the input.
+        itself: returns the value, if the trace depends on its identity and an equal one will not do; else None.
+        tensor: the id of the tensor that was read here; 0 for other values.
+        lasting: for a root, whether the places below it count as changed once it is gone, instead of being dropped.
     """
 
     __slots__ = (
@@ -167,7 +170,7 @@ class Place:
         return self.access.path.format(p=self.parent.path, n=self.name)
 
     def now(self) -> Any:
-        """Return what is there now, `MISSING` if nothing is."""
+        """Return the current value, or `MISSING` if there is none."""
         if self.parent is None:
             return self.holder()
         holder = self.parent.now()
@@ -184,7 +187,7 @@ class Place:
         return text + (f" (read at {line})" if line else "")
 
     def still(self, value: Any) -> bool:
-        """Whether another value is as good for the trace; of another tensor that is for the guards to say."""
+        """Whether the trace also holds for this value. `Guards` checks separately which tensor it is."""
         if not self.inputs:
             return key_of(value) == self.key
         if None in self.inputs:
@@ -192,7 +195,7 @@ class Place:
         return _masked(key_of(value), self.indices()) == _masked(self.key, self.indices())
 
     def indices(self) -> list[int]:
-        """Return where in the container the floats are that are inputs."""
+        """Return the positions in the container of the floats that are inputs."""
         if not issubclass(self.kind, dict):
             return list(self.inputs)
         return [self.key[1].index(static_key(key)) for key in self.inputs]
@@ -203,7 +206,7 @@ def _nothing() -> None:
 
 
 def weak(value: Any) -> Callable[[], Any]:
-    """Return a function that returns a value, or None once it is gone; what cannot be held weakly is kept."""
+    """Return a function that returns a value, or None once it is gone. Keep values without weakref support alive."""
     try:
         return weakref.ref(value)
     except TypeError:
@@ -215,11 +218,11 @@ def _itself(value: Any) -> Any:
 
 
 _SHOWN = 60
-"""How many characters of a value messages show."""
+"""The number of characters of a value that messages show."""
 
 
 def describe(value: Any) -> str:
-    """Return a value as messages show it."""
+    """Return the text for a value in messages."""
     try:
         text = _start_of(value, _SHOWN)
     except Exception as error:  # a user's __repr__; a message is not worth failing for
@@ -231,7 +234,7 @@ def describe(value: Any) -> str:
 
 
 def _start_of(value: Any, room: int) -> str:
-    """Return at least so many characters of a value's text, or all; of tensors and large arrays shape and dtype."""
+    """Return at least the first `room` characters of a value's text; for tensors and large arrays, shape and dtype."""
     kind = type(value)
     if kind is Tensor:
         return str(value.spec)
@@ -260,13 +263,13 @@ def _joined(start: str, items: Iterable[str], end: str, room: int) -> str:
 
 
 class Guards:
-    """What a trace relies on outside of its arguments.
+    """What a trace relies on outside its arguments.
 
     Args:
-        places: where it read, parents before children.
-        captures: the tensors that it captured.
-        kept: objects that live as long as the guards are asked: their ids are not used again.
-        relations: two places, and whether one object is in both.
+        places: the places it read, parents before children.
+        captures: the tensors it captured.
+        kept: objects that stay alive as long as the guards are in use, so that their ids are not reused.
+        relations: pairs of places, each with whether both must hold the same object.
     """
 
     def __init__(
@@ -283,7 +286,7 @@ class Guards:
         self._take(places)
 
     def _take(self, places: Sequence[Place]) -> None:
-        """Watch some places: those in objects that are gone say nothing, unless the trace has inputs from there."""
+        """Watch these places. Drop those in objects that are gone, unless the trace has inputs from there."""
         related = {place for relation in self._relations for place in relation[:2]}
         asked = {place.top for place in places if place.inputs}
         watched = _with_parents(places, related)
@@ -299,16 +302,17 @@ class Guards:
         self._seen: list[Any] = [_without_inputs(place, place.seen) for place in self.places]
         self._implied = _implied(self.places, self._kept)
         self.hold: Callable[[], bool | tuple[float, ...]] = self._generate()
-        """Whether everything is as it was, quickly decided: False may also mean that equal values were made anew.
+        """The quick check: whether everything is unchanged.
 
-        Where floats outside are inputs, what they are now is the answer.
+        False may also mean that equal values were created anew. If floats outside are inputs, the check returns their
+        current values instead of True.
         """
 
     def __len__(self) -> int:
         return sum(place.guarded for place in self.places)
 
     def texts(self) -> tuple[str, ...]:
-        """Return what is guarded, as text."""
+        """Return a text for each guard."""
         related = [
             f"{first.path} is {'' if same else 'not '}{second.path}" for first, second, same in self._relations
         ]
@@ -321,8 +325,8 @@ class Guards:
             captures: the tensors that the trace captured.
 
         Returns:
-            ``(place, before, after)`` for what changed. If nothing did: the captured tensors as they are now, where a
-            place holds another tensor of the same shape and dtype.
+            A list of ``(place, before, after)``, one for each change, and the captured tensors. If nothing changed,
+            the captures are current: a place may now hold another tensor of the same shape and dtype.
         """
         if any(place.parent is None and _is_gone(place) for place in self.places):
             self._take(self.places)
@@ -355,7 +359,7 @@ class Guards:
         return [], tuple(found)
 
     def floats(self) -> tuple[float, ...]:
-        """Return what the floats that are inputs are now, in their order."""
+        """Return the current values of the floats that are inputs, in the order of the inputs."""
         values: list[Any] = []
         found: dict[int, float] = {}
         for place in self.places:
@@ -365,7 +369,7 @@ class Guards:
         return tuple([found[number] for number in sorted(found)])
 
     def untouched(self) -> bool:
-        """Whether everything still is what was read: asked when a trace ends, which may have changed it itself."""
+        """Whether every place still holds what was read. Asked when a trace ends: it may have changed them itself."""
         values: list[Any] = []
         for place in self.places:
             value = self._value(place, values)
@@ -383,7 +387,7 @@ class Guards:
         return MISSING if holder is None or holder is MISSING else place.access.get(holder, place.name)
 
     def _generate(self) -> Callable[[], bool]:
-        """Make the function that compares by identity."""
+        """Generate the function that compares by identity."""
         space: dict[str, Any] = {
             "S": self._seen, "MISSING": MISSING, "key_of": key_of, "ids_of_dict": _ids_of_dict, "is_": is_,
         }  # fmt: skip
@@ -419,17 +423,20 @@ class Guards:
         lines += ["    except (AttributeError, LookupError, TypeError, ValueError):", "        return False"]
         values = "".join([f"{inputs[position]}, " for position in sorted(inputs)])
         lines.append(f"    return ({values})" if values else "    return True")
-        exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, made once
+        exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, compiled once
         return space["check"]
 
 
 def _is_gone(root: Place) -> bool:
-    """Whether a root, an object that no call can come to otherwise, is no more."""
+    """Whether a root's object is gone; a lasting root never counts as gone."""
     return not root.lasting and root.holder() is None
 
 
 def _implied(places: Sequence[Place], kept: Sequence[object]) -> set[Place]:
-    """Return the items that are what they were if the ids in their container are: objects that are kept alive."""
+    """Return the items that need no check of their own: the check of their container's ids covers them.
+
+    That is sound for objects that are kept alive: no other object can have their id.
+    """
     alive = set(map(id, kept))
     parents = {place.parent for place in places}
     return {place for place in places if place not in parents and _by_container(place, alive)}
@@ -449,7 +456,7 @@ def _by_container(place: Place, alive: set[int]) -> bool:
 
 
 def _whole(implied: Iterable[Place]) -> dict[Place, tuple[object, ...]]:
-    """Return the sequences all of whose items are implied, and the items: comparing those is quicker than their ids."""
+    """Return the sequences whose items are all implied, with the items: comparing items is quicker than their ids."""
     found: dict[Place, dict[int, object]] = {}
     for place in implied:
         parent = cast(Place, place.parent)
@@ -463,7 +470,7 @@ def _whole(implied: Iterable[Place]) -> dict[Place, tuple[object, ...]]:
 
 
 def _with_parents(places: Sequence[Place], related: Iterable[Place]) -> list[Place]:
-    """Return the guarded and the related places, each after what it is read from."""
+    """Return the guarded and the related places, with their parents; each parent comes first."""
     found: dict[Place, None] = {}
     for place in (*[place for place in places if place.guarded], *related):
         way: list[Place] = []
@@ -476,7 +483,7 @@ def _with_parents(places: Sequence[Place], related: Iterable[Place]) -> list[Pla
 
 
 def _read(place: Place, number: int, parent: int, space: dict[str, Any]) -> str:
-    """Return Python for reading a place from the variable of its parent."""
+    """Return the code that reads a place from its parent's variable."""
     name = place.name
     space[f"n{number}"] = name
     if place.access is GLOBAL and place.key is MISSING:
@@ -491,7 +498,7 @@ def _read(place: Place, number: int, parent: int, space: dict[str, Any]) -> str:
 
 
 def _take_inputs(place: Place, number: int, space: dict[str, Any], inputs: dict[int, str]) -> list[str]:
-    """Return Python that takes the floats from a place that are inputs, and compares the rest of it."""
+    """Return the code that takes the inputs out of a place and compares the rest of it."""
     v, seen = f"v{number}", f"S[{number}]"
     if None in place.inputs:
         inputs[place.inputs[None]] = v
@@ -508,13 +515,13 @@ def _take_inputs(place: Place, number: int, space: dict[str, Any], inputs: dict[
 
 
 def _input_positions(place: Place) -> list[int]:
-    """Return where the ids of a container's floats that are inputs are among the ids of what is in it."""
+    """Return the positions of a container's inputs in the list of ids of its content."""
     first = len(place.key[1]) if place.kind is dict else 0
     return [first + index for index in place.indices()]
 
 
 def _without_inputs(place: Place, seen: Any) -> Any:
-    """Return what the quick comparison knows of a place, but for the floats in it that are inputs."""
+    """Return `seen` with the ids of a place's inputs set to 0, so that the quick comparison ignores them."""
     if isinstance(seen, Seen):
         for position in _input_positions(place) if place.inputs else ():
             seen.ids[position] = 0
@@ -522,7 +529,7 @@ def _without_inputs(place: Place, seen: Any) -> Any:
 
 
 def _differs(place: Place, number: int, space: dict[str, Any]) -> str:
-    """Return Python for whether the value in a place's variable is not the one that was seen."""
+    """Return the code that tells whether the value in a place's variable differs from the one that was seen."""
     v, kind = f"v{number}", place.kind
     if place.itself is not None and kind is not Tensor:
         space[f"i{number}"] = place.itself
@@ -531,7 +538,7 @@ def _differs(place: Place, number: int, space: dict[str, Any]) -> str:
 
 
 def _has_changed(place: Place, number: int, space: dict[str, Any]) -> str:
-    """Return Python for whether the value in a place's variable holds something else than was seen."""
+    """Return the code that tells whether the content of the value in a place's variable has changed."""
     v, seen = f"v{number}", f"S[{number}]"
     kind = place.kind
     if place.key is MISSING:
@@ -553,7 +560,7 @@ def _has_changed(place: Place, number: int, space: dict[str, Any]) -> str:
     if kind is np.ndarray:
         space[f"k{number}"] = place.key
         return f"{v} is not {seen}() or {v}.flags.writeable or {v}.shape != k{number}[1] or {v}.dtype != k{number}[2]"
-    return f"{v} is None or {v} is not {seen}()"  # what is gone is None too
+    return f"{v} is None or {v} is not {seen}()"  # None if the object is gone
 
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""Which objects were one and the same: what a trace asked by ``is``, and what its writes made matter.
+"""Which objects must be identical: because a trace compared them with ``is``, or because its writes make it matter.
 
-Guards tell what containers and tensors hold, not which ones they are. A trace that compared two of them, or changed
-one and read another, is right only for calls in which these meet as they did when it was made.
+Guards compare the content of containers and tensors, not their identity. A trace that compared two of them, or changed
+one and read another, holds only for calls in which the same ones are identical as when it was made.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from hybridflow.guards.fields import Opened
 from hybridflow.guards.guards import Place
 
 Way = tuple[Any, ...]
-"""How something is reached among the arguments: the argument's name, then keys, positions and fields."""
+"""The path to a value among the arguments: the argument's name, then keys, positions and fields."""
 Source = Place | Way
 
 
 class Relation(NamedTuple):
-    """Two sources that lead to one object, or to two."""
+    """Two sources, and whether they lead to the same object."""
 
     first: Source
     second: Source
@@ -38,7 +38,7 @@ def path_of(source: Source) -> str:
 
 
 def at_way(arguments: dict[str, Any], way: Way) -> Any:
-    """Return what a call gives at a place among its arguments."""
+    """Return the value at a path among a call's arguments."""
     found: Any = arguments
     for key in way:
         found = found.values[found.names.index(key)] if type(found) is Opened else found[key]
@@ -50,18 +50,18 @@ def _value(source: Source, arguments: dict[str, Any]) -> Any:
 
 
 class Identities(NamedTuple):
-    """What of this a call's arguments have a part in.
+    """The identities that involve a call's arguments.
 
     Attributes:
-        relations: relations of them.
-        apart: where the trace changed lists, dicts and the like, none of which was part of an argument.
+        relations: the relations in which an argument takes part.
+        apart: the places of containers that the trace changed; none of these may be part of an argument.
     """
 
     relations: tuple[Relation, ...]
     apart: tuple[Place, ...]
 
     def changes(self, arguments: dict[str, Any]) -> list[tuple[str, str, str]]:
-        """Return ``(what, before, after)`` for what meets otherwise in a call than it did in the trace's."""
+        """Return ``(what, before, after)`` for each identity in which a call differs from the traced one."""
         found: list[tuple[str, str, str]] = []
         for one in self.relations:
             same = _value(one.first, arguments) is _value(one.second, arguments)
@@ -77,7 +77,7 @@ class Identities(NamedTuple):
 
 
 def mutable_in(arguments: dict[str, Any]) -> dict[int, str]:
-    """Return the lists, dicts and deques in arguments by id, and what each is part of."""
+    """Return the ids of the lists, dicts and deques in arguments, each with the name of its argument."""
     found: dict[int, str] = {}
     for name, value in arguments.items():
         pending = [value]

@@ -1,4 +1,4 @@
-"""`input_signature`: what the arguments of a compiled function must be, whatever sizes it leaves open."""
+"""`input_signature`: specs that the arguments of a compiled function must fit; they may leave sizes open."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hybridflow.guards.dynamic import ANY, Pattern, with_patterns
 from hybridflow.guards.signature import LEAF, Signature
 
 _KINDS = ("bool", "uint", "int", "float", "complex")
-"""In the order in which one can be cast to the next without losing what it is."""
+"""The kinds of dtypes, in the order of safe casts: each can be cast to those after it."""
 
 
 _STRUCTURES = 64
-"""It is remembered for at most this many structures of arguments which leaves have open sizes."""
+"""The open sizes are cached for at most this many structures of arguments."""
 
 
 class InputSignature:
@@ -63,19 +63,19 @@ class InputSignature:
 
     @classmethod
     def of(cls, specs: Sequence[Any] | None, parameters: inspect.Signature, name: str) -> InputSignature | None:
-        """Return what the option of `hf.compile` says, None if it was not given."""
+        """Return the option of `hf.compile` as an `InputSignature`; None if it was not given."""
         return None if specs is None else cls(specs, parameters, name)
 
     @property
     def specs(self) -> tuple[Any, ...]:
-        """What was given."""
+        """The specs, as they were given."""
         return self._given
 
     def cast(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return a call's arguments as tensors of the specs' dtypes.
 
         Raises:
-            ArgumentTypeError: an argument that has another structure, rank, size or dtype, with both.
+            ArgumentTypeError: an argument has another structure, rank, size or dtype than its spec.
         """
         result = dict(arguments)
         for parameter, (specs, tree) in self._parts.items():
@@ -100,7 +100,7 @@ class InputSignature:
         return result
 
     def _require_one_size_each(self, arguments: dict[str, Any]) -> None:
-        """Raise if a name is two sizes."""
+        """Raise if a name stands for two different sizes."""
         known: dict[str, tuple[int, str]] = {}
         for parameter, (specs, tree) in self._parts.items():
             for value, spec, path in zip(tree.flatten_up_to(arguments[parameter]), specs, _paths(tree), strict=True):
@@ -152,7 +152,7 @@ class InputSignature:
         return patterns
 
     def examples(self) -> list[Any]:
-        """Return arguments that fit, with a size for every open one that is no other size of the specs."""
+        """Return arguments that fit the specs. Every open size becomes a number that occurs nowhere in the specs."""
         known = {size for leaves, _ in self._parts.values() for spec in leaves for size in spec.shape}
         size = next(one for one in (5, 7, 11, 13, 17, 19, *range(23, 1 << 20)) if one not in known)
         examples: list[Any] = []
@@ -175,7 +175,7 @@ def _fits(tensor: Tensor, spec: TensorSpec) -> bool:
 
 
 def _as_spec(value: Any, spec: TensorSpec) -> Tensor:
-    """Return a value as a tensor: tensors as they are, lists and arrays in the spec's dtype if they lose nothing."""
+    """Return a value as a tensor. Cast lists and arrays to the spec's dtype if its kind can hold theirs."""
     if isinstance(value, Tensor | Variable):
         return as_tensor(value)
     if tensors_in(value):
@@ -207,7 +207,7 @@ class ConcreteFunction:
 
     Attributes:
         input_signature: the specs.
-        graph: the graph that it runs, after the passes.
+        graph: the graph that it runs, after all passes.
     """
 
     def __init__(self, name: str, inputs: InputSignature, run: Callable[..., Any], graph: Any) -> None:

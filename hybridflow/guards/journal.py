@@ -1,7 +1,7 @@
-"""What Python state was before a trace, or an analysis, changed it: attributes, names, containers, random numbers.
+"""Python state before a trace or an analysis changed it: attributes, names, containers, random number generators.
 
-A function is traced by running it, so tracing changes what it changes. Where that run is not the call itself (it
-starts again, or a graph is all that was asked for), the journal puts the state back.
+A function is traced by running it, so tracing has the function's side effects. If that run is not the call itself (the
+trace restarts, or only a graph was asked for), the journal restores the state.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from hybridflow.guards.guards import CELL, MISSING
 
 
 class Spot(NamedTuple):
-    """Something that can be changed.
+    """A piece of state that can be changed; `kind`, `holder` and `name` identify it.
 
     Attributes:
-        kind: what it is, with `holder` and `name` its identity.
-        holder: the object that it is in, or that it is.
-        name: the attribute or name, None for the whole object.
-        save: returns what it is now.
-        put: makes it what `save` returned.
+        kind: the kind of state.
+        holder: the object that it belongs to.
+        name: the attribute or name; None for the whole object.
+        save: returns the current state.
+        put: restores what `save` returned.
     """
 
     kind: str
@@ -38,10 +38,10 @@ class Spot(NamedTuple):
 
 
 class Journal:
-    """Remembers what each spot was when it was first noted.
+    """Remembers the state of each spot when it was first noted.
 
     Args:
-        outer: hears of every spot too.
+        outer: another journal, which is told of every spot too.
     """
 
     def __init__(self, outer: Journal | None = None) -> None:
@@ -54,7 +54,7 @@ class Journal:
         return bool(self._spots)
 
     def note(self, spot: Spot) -> None:
-        """Take note of a spot that is about to be changed."""
+        """Save a spot that is about to be changed."""
         key = spot.kind, id(spot.holder), spot.name
         if key not in self._spots:
             self._spots[key] = spot
@@ -63,19 +63,19 @@ class Journal:
             self._outer.note(spot)
 
     def mark(self) -> None:
-        """Let `restore` go back to how things are now."""
+        """Make the current state the one that `restore` goes back to."""
         self._marked = self.now()
 
     def restore(self) -> None:
-        """Put everything back to the last mark; what was not known then to what it was when it was noted."""
+        """Restore the state of the last mark. A spot noted after it goes back to its state when it was noted."""
         self.back_to(self._marked)
 
     def now(self) -> dict[tuple[str, int, Any], Any]:
-        """Return what every spot is now, for `back_to`."""
+        """Return the current state of every spot, for `back_to`."""
         return {key: spot.save() for key, spot in self._spots.items()}
 
     def back_to(self, state: dict[tuple[str, int, Any], Any]) -> None:
-        """Put everything back to what `now` returned; what was not known then to what it was when it was noted."""
+        """Restore a state that `now` returned. A spot noted after that goes back to its state when it was noted."""
         for key in reversed(self._spots):
             self._spots[key].put(state[key] if key in state else self._before[key])
 
@@ -87,16 +87,16 @@ class Journal:
         return all(_same(spot.save(), state[key]) for key, spot in self._spots.items())
 
     def undo(self) -> None:
-        """Put everything back to what it was when it was noted."""
+        """Restore every spot to its state when it was noted."""
         self.back_to({})
 
     def has_changed(self) -> bool:
-        """Whether anything is not what it was when it was noted."""
+        """Whether any spot differs from its state when it was noted."""
         return not self._is(self._before)
 
     @contextmanager
     def undone(self) -> Generator[None]:
-        """Have everything in a ``with`` block be what it was when it was noted."""
+        """Undo all changes for the duration of a ``with`` block."""
         now = self.now()
         self.undo()
         try:
@@ -108,7 +108,7 @@ class Journal:
     # -- what can be changed ------------------------------------------------------------------------------------
 
     def attribute(self, obj: Any, name: str) -> None:
-        """Note an attribute; all of an object whose class has a say in how its attributes are stored."""
+        """Note an attribute. If the class overrides ``__setattr__``, note all of the object's containers too."""
         own = getattr(obj, "__dict__", None)
         if type(own) is dict and type(obj).__setattr__ is not object.__setattr__:
             for value in (own, *own.values()):
@@ -126,7 +126,7 @@ class Journal:
                 setattr(obj, name, value)
 
         def save() -> Any:
-            # Of a class the attribute itself, not what it gives: a staticmethod stays one.
+            # For a class, read its namespace: getattr would unwrap a staticmethod.
             return vars(obj).get(name, MISSING) if isinstance(obj, type) else getattr(obj, name, MISSING)
 
         self.note(Spot("attribute", obj, name, save, put))
@@ -155,14 +155,14 @@ class Journal:
         self.note(Spot("cell", cell, None, lambda: CELL.get(cell, ""), put))
 
     def content(self, container: Any) -> None:
-        """Note what is in a container that can be changed; of anything else nothing."""
+        """Note the content of a mutable container; do nothing for other objects."""
         if isinstance(container, _MUTABLE):
             self.note(Spot("content", container, None, container.copy, lambda before: _refill(container, before)))
 
     def random(self, source: Any) -> None:
-        """Note the state of one of Python's or NumPy's sources of random numbers."""
+        """Note the state of a random number generator of Python or NumPy."""
         if isinstance(source, random.SystemRandom):
-            return  # the system's, which has no state
+            return  # it has no state
         if isinstance(source, random.Random):
             self.note(Spot("random", source, None, source.getstate, source.setstate))
         elif isinstance(source, np.random.RandomState):
@@ -177,14 +177,14 @@ class Journal:
 
 
 class Spots(Journal):
-    """Knows which spots were noted, and not what they were."""
+    """A journal that knows which spots were noted, but not their states."""
 
     def note(self, spot: Spot) -> None:
-        """Take note of a spot."""
+        """Remember a spot."""
         self._spots[spot.kind, id(spot.holder), spot.name] = spot
 
     def shares(self, other: Journal) -> bool:
-        """Whether another one has noted one of them, too."""
+        """Whether another journal has noted one of the same spots."""
         return not self._spots.keys().isdisjoint(other._spots)
 
 
@@ -192,7 +192,7 @@ _MUTABLE = (list, dict, set, deque, bytearray, np.ndarray)
 
 
 def _refill(container: Any, before: Any) -> None:
-    """Give a container back what was in it, in the same order."""
+    """Restore the content of a container, in the same order."""
     if isinstance(container, np.ndarray):
         if container.flags.writeable:
             container[...] = before
@@ -209,7 +209,7 @@ def _refill(container: Any, before: Any) -> None:
 
 
 def _same(now: Any, before: Any) -> bool:
-    """Whether what a spot holds is the same as before; of a container, the same objects in the same order."""
+    """Whether a spot's state is the same as before: a container must hold the same objects in the same order."""
     if now is before:
         return True
     if type(now) is not type(before):
@@ -227,18 +227,18 @@ _KEEPER: ContextVar[Journal | None] = ContextVar("keeper of Python state", defau
 
 
 def keeper() -> Journal | None:
-    """Return the journal of what keeps Python state around calls."""
+    """Return the journal of the innermost `python_state_kept`, None outside of one."""
     return _KEEPER.get()
 
 
 def new_journal() -> Journal:
-    """Return the journal of a trace that begins; what keeps Python state around it hears of its spots."""
+    """Return a journal for a new trace; it reports its spots to the `keeper`."""
     return Journal(_KEEPER.get())
 
 
 @contextmanager
 def python_state_kept() -> Generator[Journal]:
-    """Put back at the end of a ``with`` block what traces in it found that the traced functions change."""
+    """Restore, at the end of a ``with`` block, the Python state that traces in it changed."""
     journal = new_journal()
     token = _KEEPER.set(journal)
     try:

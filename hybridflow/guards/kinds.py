@@ -1,4 +1,4 @@
-"""What kinds of values there are to a trace: leaves, containers, what stands for a value that calls give."""
+"""The kinds of values that a trace distinguishes: leaves, structures, and values that are compared by content."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hybridflow.guards.guards import CHANGING, CONTAINERS, PLAIN
 from hybridflow.guards.signature import is_array
 
 _LEAVES = (np.dtype, np.generic, np.ufunc, Tensor, Variable, types.CodeType)
-"""Types of values that have no places inside them."""
+"""Types of values whose content is not looked at."""
 
 
 def is_one_of_several(value: Any) -> bool:
-    """Whether what guards and signatures say of a value is so of others too."""
+    """Whether guards and signatures describe a value in a way that other objects fit too."""
     if isinstance(value, (*CONTAINERS, *CHANGING, frozenset, float, Variable)):
         return True
     return type(value) not in PLAIN and (is_array(value) or isinstance(value, Tensor) or is_by_fields(value))
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether nothing in a value is looked at apart."""
+    """Whether nothing inside a value is looked at separately."""
     kind = type(value)
     if kind in PLAIN or kind in _LEAVES:
         return True
@@ -38,5 +38,5 @@ def is_leaf(value: Any) -> bool:
 
 
 def is_structure(value: Any) -> bool:
-    """Whether a container among the arguments counts by what is in it; others count by which one they are."""
+    """Whether a container among the arguments is compared by its content; others are compared by identity."""
     return isinstance(value, CONTAINERS) and not jax.tree_util.all_leaves((value,))

@@ -1,4 +1,4 @@
-"""What a trace has to do with leaves that require a gradient."""
+"""How a trace relates to `.backward()`: which of its outputs require a gradient, and which cannot be followed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hybridflow.ir.variables import VariableState
 
 
 class TracedLeaves(NamedTuple):
-    """What a trace has to do with `.backward()`.
+    """How a trace relates to `.backward()`.
 
     Attributes:
-        asked: whether the function asked if what requires a gradient is recorded, or what does.
-        grad_mode: whether that was recorded; None if the trace is right in either case.
-        unfollowed: the outputs that `.backward()` cannot go back from, and what stands there for the operation. A
-            `.backward()` inside the function went through what they were computed from.
-        trained: more of them, if the call is not recorded: they were computed from values of Variables that are not
-            kept, since the function assigned those what it made of gradients.
+        asked: whether the function read the gradient mode, or which values require a gradient.
+        grad_mode: the gradient mode of the trace; None if the trace is right in either mode.
+        unfollowed: the outputs that `.backward()` cannot follow, each with an operation that stands for its own. A
+            `.backward()` inside the function already went through what they were computed from.
+        trained: further such outputs, if the call is not recorded. They were computed from values of Variables that
+            are not kept, since the function assigned new values, computed from gradients, to these Variables.
         recorded: whether another output was computed from a Variable that requires a gradient.
     """
 
@@ -36,7 +36,7 @@ class TracedLeaves(NamedTuple):
 
     @classmethod
     def of(cls, builder: GraphBuilder, outputs: Sequence[Tensor], grad: bool) -> TracedLeaves:
-        """Look at a trace's outputs."""
+        """Inspect a trace's outputs."""
         unfollowed: list[tuple[int, Op]] = []
         trained: list[tuple[int, Op]] = []
         recorded = False
@@ -59,9 +59,9 @@ class TracedLeaves(NamedTuple):
 
 
 def _trained(builder: GraphBuilder) -> dict[Node, VariableState]:
-    """Return the Variables that require a gradient and were assigned what was computed from gradients.
+    """Return the Variables that require a gradient and were assigned a value computed from gradients.
 
-    They are found by what their gradients are known by.
+    The keys are the nodes of their leaves.
     """
     found: dict[Node, VariableState] = {}
     for state in builder.assigned():
@@ -72,7 +72,7 @@ def _trained(builder: GraphBuilder) -> dict[Node, VariableState]:
 
 
 def _gone(nodes: Iterable[Node], trained: Mapping[Node, VariableState]) -> list[str]:
-    """Return the names of the trained Variables of which nodes read a value that is not the last one."""
+    """Return the names of the trained Variables whose earlier values are read by `nodes`."""
     names: dict[str, None] = {}
     for node in nodes:
         for notes in getattr(node, "notes", {}).values():
@@ -83,7 +83,7 @@ def _gone(nodes: Iterable[Node], trained: Mapping[Node, VariableState]) -> list[
 
 
 def _is_of_gradients(node: Node, builder: GraphBuilder) -> bool:
-    """Whether a value was computed from what a trace computed as a gradient."""
+    """Whether a value was computed from a gradient that the trace computed."""
     stack, seen = [node], set[Node]()
     while stack:
         node = stack.pop()
@@ -114,11 +114,11 @@ def _trained_op(name: str, variables: Sequence[str]) -> Op:
 
 
 _NAMED = 3
-"""How many Variables a message names."""
+"""The most Variables that a message names."""
 
 
 def cut(results: Sequence[Tensor], unfollowed: Sequence[tuple[int, Op]]) -> None:
-    """Let results of a compiled call require a gradient that `.backward()` cannot compute.
+    """Mark results of a compiled call as requiring a gradient that `.backward()` cannot compute.
 
     Args:
         results: the call's results.

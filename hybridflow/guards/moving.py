@@ -1,4 +1,4 @@
-"""What may give something else at every call: iterators, random numbers, clocks, streams, files, other processes."""
+"""Sources whose results differ at every call: iterators, random numbers, clocks, streams, files, other processes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hybridflow.guards.found_by_name import FoundByName
 
 
 class Known(Protocol):
-    """What is known of objects: see `Observations`."""
+    """The part of `Observations` that this module uses."""
 
     def is_outside(self, obj: Any) -> bool:
-        """Whether a value is one that was there before the trace."""
+        """Whether an object existed before the trace."""
         ...
 
     def is_made_here(self, obj: Any) -> bool:
-        """Whether the trace made a value."""
+        """Whether the trace created an object."""
         ...
 
 
@@ -64,16 +64,16 @@ _OUTSIDE_OF_PYTHON: Mapping[str, str] = {
     "xml.etree.ElementTree": "parse iterparse",
     "zipfile": "ZipFile",
 }
-"""What asks the system for something that may be another thing at any time: by module, as in `FoundByName`."""
+"""Functions that ask the system for something that may change at any time, by module, as in `FoundByName`."""
 _OF_PYTHON = " (vectorized)"
-"""How the names of ufuncs end that `np.frompyfunc` made; nothing tells which function is in one."""
+"""The ending of the names of ufuncs from `np.frompyfunc`. The Python function inside cannot be found."""
 _ASKS_THE_SYSTEM = FoundByName(_OUTSIDE_OF_PYTHON)
 _WARNED: set[tuple[str, int]] = set()
-"""The lines that have been warned about."""
+"""The lines that a warning was given for."""
 
 
 def warn_once(label: str, why: str, where: Where | None) -> None:
-    """Say once for each line that a function is traced anew at every call.
+    """Warn once for each line that a function is traced anew at every call.
 
     Args:
         label: the function's name.
@@ -93,14 +93,14 @@ def warn_once(label: str, why: str, where: Where | None) -> None:
 
 
 def makes_random_source(function: Any) -> bool:
-    """Whether a function makes a source of random numbers, without a seed one that no other call has."""
+    """Whether a function creates a random number generator; without a seed, each call gets a different one."""
     return function is np.random.default_rng or function is np.random.RandomState or function is random.Random
 
 
 def moving(
     function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Known
 ) -> str | None:
-    """Return the name of a function whose result is another one at every call, or that changes what a stream has."""
+    """Return the name of a function that gives another result at every call, or that moves a stream; else None."""
     owner = getattr(function, "__self__", None)
     name = getattr(function, "__name__", "?")
     if function is builtins.next:

@@ -1,4 +1,4 @@
-"""What of its arguments a function needs to know while it is traced: numbers, and which Variables they are."""
+"""The arguments whose values or identities a function needs while it is traced: floats and Variables."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from hybridflow.ir.variables import NeedsIdentity
 
 
 class Needs(NamedTuple):
-    """Arguments that are constants of a function's traces.
+    """The arguments that are constants of a function's traces.
 
     Attributes:
-        numbers: positions among the floats.
-        variables: positions among the distinct Variables.
+        numbers: their positions among the floats.
+        variables: their positions among the distinct Variables.
     """
 
     numbers: frozenset[int] = frozenset()
     variables: frozenset[int] = frozenset()
 
     def and_of(self, signature: Signature, need: NeedsNumber | NeedsIdentity) -> Needs:
-        """Return these needs and another one, which counts the arguments that these leave.
+        """Return these needs plus another one.
 
         Args:
-            signature: the signature that knows nothing of needs.
-            need: what a trace asked for.
+            signature: the signature without any needs.
+            need: what a trace asked for; its positions skip the arguments that are constants already.
         """
         if isinstance(need, NeedsIdentity):
             slots = sorted({leaf.key[1] for leaf in signature.leaves if leaf.kind == VARIABLE} - self.variables)
             return self._replace(variables=self.variables | {slots[need.slot]})
         left = [i for i in range(len(floats_of(signature))) if i not in self.numbers]
-        # The other floats are outside of the arguments.
+        # The other positions belong to floats outside the arguments.
         return self._replace(numbers=self.numbers | {left[i] for i in need.arguments if i < len(left)})
 
     def met_by(self, signature: Signature) -> Signature:
-        """Return a signature in which the arguments that are needed count by value, or by which Variable they are."""
+        """Return the signature with the needed arguments as constants: floats by value, Variables by identity."""
         leaves: list[Leaf] = []
         position = 0
         slots: dict[int, int] = {}

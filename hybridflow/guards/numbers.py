@@ -20,10 +20,10 @@ class Numbers:
     """The program that turns the float arguments of a call into the graph's inputs.
 
     Args:
-        wanted: each number that meets tensors, and the dtype in which it does.
-        fallible: numbers that are computed even if nothing uses them, since that may raise.
-        arguments: how many float arguments a call has.
-        wide: whether the executable runs with 64-bit types, where a bare Python float would be one.
+        wanted: each number that is combined with tensors, and the dtype it has there.
+        fallible: numbers that are computed even if nothing uses them, since computing them may raise.
+        arguments: the number of float arguments of a call.
+        wide: whether the executable runs with 64-bit types, so that a bare Python float would be a float64.
     """
 
     __slots__ = ("_run", "_steps")
@@ -51,11 +51,11 @@ class Numbers:
             name = names[id(number)]
             convert = f"c_{dtype}({name})"
             space[f"c_{dtype}"] = _converter(dtype)
-            # jax rounds a bare float to float32 faster than NumPy does, but warns of those that become infinite.
+            # jax rounds a bare float to float32 faster than NumPy does, but warns if it becomes infinite.
             quick = dtype == _FLOAT32 and not wide
             outputs.append(f"{name} if -{_LARGE} < {name} < {_LARGE} else {convert}" if quick else convert)
         lines.append(f"    return [{', '.join(outputs)}]")
-        exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, made once
+        exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, compiled once
         self._run: Callable[..., list[Any]] = space["run"]
 
     def _collect(self, number: TracedFloat, names: dict[int, str]) -> None:
@@ -77,10 +77,10 @@ class Numbers:
                     self._steps.append((top, step))
 
     def __call__(self, floats: Sequence[float]) -> list[Any]:
-        """Return the inputs that hold the numbers of a call.
+        """Return the graph's inputs for the floats of a call.
 
         Raises:
-            ZeroDivisionError, OverflowError: as the user's arithmetic would, with its line in a note.
+            ZeroDivisionError, OverflowError: the user's arithmetic fails; its line is in a note on the error.
         """
         try:
             return self._run(*floats)
@@ -89,7 +89,7 @@ class Numbers:
             raise
 
     def _locate(self, error: Exception, floats: Sequence[float]) -> None:
-        """Note on an error which line of the user's computes the number that failed."""
+        """Add a note to an error that names the user's line where the computation failed."""
         values: dict[int, Any] = {}
 
         def value(operand: Any) -> Any:

@@ -1,8 +1,8 @@
-"""What a `TracedArray` does: what NumPy does with the array, where hybridflow does the same with its tensor.
+"""The operations of `TracedArray`: NumPy's operations on the array, where hybridflow does the same with its tensor.
 
-NumPy says itself which dtypes its functions compute in and give. Where hybridflow's are the same, the tensor is
-computed and stands for NumPy's array; where they differ the trace ends in an error. A tensor among the operands makes
-the result a tensor, as NumPy's protocols do eagerly.
+NumPy itself tells in which dtypes its functions compute. If hybridflow uses the same dtypes, the operation is traced
+on the tensor, and the result stands for NumPy's array. If they differ, the trace ends with an error. If an operand is a
+tensor, the result is a tensor too, as with NumPy's protocols in eager mode.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OPERATORS: dict[str, tuple[np.ufunc, str]] = {
     "or": (np.bitwise_or, "bitwise_or"), "xor": (np.bitwise_xor, "bitwise_xor"),
     "lshift": (np.left_shift, "bitwise_left_shift"), "rshift": (np.right_shift, "bitwise_right_shift"),
 }  # fmt: skip
-"""NumPy's and hybridflow's function for each binary operator."""
+"""The NumPy function and the name of hybridflow's function for each binary operator."""
 _COMPARISONS: dict[str, tuple[np.ufunc, str]] = {
     "eq": (np.equal, "equal"), "ne": (np.not_equal, "not_equal"), "lt": (np.less, "less"),
     "le": (np.less_equal, "less_equal"), "gt": (np.greater, "greater"), "ge": (np.greater_equal, "greater_equal"),
@@ -45,17 +45,17 @@ _UNARY: dict[str, tuple[np.ufunc, str]] = {
 _OURS = {ufunc: ours for ufunc, ours in (*_OPERATORS.values(), *_COMPARISONS.values(), *_UNARY.values())}
 _REDUCTIONS = frozenset({"sum", "prod", "mean", "max", "min", "argmax", "argmin", "any", "all", "std", "var"})
 _ROUNDED_ON_THE_WAY = frozenset({"sum", "prod", "mean", "std", "var", "cumsum", "cumprod"})
-"""What NumPy does in the precision of the array, hybridflow in float32 if that is a low one."""
+"""Functions that NumPy computes in the array's precision, and hybridflow in float32 if that precision is low."""
 _CUMULATIVE = {"cumsum": "cumulative_sum", "cumprod": "cumulative_prod"}
 
 
 def array_argument(tensor: Tensor, kind: type, path: str) -> TracedArray:
-    """Return what stands for an array among the arguments.
+    """Return the stand-in for an array among the arguments.
 
     Args:
         tensor: the traced tensor that holds it.
-        kind: its type.
-        path: where it is among the arguments.
+        kind: the array's type.
+        path: the array's path in the arguments.
     """
     return TracedArray(tensor, kind, f"the argument {path!r}")
 
@@ -77,7 +77,7 @@ def _named(kind: type) -> str:
 
 
 def _require_numpy(array: TracedArray, what: str) -> None:
-    """Raise for an array whose library's rules are not known here."""
+    """Raise if an array is not NumPy's: the rules of other libraries are not known here."""
     if array.kind is not np.ndarray and not issubclass(array.kind, np.generic):
         raise _refused(array, what, f"what {array.kind.__module__} makes of that is no tensor")
 
@@ -88,10 +88,10 @@ def _require_same(array: TracedArray, what: str, numpy: Any, ours: Any) -> None:
 
 
 def kind_of(array: TracedArray) -> type:
-    """Return the type of an array, where that is asked for.
+    """Return the type of an array, for code that asks for it.
 
     Raises:
-        DTypeError: it is a tensor in some calls.
+        DTypeError: the value is a tensor in some calls.
     """
     if not array.certain:
         raise _refused(array, "type", "a branch or loop on tensors leaves a tensor in some calls")
@@ -106,7 +106,7 @@ def _is_plain_number(value: Any) -> bool:
 
 
 def _numpy_dtype(value: Any) -> Any:
-    """Return what NumPy's rules know of an operand: its dtype, or the type of a Python number."""
+    """Return an operand's dtype for NumPy's promotion rules, or the type of a Python number."""
     if not _is_plain_number(value):
         return np.dtype(value.dtype)
     if isinstance(value, bool):
@@ -118,7 +118,7 @@ _SIZES: dict[type, type] = {int: Dim, float: SizeFloat}
 
 
 def _our_dtype(operands: Sequence[Any], *, as_float: bool) -> DType:
-    """Return the dtype in which hybridflow's operators take operands."""
+    """Return the dtype to which hybridflow's operators convert the operands."""
     found: DType | None = None
     for one in operands:
         if not _is_plain_number(one):
@@ -131,7 +131,7 @@ def _our_dtype(operands: Sequence[Any], *, as_float: bool) -> DType:
 
 
 def _loop(ufunc: np.ufunc, operands: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the dtypes that NumPy computes in, the operands' first."""
+    """Return the dtypes in which NumPy computes, first those of the operands."""
     return ufunc.resolve_dtypes((*map(_numpy_dtype, operands), *[None] * ufunc.nout))
 
 
@@ -143,10 +143,10 @@ def _first(operands: Sequence[Any]) -> TracedArray:
 
 
 def _applied(ufunc: np.ufunc, name: str, operands: Sequence[Any]) -> Any:
-    """Return what NumPy's function gives for arrays and numbers, as hybridflow computes it.
+    """Return the result of a NumPy function on arrays and numbers, computed by hybridflow.
 
     Raises:
-        DTypeError: it gives something else.
+        DTypeError: NumPy's result would differ.
     """
     array = _first(operands)
     what = f"numpy.{ufunc.__name__}"
@@ -165,7 +165,7 @@ def _applied(ufunc: np.ufunc, name: str, operands: Sequence[Any]) -> Any:
 
 
 def _require_same_values(array: TracedArray, ufunc: np.ufunc, what: str, operands: Sequence[Any], dtype: DType) -> None:
-    """Raise where NumPy and hybridflow give other values of the same dtype."""
+    """Raise if NumPy and hybridflow give different values of the same dtype."""
     power = operands[-1]
     if ufunc is np.power and dtype.kind in "iu":
         if type(power) is not int or power < 0:
@@ -188,7 +188,7 @@ def _our_function(name: str, what: str) -> Callable[..., Any]:
 
 
 def _with_tensor(ufunc: np.ufunc, operands: Sequence[Any]) -> Any:
-    """Return what NumPy makes of an array and a tensor: it leaves them to the tensor."""
+    """Return the result for an array and a tensor: as in NumPy, the tensor's ``__array_ufunc__`` decides."""
     tensor = next(one for one in operands if isinstance(one, TensorMethods))
     return cast(Any, tensor).__array_ufunc__(ufunc, "__call__", *map(without_array, operands))
 
@@ -209,7 +209,7 @@ def _binary(ufunc: np.ufunc, name: str, *, reflected: bool) -> Callable[[TracedA
         if _is_operand(other):
             return _applied(ufunc, name, operands)
         if getattr(type(other), "__array_ufunc__", _TAKEN) is None:
-            return NotImplemented  # NumPy leaves it to the other operand
+            return NotImplemented  # as NumPy does: the other operand decides
         raise _refused(self, f"numpy.{ufunc.__name__}", f"NumPy makes an array of {describe(other)}")
 
     return operator
@@ -225,7 +225,7 @@ def _unary(ufunc: np.ufunc, name: str) -> Callable[[TracedArray], Any]:
 def _in_place(name: str) -> Callable[[TracedArray, Any], Any]:
     def operator(self: TracedArray, other: Any) -> Any:
         if self.kind is not np.ndarray and issubclass(self.kind, np.generic):
-            return NotImplemented  # a scalar: Python goes on with the operator itself
+            return NotImplemented  # a scalar: Python falls back to the binary operator
         raise _changes(self, f"x {name}= ...", f"Write x = x {name} ..., which makes a new array.")
 
     return operator
@@ -239,7 +239,7 @@ def _changes(array: TracedArray, what: str, hint: str) -> MutationError:
 
 
 def _array_ufunc(self: TracedArray, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    """Do what NumPy's elementwise function does with arrays of which one is traced."""
+    """Run NumPy's elementwise function on operands that include a traced array."""
     what = f"numpy.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
     if kwargs.get("out") is not None:
         raise _changes(self, what, "Write x = x + y in place of x += y, and leave `out` away.")
@@ -251,7 +251,7 @@ def _array_ufunc(self: TracedArray, ufunc: np.ufunc, method: str, *inputs: Any, 
 
 
 def _array_function(self: TracedArray, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    """Do what a function of NumPy does that is a method of arrays too."""
+    """Run a function of NumPy that is also a method of arrays."""
     name = function.__name__
     if args and type(args[0]) is TracedArray and name in _AS_FUNCTIONS:
         found = getattr(args[0], name)
@@ -287,7 +287,7 @@ def _reduction(name: str) -> Callable[..., Any]:
 
 
 def _tried(array: TracedArray, name: str, **options: Any) -> DType:
-    """Return the dtype of what a method of NumPy's arrays gives, asked of one with a single element."""
+    """Return the dtype of the result of an array method in NumPy, by calling it on an array of one element."""
     example = np.ones((1,) * array.ndim, array.tensor.dtype)
     with np.errstate(all="ignore"):
         return np.asarray(getattr(example, name)(**options)).dtype
@@ -337,7 +337,7 @@ def _copied(self: TracedArray) -> TracedArray:
 
 
 def _array_like(array: TracedArray, tensor: Any) -> TracedArray:
-    """Return what only moves elements: an array stays one, also without a dimension."""
+    """Return the result of an operation that only moves elements: it stays an array, also with no dimensions."""
     return TracedArray(tensor, array.kind, array.origin, array.certain)
 
 
@@ -389,7 +389,7 @@ def _hash(self: TracedArray) -> int:
 
 
 def _unknown(self: TracedArray, name: str) -> Any:
-    """Say what is wrong with an attribute that is not traced."""
+    """Raise for an attribute that is not traced."""
     if name.startswith("__") or not hasattr(self.kind, name):
         hint = f" (hybridflow's tensors have one: {_HINT})" if hasattr(TensorMethods, name) else ""
         raise AttributeError(f"{self.kind.__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
@@ -407,7 +407,7 @@ _AS_FUNCTIONS = frozenset({
     *_REDUCTIONS, *_CUMULATIVE, "reshape", "ravel", "transpose", "swapaxes", "squeeze", "clip", "shape", "ndim", "size",
     "real", "imag",
 })  # fmt: skip
-"""Functions of NumPy that arrays have as methods or attributes."""
+"""Functions of NumPy that are also methods or attributes of arrays."""
 
 
 def _install() -> None:

@@ -1,7 +1,7 @@
-"""Objects of users' classes that jax knows no structure of, as structures of their attributes.
+"""Treat objects of users' classes that jax does not know as structures of their attributes.
 
-A dataclass that is not registered, or a plain object, is a leaf to jax. Where it is made anew in a branch or loop on
-tensors, or returned, its tensors must be found, and an object be made again that holds others.
+To jax, an unregistered dataclass or a plain object is a leaf. If a branch or loop on tensors recreates such an object,
+or the function returns it, the tensors in it must be found, and a new object must be built with other tensors.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hybridflow.guards import observe
 from hybridflow.guards.order import has_order, in_order_of, skeleton
 
 _PYTHON_CLASS = 1 << 9
-"""The flag of classes that a ``class`` statement made (Py_TPFLAGS_HEAPTYPE)."""
+"""The flag of classes that a ``class`` statement created (Py_TPFLAGS_HEAPTYPE)."""
 
 
 class _Kind(NamedTuple):
-    """What two objects share whose attributes can stand for each other's."""
+    """The form of an object: objects of equal form can exchange their attributes."""
 
     cls: type
     names: tuple[str, ...]
@@ -43,7 +43,7 @@ class _Order:
 
 
 class _Attributes:
-    """What stands for an object in a structure."""
+    """Stands for an object in a structure."""
 
     __slots__ = ("kind", "values")
 
@@ -74,7 +74,7 @@ jax.tree_util.register_pytree_node(_Attributes, _flatten, _unflatten)
 
 
 def _state(value: Any) -> list[str]:
-    """Return the names of the attributes that an object has of its own."""
+    """Return the names of an object's own attributes."""
     slots = [
         name for cls in type(value).__mro__ for name, one in vars(cls).items()
         if type(one) is MemberDescriptorType and hasattr(value, name)
@@ -83,25 +83,25 @@ def _state(value: Any) -> list[str]:
 
 
 def is_object(value: Any) -> bool:
-    """Whether a value is an object that is nothing but its attributes, as far as can be seen."""
+    """Whether a value is an object that consists only of its attributes, as far as can be seen."""
     cls = type(value)
     if not cls.__flags__ & _PYTHON_CLASS or cls.__new__ is not object.__new__ or isinstance(value, type):
         return False
     if any(one.__module__.partition(".")[0] == "hybridflow" for one in cls.__mro__):
         return False
     if not hasattr(value, "__dict__") and not any("__slots__" in vars(one) for one in cls.__mro__):
-        return False  # what it holds is C's
+        return False  # its state is in C
     alike = cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__
     return alike and not any(hasattr(cls, name) for name in ("__copy__", "__deepcopy__", "__del__"))
 
 
 def is_record(value: Any) -> bool:
-    """Whether a value is a dataclass's object that is nothing but its attributes."""
+    """Whether a value is a dataclass instance that consists only of its attributes."""
     return dataclasses.is_dataclass(value) and is_object(value)
 
 
 def opened(value: Any, which: Callable[[Any], bool] = is_object) -> Any:
-    """Return a structure with its objects replaced by what jax takes apart, and makes such objects of again."""
+    """Return a structure with its objects replaced by nodes that jax can flatten, and unflatten to such objects."""
     return _opened(value, which, ())
 
 
@@ -115,7 +115,7 @@ def _opened(value: Any, which: Callable[[Any], bool], around: tuple[Any, ...]) -
 
 
 def _is_new(leaf: Any, which: Callable[[Any], bool], around: tuple[Any, ...]) -> bool:
-    """Whether a leaf is an object, and not one that it is an attribute of."""
+    """Whether a leaf is an object that does not contain itself: none of the objects around it is the same one."""
     return which(leaf) and not any(leaf is one for one in around)
 
 
@@ -127,7 +127,7 @@ def _attributes(value: Any, which: Callable[[Any], bool], around: tuple[Any, ...
 
 
 def objects_in(value: Any) -> Iterator[Any]:
-    """Yield the objects in a structure, those in their attributes too."""
+    """Yield the objects in a structure, including those in their attributes."""
     pending, seen = [value], set[int]()
     while pending:
         for leaf in jax.tree_util.tree_leaves(pending.pop()):
@@ -138,6 +138,6 @@ def objects_in(value: Any) -> Iterator[Any]:
 
 
 def vars_of(value: Any) -> list[Any]:
-    """Return what an object's attributes hold."""
+    """Return the values of an object's attributes."""
     return [getattr(value, name) for name in _state(value)]
 

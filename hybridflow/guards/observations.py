@@ -1,4 +1,4 @@
-"""What one trace has read from outside its arguments, and what it has done there."""
+"""`Observations`: what one trace has read outside its arguments, and what it has changed there."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from hybridflow.guards.storable import holds_traced, is_traced, require_numbers
 from hybridflow.ir.variables import ArgumentVariable
 
 _LIBRARIES = object()
-"""Stands for where libraries keep what they are asked for."""
+"""Stands for the hidden state of libraries; it holds the answers to questions."""
 _HOLDERS = (types.MethodType, types.FunctionType, functools.partial)
 
 
 class Observations:
-    """What is known of one trace's surroundings.
+    """What one trace has read and changed outside itself.
 
     Args:
         label: the function's name, for messages.
-        floats: those of them that may be inputs.
+        floats: the floats outside the arguments that may be inputs.
         checks: the checks of the trace so far.
     """
 
@@ -53,7 +53,10 @@ class Observations:
         self._checks = checks
         self.asks_trainable = False
         self.counts_trainable: dict[int, Variable] = {}
-        """Whether it counted which of the trace's Variables are trainable; further ones of which it did, by ids."""
+        """Variables whose trainable flag the trace depends on, by id.
+
+        With `asks_trainable`, the trace depends on the flags of all its own Variables too.
+        """
         self.effects: list[str] = []
         self._outside: dict[int, tuple[Any, Place]] = {}
         self._inputs: dict[int, tuple[Any, str, tuple[Any, ...]]] = {}
@@ -62,19 +65,19 @@ class Observations:
         self._in_arguments: dict[int, str] = {}
         self._relations: dict[Relation, None] = {}
         self.identities: Identities | None = None
-        """Which of a call's arguments must be which, known when the trace has ended; None if it does not matter."""
+        """Which of a call's arguments must be the same object; set when the trace ends, None if it does not matter."""
         self.orders: set[tuple[Any, ...]] = set()
-        """The dicts among the arguments whose order was read: the argument, and the keys on the way from there."""
-        self._also: dict[int, dict[Place, None]] = {}  # further places of what is outside
+        """The dicts among the arguments whose order was read, each as the argument's name and the keys on the way."""
+        self._also: dict[int, dict[Place, None]] = {}  # further places of objects outside
         self._places: dict[tuple[int, Access, Any], Place] = {}
-        self._keys: list[Any] = []  # what the ids in the keys of `_places` belong to stays alive
+        self._keys: list[Any] = []  # keeps alive the objects whose ids are keys here
         self._roots: dict[int, Place] = {}
         self._tensors: dict[int, list[Place]] = {}
         self._made: dict[int, Any] = {}
         self._doubtful: dict[int, Place] = {}
         self._whole: dict[int, Any] = {}
         self.again: str | None = None
-        """Why the trace can serve no other call than its own; None if it can."""
+        """Why the trace can serve only its own call; None if it can serve others."""
         self._changed: set[int] = set()
         self.choices = Choices()
         self.journal = new_journal()
@@ -93,42 +96,42 @@ class Observations:
         return found
 
     def object(self, value: Any, label: str, *, lasting: bool = False) -> None:
-        """Take an object that calls bring along (``self``, an argument) as one that is outside."""
+        """Register an object that calls bring along (``self``, an argument) as an object outside."""
         if is_leaf(value) or id(value) in self._outside or isinstance(value, types.ModuleType):
             return
         root = self.root(value, label, lasting=lasting)
-        if isinstance(value, CONTAINERS):  # one that JAX does not take apart, such as a deque: what is in it counts
+        if isinstance(value, CONTAINERS):  # one that JAX does not flatten, such as a deque: its content counts
             self._read(root, ITSELF, None, value)
         else:
             self._register(value, root)
 
     def function(self, function: Callable[..., Any]) -> None:
-        """Guard what a function that is called as it is may read."""
+        """Guard everything that a function may read if it is called without conversion."""
         from hybridflow.guards.reading import whole
 
         whole(self, function)
 
     @property
     def size(self) -> int:
-        """How many places were read."""
+        """The number of places that were read."""
         return len(self._places)
 
     def place_or_root(self, obj: Any) -> Place:
-        """Return where an object was read; what came by another way is watched from itself on."""
+        """Return the place where an object was read; make the object a root if there is none."""
         return self.place_of(obj) or self.root(obj, getattr(obj, "__name__", type(obj).__name__))
 
     def made_here(self, obj: Any) -> None:
-        """Take note that the trace has just made an object."""
+        """Record that the trace has just created an object."""
         self._made[id(obj)] = obj
 
     def is_made_here(self, obj: Any) -> bool:
-        """Whether the trace made an object."""
+        """Whether the trace created an object."""
         return id(obj) in self._made
 
     def doubtful(self, obj: Any) -> Place | None:
-        """Return the place of an object that the trace may have made or not: if it did, it is soon gone.
+        """Return the place of an object that the trace may have created itself; if so, the object is soon gone.
 
-        None for what cannot be told: objects that cannot be referenced weakly.
+        Return None for objects that cannot be referenced weakly: whether they are gone cannot be told.
         """
         found = self._doubtful.get(id(obj))
         if found is None and not is_leaf(obj):
@@ -140,7 +143,7 @@ class Observations:
         return found
 
     def known(self, value: Any) -> None:
-        """Watch what is in a value that is held by something known: from itself on."""
+        """Watch the functions and methods in a value that a known object holds; each becomes a root."""
         if isinstance(value, CONTAINERS):
             for _, item in items_of(value):
                 self.known(item)
@@ -148,7 +151,7 @@ class Observations:
             self.object(value, getattr(value, "__name__", type(value).__name__))
 
     def was_whole(self, value: Any) -> bool:
-        """Whether everything in a value has been taken as read; from now on it has."""
+        """Whether everything in a value is already recorded as read; mark it as recorded if it lives outside."""
         if id(value) in self._whole:
             return True
         if self.place_of(value) is not None or isinstance(value, type | types.FunctionType):
@@ -156,14 +159,14 @@ class Observations:
         return False
 
     def not_again(self, why: str, *, moves: bool = True) -> None:
-        """Let the trace serve its own call alone, since what it reads cannot be watched, and say so once.
+        """Let the trace serve only its own call, since what it reads cannot be watched, and warn once.
 
         Args:
             why: what it reads.
-            moves: whether reading it cannot be taken back, as `next` cannot: then the trace must not start again.
+            moves: whether the read cannot be undone, as with `next`: the trace must not restart after it.
 
         Raises:
-            NeedsNumber: it might start again, so it is to do so now.
+            NeedsNumber: the trace might have to restart later, so it does so now.
         """
         if moves:
             self.floats.only_numbers()
@@ -171,7 +174,7 @@ class Observations:
         warn_once(self.label, why, user_place(3))
 
     def forget(self) -> None:
-        """Let go of the objects of a trace that has ended."""
+        """Release the objects of a trace that has ended."""
         for kept in (
             self._outside, self._inputs, self._made, self._doubtful, self._whole, self._roots, self._arguments,
             self._given, self._in_arguments, self._relations, self._also, self.counts_trainable,
@@ -181,7 +184,7 @@ class Observations:
         self.choices.forget()
 
     def arguments(self, seen: dict[str, Any], given: dict[str, Any]) -> None:
-        """Take the arguments as the trace sees them, and as the call gave them."""
+        """Record the arguments as the trace sees them (`seen`) and as the call passed them (`given`)."""
         self._arguments = given
         self._in_arguments = mutable_in(given)
         for name, value in seen.items():
@@ -189,7 +192,7 @@ class Observations:
             self._give(value, (name,))
 
     def _give(self, value: Any, way: Way) -> None:
-        """Take note of where a call gives what the trace sees another object for."""
+        """Record which part of the call's arguments each object that the trace sees stands for."""
         if type(value) in PLAIN:
             return
         _, ways = self._given.setdefault(id(value), (value, []))
@@ -204,7 +207,7 @@ class Observations:
                 self._give(getattr(value, field.name), (*way, field.name))
 
     def stands_for(self, copy: Any, original: Any) -> None:
-        """Take what is read of a copy, which the trace has made, as read of the original."""
+        """Record reads from a copy, which the trace has created, as reads from the original."""
         place = self.place_of(original)
         if place is not None:
             self._outside[id(copy)] = (copy, place)
@@ -212,25 +215,25 @@ class Observations:
             self.made_here(copy)
 
     def argument(self, value: Any, label: str, way: tuple[Any, ...]) -> None:
-        """Take the containers of an argument as those that a call must not change."""
+        """Register the containers in an argument: the trace must not change them."""
         if is_structure(value) and id(value) not in self._inputs:
             self._inputs[id(value)] = (value, label, way)
             for key, item in items_of(value):
                 self.argument(item, f"{label}[{key!r}]", (*way, key))
 
     def place_of(self, obj: Any) -> Place | None:
-        """Return where an object was read, None if the trace made it."""
+        """Return the place where an object was read; None if the trace created it."""
         found = self._outside.get(id(obj))
         return None if found is None or found[0] is not obj else found[1]
 
     def is_outside(self, obj: Any) -> bool:
-        """Whether an object was there before the trace: read from outside, or an argument."""
+        """Whether an object existed before the trace: it was read from outside or is an argument."""
         return id(obj) in self._outside or id(obj) in self._inputs
 
     # -- reads ------------------------------------------------------------------------------------------------
 
     def read(self, parent: Place, access: Access, name: Any, value: Any) -> Any:
-        """Take note of a value that the trace read, and return what it is to see of it."""
+        """Record a value that the trace read, and return what the trace sees in its stead."""
         place = self._read(parent, access, name, value)
         if place is None:
             return value
@@ -242,13 +245,13 @@ class Observations:
         return found
 
     def look(self, parent: Place, access: Access, name: Any, value: Any) -> None:
-        """Take note of a value that the trace gets by a way on which nothing can stand for it."""
+        """Record a value that the trace receives directly, so that no stand-in can replace it."""
         place = self._read(parent, access, name, value)
         if place is not None:
             self.floats.look(place, value)
 
     def answered(self, question: Question, value: Any) -> Any:
-        """Take note of what a function gave that only reads: it is asked again before each call."""
+        """Record the result of a function that only reads; the function is called again before each call."""
         try:
             hash(question)
         except TypeError:
@@ -258,7 +261,7 @@ class Observations:
         return value
 
     def _inside(self, container: Any, key: Any) -> Place | None:
-        """Return the place of a container in a container."""
+        """Return the place of a container inside a container."""
         return self.place_of(container[key])
 
     def _read(self, parent: Place, access: Access, name: Any, value: Any) -> Place | None:
@@ -272,13 +275,13 @@ class Observations:
         if place is None:
             place = self._add(parent, access, name, value, guarded=True)
         elif not place.guarded:
-            place.guarded = True  # it was written before it is read: what it was then counts
+            place.guarded = True  # it was written before this read: its value before the write counts
             self._register_inside(value, place)
         self._register(value, place)
         return place
 
     def load(self, parent: Place, access: Access, name: Any, value: Any) -> None:
-        """Take note of a number or container that is loaded for nothing but to be changed: its type alone counts."""
+        """Record a number or container that is loaded only to be changed: only its type counts."""
         place = self._places.get((id(parent), access, name))
         if place is None:
             place = self._add(parent, access, name, value, guarded=False)
@@ -296,12 +299,12 @@ class Observations:
         return place
 
     def _register(self, value: Any, place: Place) -> None:
-        """Make what is inside a value known as being outside of the trace."""
+        """Register a value and its content as outside the trace."""
         if is_leaf(value) or id(value) in self._inputs:
             return
         known = self._outside.get(id(value))
         if known is not None:
-            # A container counts by what is in it, and what is in this one is known by the other place.
+            # A container is compared by its content, and the other place already covers the content of this one.
             changes = isinstance(value, (*CONTAINERS, *CHANGING))
             if known[1] is not place and known[1].parent is not None and changes:
                 place.alias = known[1]
@@ -326,14 +329,14 @@ class Observations:
             self._read(parent, ITEM, key, item)
 
     def value_read(self, tensor: Tensor) -> None:
-        """Take note that the number in a tensor from outside was read: another tensor will not do."""
+        """Record that the number in a tensor from outside was read: another tensor will not do."""
         for place in self._tensors.get(id(tensor), ()):
             place.itself = weak(tensor)
 
     # -- which object is which ------------------------------------------------------------------------------------
 
     def same(self, a: Any, b: Any) -> bool:
-        """Return ``a is b``, of what the call has where the trace sees something else, and take note of it."""
+        """Return ``a is b`` for the call's own objects, where the trace sees stand-ins, and record the answer."""
         first, second = self._given_for(a), self._given_for(b)
         same = first is second
         if is_one_of_several(first) and is_one_of_several(second):
@@ -345,10 +348,10 @@ class Observations:
         return same
 
     def identity(self, obj: Any) -> int:
-        """Return ``id(obj)``, of what the call has where the trace sees something else, and take note of it.
+        """Return ``id(obj)`` of the call's own object, where the trace sees a stand-in, and record the answer.
 
         Raises:
-            NeedsIdentity: of a Variable among the arguments.
+            NeedsIdentity: the object is a Variable among the arguments.
         """
         if isinstance(obj, ArgumentVariable):
             obj.needed()
@@ -363,12 +366,12 @@ class Observations:
         return id(given)
 
     def _given_for(self, value: Any) -> Any:
-        """Return what the call has for what the trace sees."""
+        """Return the call's own object for an object that the trace sees."""
         found = self._given.get(id(value))
         return value if found is None or found[0] is not value else at_way(self._arguments, found[1][0])
 
     def _sources(self, value: Any) -> list[Source]:
-        """Return where a value was found, nothing if the trace made it."""
+        """Return everywhere a value was found; empty if the trace created it."""
         given = self._given.get(id(value))
         ways: list[Source] = [] if given is None or given[0] is not value else [*given[1]]
         if isinstance(value, Variable):
@@ -388,7 +391,7 @@ class Observations:
             self._relations[Relation(firsts[0], seconds[0], same)] = None
 
     def _relate_changed(self) -> tuple[Place, ...]:
-        """Relate the containers that the trace changed to those that it read, and return where they are."""
+        """Relate the containers that the trace changed to those it read, and return the places of the changed ones."""
         known = list(self._outside.values())
         read = [place for obj, place in known if isinstance(obj, _MUTABLE) and place.guarded]
         changed = [(obj, place) for obj, place in known if id(obj) in self._changed]
@@ -400,7 +403,7 @@ class Observations:
         return tuple([place for _, place in changed])
 
     def use_order(self, obj: Any) -> None:
-        """Take note that the order of a dict was looked at."""
+        """Record that the trace used the order of a dict."""
         if not isinstance(obj, dict):
             return
         items = cast("dict[Any, Any]", obj)
@@ -408,13 +411,13 @@ class Observations:
         if found is not None:
             self.orders.add(found[2])
         elif items and self.place_of(items) is None:
-            for given, _, way in self._inputs.values():  # Python makes a new dict of keywords
+            for given, _, way in self._inputs.values():  # Python creates a new dict for keywords
                 same = type(given) is dict and len(way) == 1 and list(given) == list(items)
                 if same and all(map(is_, given.values(), items.values())):
                     self.orders.add(way)
 
     def returned(self, result: Any) -> None:
-        """Take note of what is returned: a dict among the arguments that is has its order read."""
+        """Record what the trace returns: returning a dict among the arguments reads its order."""
         self.choices.read(result)
         self.use_order(result)
         if isinstance(result, CONTAINERS):
@@ -422,7 +425,7 @@ class Observations:
                 self.returned(item)
 
     def orders_of(self, arguments: dict[str, Any]) -> dict[tuple[Any, ...], list[Any]]:
-        """Return the orders that were read of dicts among the arguments, by the ways to these."""
+        """Return the orders that were read, keyed by the paths of their dicts in the arguments."""
         return {way: order_at(arguments, way) for way in self.orders}
 
     # -- writes -----------------------------------------------------------------------------------------------
@@ -439,18 +442,18 @@ class Observations:
         *,
         nested: bool,
     ) -> None:
-        """Take note that the trace is about to store a value outside.
+        """Record that the trace is about to store a value outside.
 
         Args:
-            parent, access, name: where.
-            before: what is there.
-            value: what is to be there.
-            holder: what is at `parent`.
-            change: how later calls do the same.
+            parent, access, name: where it is stored.
+            before: the current value.
+            value: the new value.
+            holder: the object at `parent`.
+            change: how later calls repeat the write.
             nested: whether this is in a branch or a loop body.
 
         Raises:
-            MutationError: a traced value, or a write in a branch or a loop body.
+            MutationError: the value is traced, or the write is in a branch or a loop body.
         """
         what = access.path.format(p=parent.path, n=name)
         self._refuse(what, (value,), nested=nested)
@@ -464,7 +467,7 @@ class Observations:
         self._note(what)
 
     def stays(self, at: Place, access: Access, name: Any, before: Any, value: Any, *, nested: bool) -> bool:
-        """Whether the trace stores what is there, and later calls, which do not store it, must find it there."""
+        """Whether the trace stores the value that is already there; later calls skip the write and check the value."""
         if value is before and isinstance(value, (*CONTAINERS, *CHANGING)):
             return True  # as ``+=`` does
         place = self._places.get((id(at), access, name))
@@ -473,26 +476,26 @@ class Observations:
         return found
 
     def keeps(self, parent: Place, obj: Any, name: str, *, nested: bool) -> None:
-        """Take note that an object is about to keep a value for later calls, which then only read it.
+        """Record that an object is about to keep a value for later calls, which then only read it.
 
         Raises:
-            MutationError: in a branch or a loop body.
+            MutationError: this is in a branch or a loop body.
         """
         self._refuse(ATTRIBUTE.path.format(p=parent.path, n=name), (), nested=nested)
         self.journal.item_of(vars(obj), name, obj)
 
     def change(self, obj: Any, how: str, values: Iterable[Any], change: Change, *, nested: bool) -> None:
-        """Take note that the trace is about to change a container that is outside.
+        """Record that the trace is about to change a container outside.
 
         Args:
             obj: the container.
-            how: what is done to it, for messages.
-            values: what it gets.
-            change: how later calls do the same.
+            how: the change, for messages.
+            values: the values that are put into it.
+            change: how later calls repeat it.
             nested: whether this is in a branch or a loop body.
 
         Raises:
-            MutationError: an argument, a traced value, or a change in a branch or a loop body.
+            MutationError: the container is an argument, a value is traced, or this is in a branch or a loop body.
         """
         found = self._inputs.get(id(obj))
         label = self._in_arguments.get(id(obj)) if found is None else found[1]
@@ -515,13 +518,13 @@ class Observations:
         self._note(place.path + how)
 
     def _do(self, where: Place, holder: Any, change: Change, changed: Place | None) -> None:
-        """Have later calls make a change too; if they cannot, the trace is for those that find nothing to change."""
+        """Have later calls repeat a change. If they cannot, guard the place by its value before the change."""
         change.note(self.journal, holder)
         if not self.repeated.add(where, holder, change, len(self._checks)) and changed is not None:
             changed.guarded = True
 
     def hand_out(self, container: Any) -> None:
-        """Take note that a container from outside goes to code that is not converted, and may change it."""
+        """Record that a container from outside is passed to unconverted code, which may change it."""
         self.journal.content(container)
         self.repeated.fixed.content(container)
 
@@ -550,10 +553,10 @@ class Observations:
     def _note(self, what: str) -> None:
         self.effects.append(f"{what} at {format_where(user_place(4))}")
 
-    # -- what is another one at every call ------------------------------------------------------------------------
+    # -- values that differ at every call -------------------------------------------------------------------------
 
     def moves(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a function is about to give what it gives but once; the trace is then for its own call alone."""
+        """Whether a call gives another result each time; if so, the trace can serve only its own call."""
         what = moving(function, args, kwargs, self)
         if what is not None:
             self.journal.random(getattr(function, "__self__", None))
@@ -561,7 +564,7 @@ class Observations:
         return what is not None
 
     def variable_paths(self) -> dict[int, str]:
-        """Return how each Variable from outside was first reached, as the user would write it, by the Variable's id."""
+        """Return the path by which each Variable from outside was first reached, by the Variable's id."""
         found: dict[int, str] = {}
         for place in self._places.values():
             if issubclass(place.kind, Variable):
@@ -571,7 +574,12 @@ class Observations:
     # -- the end ----------------------------------------------------------------------------------------------
 
     def guards(self, captures: Sequence[Tensor], variables: Sequence[Variable]) -> Guards | None:
-        """Return the guards of the trace, which keeps some Variables alive; None if it read nothing."""
+        """Return the guards of the trace; None if it read nothing.
+
+        Args:
+            captures: the tensors that the trace captured.
+            variables: the Variables that the trace uses and keeps alive.
+        """
         kept: list[object] = [*variables]
         if asked := self.counts_trainable | ({id(one): one for one in variables} if self.asks_trainable else {}):
             flags = TrainableFlags([*asked.values()])

@@ -1,7 +1,7 @@
-"""What converted code tells about itself: every read from, write to and call of what is not its own.
+"""The functions by which converted code reports its reads, writes and calls outside itself.
 
-Converted functions call these in place of Python's own operations, while they are traced. What they read from outside
-becomes guards (`hybridflow.guards.guards`); a write that a later call would miss raises at its line.
+While a function is traced, its converted code calls these in place of Python's own operations. Reads from outside
+become guards (`hybridflow.guards.guards`). A write that later calls would miss raises at its line.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from hybridflow.ir.builder import GraphBuilder
 
 
 def observations() -> tuple[Observations | None, bool]:
-    """Return what is known of the trace being made, and whether a branch or loop body of it is traced."""
+    """Return the observations of the current trace, and whether one of its branches or loop bodies is being traced."""
     context = CONTEXT.get()
     tracer = None if context is None else context.tracer
     if tracer is None:
@@ -55,18 +55,18 @@ def observations() -> tuple[Observations | None, bool]:
 
 
 ARRAYS = (np.ndarray, jax.Array, Tensor, Variable, str, bytes)
-"""Types whose items are what they are; the whole is watched where it is read."""
+"""Types whose items need no guards: the value is guarded as a whole, where it is read."""
 
 # -- reads --------------------------------------------------------------------------------------------------------
 
 
 def read_free(cell: CellType, name: str, value: Any) -> Any:
-    """Return the value of a name that was read from a function around the converted one.
+    """Return the value of a name that was read from an enclosing function.
 
     Args:
-        cell: where that function keeps it.
+        cell: the cell that holds it.
         name: the name.
-        value: what Python found.
+        value: the value that Python found.
     """
     found, _ = observations()
     return value if found is None else found.read(found.root(cell, name), CELL, name, value)
@@ -78,7 +78,7 @@ def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
     Args:
         namespace: the globals of the function that reads it.
         name: the name.
-        value: what Python found.
+        value: the value that Python found.
     """
     found, _ = observations()
     if found is not None and not is_layers(namespace.get("__name__")):
@@ -89,7 +89,7 @@ def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
 
 
 def read_attr(obj: Any, name: str) -> Any:
-    """Return ``obj.name``; that there is none is an answer too, for code that handles the error."""
+    """Return ``obj.name``. A missing attribute is recorded too, as the code may handle the error."""
     found, _ = observations()
     if found is not None:
         found.choices.read_one(obj)
@@ -103,19 +103,19 @@ def read_attr(obj: Any, name: str) -> Any:
 
 
 def class_attribute(obj: Any, name: str) -> Any:
-    """Return what the class of an object says under a name, as it stands there."""
+    """Return what the class of an object defines under a name; a descriptor is returned itself."""
     found, _ = observations()
     return IN_CLASS.get(type(obj), name) if found is None else reading.class_attribute(found, obj, name)
 
 
 def of_super(obj: Any, name: str) -> Any:
-    """Return what the class that ``super()`` finds an attribute in says under its name."""
+    """Return the attribute that ``super()`` finds, as its class defines it; a descriptor is returned itself."""
     found, _ = observations()
     return MISSING if found is None else reading.of_super(found, obj, name)
 
 
 def constructed(cls: type) -> None:
-    """Take note that a user's class is about to make an object."""
+    """Record that a user's class is about to create an object."""
     found, _ = observations()
     if found is not None:
         for name in ("__new__", "__init__"):
@@ -123,14 +123,14 @@ def constructed(cls: type) -> None:
 
 
 def stands_for(copy: Any, original: Any) -> None:
-    """Take note that what is read of a copy, which the trace has made, is read of the original."""
+    """Record that reads from a copy, which the trace has created, are reads from the original."""
     found, _ = observations()
     if found is not None:
         found.stands_for(copy, original)
 
 
 def own(obj: Any, name: str) -> None:
-    """Take note of whether an object has an attribute of its own, whatever its class says."""
+    """Record whether an object has an attribute in its own ``__dict__``, and its value there."""
     found, _ = observations()
     place = None if found is None else found.place_of(obj)
     if found is not None and place is not None:
@@ -138,7 +138,7 @@ def own(obj: Any, name: str) -> None:
 
 
 def summarised(obj: Any, access: Access) -> None:
-    """Take note of a summary of what is in an object, one that a way from it gives."""
+    """Record a summary of an object's content, which `access` computes."""
     found, _ = observations()
     place = None if found is None else found.place_of(obj)
     if found is not None and place is not None:
@@ -146,20 +146,20 @@ def summarised(obj: Any, access: Access) -> None:
 
 
 def counts_trainable(variable: Variable) -> None:
-    """Take note that it counts whether a Variable is trainable."""
+    """Record that the trace depends on whether a Variable is trainable."""
     found, _ = observations()
     if found is not None:
         found.counts_trainable[id(variable)] = variable
 
 
 def absent(obj: Any, name: str) -> None:
-    """Take note that an object has no attribute of a name, so that ``__getattr__`` is asked."""
+    """Record that an object has no attribute with this name, so that ``__getattr__`` is called."""
     own(obj, name)
     class_attribute(obj, name)
 
 
 def made(obj: Any) -> Any:
-    """Return an object that the trace has just made."""
+    """Record that the trace has just created an object, and return the object."""
     found, _ = observations()
     if found is not None:
         found.made_here(obj)
@@ -167,13 +167,13 @@ def made(obj: Any) -> Any:
 
 
 def is_made_here(obj: Any) -> bool:
-    """Whether the trace made an object."""
+    """Whether the trace created an object."""
     found, _ = observations()
     return found is not None and found.is_made_here(obj)
 
 
 def is_known(obj: Any) -> bool:
-    """Whether an object was there before the trace."""
+    """Whether an object was read from outside the trace."""
     found, _ = observations()
     return found is not None and found.place_of(obj) is not None
 
@@ -189,7 +189,7 @@ def has_assigned() -> bool:
 
 
 def keeps(obj: Any, name: str) -> None:
-    """Take note that an object is about to keep a value under a name, and of how to take that back."""
+    """Record that an object is about to keep a value under a name, and how to undo that."""
     found, nested = observations()
     place = None if found is None else found.place_of(obj)
     if found is not None and place is not None:
@@ -197,21 +197,21 @@ def keeps(obj: Any, name: str) -> None:
 
 
 def called(function: FunctionType) -> None:
-    """Take note that a user's function is about to be called."""
+    """Record that a user's function is about to be called."""
     found, _ = observations()
     if found is not None:
         reading.called(found, function)
 
 
 def special(obj: Any, *names: str) -> None:
-    """Take note that Python is about to call special methods of an object by itself."""
+    """Record that Python is about to call special methods of an object by itself."""
     found, _ = observations()
     if found is not None:
         reading.special(found, obj, names)
 
 
 def whole(*values: Any) -> None:
-    """Take note that everything in some values may be read where reads are not seen."""
+    """Record that everything in these values may be read by code whose reads are not seen."""
     found, _ = observations()
     if found is not None:
         reading.whole(found, *values)
@@ -226,7 +226,7 @@ def read_item(obj: Any, key: Any) -> Any:
 
 
 def _item(found: Observations, obj: Any, key: Any) -> None:
-    """Take note that an item of an object is about to be read, or asked for."""
+    """Record that an item of an object is about to be read or looked up."""
     require_untraced_key(found, obj, key)
     if type(key) not in PLAIN and isinstance(obj, _BY_HASH):
         reading.special(found, key, ("__hash__", "__eq__"))
@@ -240,11 +240,11 @@ def _item(found: Observations, obj: Any, key: Any) -> None:
         reading.whole(found, obj)
 
 
-# -- loads, for nothing but a change: `LOADED` is what they are for -----------------------------------------------
+# -- loads that only serve a change, for values of the `LOADED` types ---------------------------------------------
 
 
 def load_free(cell: CellType, name: str, value: Any) -> Any:
-    """Return the value of a name of a function around the converted one."""
+    """Return the value of a name of an enclosing function."""
     found, _ = observations()
     if found is None or type(value) not in LOADED:
         return read_free(cell, name, value)
@@ -262,7 +262,7 @@ def load_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
 
 
 def load_attr(obj: Any, name: str) -> Any:
-    """Return an attribute that is in the object itself; `MISSING` for what is to be read as others are."""
+    """Return an attribute from the object's own ``__dict__``; `MISSING` if it must be read the ordinary way."""
     value = IN_INSTANCE.get(obj, name)
     if type(value) not in LOADED or isinstance(type(obj).__getattribute__, FunctionType):
         return MISSING
@@ -283,7 +283,7 @@ def load_item(obj: Any, key: Any) -> Any:
 
 
 def augmented(operate: Callable[[Any, Any], Any], operand: Any, value: Any) -> None:
-    """Take note of what an augmented assignment has computed, which it is about to store."""
+    """Record the result of an augmented assignment, which is about to be stored."""
     found, _ = observations()
     if found is not None:
         found.augmented = Augmented(operate, operand, value)
@@ -293,10 +293,10 @@ _BY_HASH = (*MAPPINGS, set, frozenset, WeakKeyDictionary, WeakSet)
 
 
 def require_untraced_key(found: Observations, container: Any, key: Any) -> None:
-    """Raise if a traced tensor is looked for among the tensors that are keys outside: there it is the eager one.
+    """Raise if a traced tensor is looked up among keys outside that are tensors: those are the eager tensors.
 
     Raises:
-        TracedValueError: it is.
+        TracedValueError: the key is traced, and a key in the container is a tensor.
     """
     if type(key) is not Tensor or key._value is not None or not isinstance(container, _BY_HASH):
         return
@@ -311,7 +311,7 @@ def require_untraced_key(found: Observations, container: Any, key: Any) -> None:
 
 
 def asked(container: Any, item: Any) -> None:
-    """Take note that ``item in container`` is about to be asked."""
+    """Record that ``item in container`` is about to be evaluated."""
     found, _ = observations()
     if found is None:
         return
@@ -338,14 +338,14 @@ def identity(obj: Any) -> int:
 
 
 def chosen(made: Any, sources: Iterable[Any]) -> None:
-    """Take note of a structure that a branch or loop on tensors made, and of those that it stands for one of."""
+    """Record a structure that a branch or loop on tensors made, and the sources it was merged from."""
     found, _ = observations()
     if found is not None:
         found.choices.made(made, sources)
 
 
 def looked_at(*values: Any) -> None:
-    """Take note that containers are looked at by an operator, or by what asks whether they count as true."""
+    """Record that an operator or a truth test reads containers."""
     found, _ = observations()
     if found is not None:
         for one in values:
@@ -353,7 +353,7 @@ def looked_at(*values: Any) -> None:
 
 
 def importing(name: str, module: str) -> None:
-    """Take note of what an import statement does not find, so that it fails: a name of a module, or the module."""
+    """Record that an import statement is about to fail: a module, or a name in it, does not exist."""
     found, _ = observations()
     if found is None:
         return
@@ -369,12 +369,12 @@ def importing(name: str, module: str) -> None:
 
 
 def imported(name: str, value: Any, module: str) -> Any:
-    """Return what an import statement gave.
+    """Return what an import statement imported.
 
     Args:
-        name: a name of a module; empty if that module itself was imported.
-        value: what Python found.
-        module: the module.
+        name: the name in the module; empty if the module itself was imported.
+        value: the value that Python found.
+        module: the module's name.
     """
     found, _ = observations()
     source = sys.modules.get(module)
@@ -386,7 +386,7 @@ def imported(name: str, value: Any, module: str) -> Any:
 
 
 def every_global(names: dict[str, Any]) -> dict[str, Any]:
-    """Return what ``globals()`` gave."""
+    """Return the result of ``globals()``."""
     found, _ = observations()
     module = sys.modules.get(str(names.get("__name__")))
     if found is None:
@@ -398,14 +398,14 @@ def every_global(names: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> Any:
-    """Return what a function gave that is not converted: if it only read, it is asked again before each call."""
+    """Return the result of an unconverted function. If the function only reads, it is called again before each call."""
     found, _ = observations()
     question = None if found is None else question_of(function, args, kwargs)
     return value if found is None or question is None else found.answered(question, value)
 
 
 def iterate(obj: Iterable[Any]) -> Any:
-    """Return what a ``for`` loop or a comprehension runs over."""
+    """Return what a ``for`` loop or a comprehension iterates over."""
     found, _ = observations()
     if found is not None:
         run_over(found, obj)
@@ -413,7 +413,7 @@ def iterate(obj: Iterable[Any]) -> Any:
 
 
 def run_over(found: Observations, obj: Any) -> None:
-    """Take note that something runs over an object's items."""
+    """Record that something iterates over an object's items."""
     found.choices.read_one(obj)
     found.use_order(obj)
     if not isinstance(obj, (*CONTAINERS, *ARRAYS)) and found.is_outside(obj):
@@ -421,7 +421,7 @@ def run_over(found: Observations, obj: Any) -> None:
 
 
 def runs_as_it_is(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Take note that a user's function is about to run as it is: what its code names and what it gets is read."""
+    """Record that a user's function is about to run unconverted: it may read its arguments and what its code names."""
     found, _ = observations()
     if found is None:
         return
@@ -437,14 +437,14 @@ def runs_as_it_is(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def changes(obj: Any, what: str) -> None:
-    """Take note that an object or container is about to be changed, wherever it came from."""
+    """Record that an object or container, from outside or not, is about to be changed."""
     found, _ = observations()
     if found is not None:
         found.choices.changed(obj, what)
 
 
 def _change(found: Observations, value: Any, target: Target, *, augmented: bool) -> Change:
-    """Return how later calls store what is about to be stored."""
+    """Return the change by which later calls repeat a store."""
     made = found.augmented
     if augmented and made is not None and made.value is value:
         return made.change(target)
@@ -454,14 +454,14 @@ def _change(found: Observations, value: Any, target: Target, *, augmented: bool)
 def writes_attr(
     obj: Any, name: Any, value: Any, *, put: Callable[..., None] = setattr, augmented: bool = False
 ) -> None:
-    """Take note that an attribute is about to be stored or deleted, and of how to take that back."""
+    """Record that an attribute is about to be stored or deleted, and how to undo that."""
     found, nested = observations()
     place = None if found is None else found.place_of(obj)
     if found is None or place is None or type(name) is not str:
         return
     before = stored(obj, name)
     if value is MISSING and before is MISSING:
-        found.look(place, ATTRIBUTE, name, MISSING)  # deleting what is not there raises what the code may handle
+        found.look(place, ATTRIBUTE, name, MISSING)  # the delete raises, and the code may handle it
     elif not found.stays(place, ATTRIBUTE, name, before, value, nested=nested):
         change = _change(found, value, attribute(name, put), augmented=augmented)
         found.write(place, ATTRIBUTE, name, before, value, obj, change, nested=nested)
@@ -504,7 +504,7 @@ def delete_item(obj: Any, key: Any) -> None:
 
 
 def write_global(namespace: dict[str, Any], name: str, value: Any, *, augmented: bool = False) -> Any:
-    """Return the value to store to a global name; Python stores it after the call."""
+    """Record a store to a global name, and return the value; the caller stores it afterwards."""
     found, nested = observations()
     if found is None:
         return value
@@ -516,12 +516,12 @@ def write_global(namespace: dict[str, Any], name: str, value: Any, *, augmented:
 
 
 def delete_global(namespace: dict[str, Any], name: str) -> None:
-    """Take note that a global name is about to be deleted."""
+    """Record that a global name is about to be deleted."""
     write_global(namespace, name, MISSING)
 
 
 def write_free(cell: CellType, name: str, value: Any, *, augmented: bool = False) -> Any:
-    """Return the value to store to a ``nonlocal`` name of a function outside the trace; Python stores it then."""
+    """Record a store to a ``nonlocal`` name of a function outside the trace, and return the value to store."""
     found, nested = observations()
     if found is None:
         return value
@@ -533,5 +533,5 @@ def write_free(cell: CellType, name: str, value: Any, *, augmented: bool = False
 
 
 def delete_free(cell: CellType, name: str) -> None:
-    """Take note that a ``nonlocal`` name of a function outside the trace is about to be deleted."""
+    """Record that a ``nonlocal`` name of a function outside the trace is about to be deleted."""
     write_free(cell, name, MISSING)

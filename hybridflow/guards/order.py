@@ -1,4 +1,4 @@
-"""The order of dicts: jax sorts their keys, Python code may see the order in which they were made."""
+"""The order of dicts: jax sorts their keys, while Python code may see the insertion order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DICTS = (dict, defaultdict)
 
 
 def key_types(structure: Any) -> tuple[type, ...]:
-    """Return the types of the keys of all dicts in a structure, but for those whose keys are strings."""
+    """Return the types of the keys of all dicts in a structure, except dicts whose keys are all strings."""
     found: tuple[type, ...] = ()
     items: Iterable[Any] = ()
     if isinstance(structure, dict):
@@ -35,7 +35,7 @@ def _is_sequence(structure: Any) -> bool:
 
 
 def has_order(structure: Any) -> bool:
-    """Whether a structure has a dict whose keys are not in the order that jax gives them."""
+    """Whether a structure has a dict whose keys are not in jax's (sorted) order."""
     if type(structure) in _DICTS:
         keys = list(structure)
         return keys != sorted(keys) or any(map(has_order, structure.values()))
@@ -47,7 +47,7 @@ def order_at(arguments: dict[str, Any], way: tuple[Any, ...]) -> list[Any]:
 
     Args:
         arguments: the arguments by name.
-        way: the argument's name, and the keys on the way from there.
+        way: the path to the dict: the argument's name, then keys.
     """
     found: Any = arguments
     for key in way:
@@ -65,7 +65,7 @@ def skeleton(structure: Any) -> Any:
 
 
 def in_order_of(like: Any, structure: Any) -> Any:
-    """Return a structure with its dicts, those in lists and tuples included, in the order of an alike one."""
+    """Return a structure with its dicts, including those in lists and tuples, in the order of the structure `like`."""
     kind = type(structure)
     if kind in _DICTS:
         items = {key: in_order_of(like[key], structure[key]) for key in like}

@@ -1,8 +1,8 @@
-"""Python floats that a function reads outside its arguments: inputs of its traces from their second value on.
+"""Python floats that a function reads outside its arguments: they become inputs once a second value is seen.
 
-A learning rate that an optimizer keeps is a constant of the first trace. When a later trace meets another value in the
-same place, the place is an input from then on, as a float argument is: see `hybridflow.core.traced_float`. Floats in
-lists, tuples and dicts are read through a copy in which what stands for an input takes their places.
+A learning rate that an optimizer keeps is a constant of the first trace. When a later trace finds another value in the
+same place, the place becomes an input, like a float argument: see `hybridflow.core.traced_float`. Floats in lists,
+tuples and dicts are read through a copy of the container, in which stand-ins replace the inputs.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from hybridflow.guards.guards import CONTAINERS, ITEM, Place
 from hybridflow.guards.signature import static_key
 
 Way = tuple[Any, ...]
-"""How a place is reached: the same in every trace of a function."""
+"""The path to a place: the same in every trace of a function."""
 _MOST = 4096
-"""A function remembers the floats that it saw at no more than this many places."""
+"""The most places at which a function remembers the floats it saw."""
 _LONG = 64
-"""Longer lists, tuples and dicts are read as they are: they are data rather than settings."""
+"""Longer lists, tuples and dicts are read directly: they are data rather than settings."""
 
 
 class SeenFloats:
-    """What the traces of one function know of floats outside its arguments."""
+    """The floats outside its arguments that the traces of one function saw."""
 
     def __init__(self) -> None:
         self._seen: dict[Way, Any] = {}
@@ -32,7 +32,7 @@ class SeenFloats:
         self._by_value: set[Way] = set()
 
     def is_input(self, way: Way, value: float) -> bool:
-        """Whether a float that a trace reads is an input of it."""
+        """Whether a float that a trace reads becomes an input of the trace."""
         if way in self._open:
             return way not in self._by_value
         key = static_key(value)
@@ -44,7 +44,7 @@ class SeenFloats:
         return way not in self._by_value
 
     def keep_by_value(self, ways: Iterable[Way]) -> None:
-        """Take note that the code needs the numbers in these places."""
+        """Record that the code needs the numbers in these places: they stay constants."""
         self._by_value.update(ways)
 
     def clear(self) -> None:
@@ -57,9 +57,9 @@ class _Input(NamedTuple):
     """A float that is an input of a trace.
 
     Attributes:
-        way: where it was read.
-        value: what it was when the trace read it.
-        traced: what stands for it.
+        way: the path to the place where it was read.
+        value: its value when the trace read it.
+        traced: its stand-in.
     """
 
     way: Way
@@ -72,8 +72,8 @@ class OutsideFloats:
 
     Args:
         seen: what earlier traces saw.
-        new_input: adds an input to the trace, and returns what stands for it and its position among the floats.
-        count: returns how many floats, the arguments included, are inputs.
+        new_input: adds an input to the trace, and returns its stand-in and its position among the floats.
+        count: returns the number of floats that are inputs, including arguments.
     """
 
     def __init__(
@@ -86,18 +86,18 @@ class OutsideFloats:
         self._needed: frozenset[int] = frozenset()
         self._inputs: dict[int, _Input] = {}
         self._of_place: dict[Place, int] = {}
-        self._copies: dict[int, tuple[Any, Any]] = {}  # by the container's id, and by the copy's: the copy, the place
+        self._copies: dict[int, tuple[Any, Any]] = {}  # copy and place, by the ids of container and copy
         self._as_they_are: set[Place] = set()
-        self._shown: dict[int, Any] = {}  # containers that the code may hold themselves
+        self._shown: dict[int, Any] = {}  # original containers that the code may hold
         self._around: set[int] = set()
 
     @property
     def values(self) -> tuple[float, ...]:
-        """What the inputs were when the trace read them, in their order."""
+        """The values of the inputs when the trace read them, in the order of the inputs."""
         return tuple([one.value for one in self._inputs.values()])
 
     def close(self) -> None:
-        """Let go of what was read, and of the trace, which knows this object: the two would wait for the collector."""
+        """Release what was read, and the trace: it refers to this object, and the cycle would need the collector."""
         for known in (self._inputs, self._of_place, self._copies, self._shown):
             known.clear()
         del self._new_input, self._count
@@ -105,7 +105,7 @@ class OutsideFloats:
     # -- reads ------------------------------------------------------------------------------------------------
 
     def read(self, place: Place, value: float) -> Any:
-        """Return what the code is to see of a float in a place: the number, or what stands for it."""
+        """Return what the code sees of a float in a place: the number or a stand-in."""
         if place in self._as_they_are:
             return value
         position = self._of_place.get(place)
@@ -117,26 +117,26 @@ class OutsideFloats:
         return self._inputs[position].traced
 
     def read_container(self, place: Place, container: Any, inner: Callable[[Any, Any], Place | None]) -> Any:
-        """Return what the code is to see of a value: itself, or of a list, tuple or dict a copy with inputs in it.
+        """Return what the code sees of a value: itself or, for a list, tuple or dict with inputs, a copy.
 
         Args:
             place: where it was read.
-            container: the list, tuple or dict.
-            inner: returns the place of a container in a container, if that is known.
+            container: the value.
+            inner: returns the place of a container inside a container, if it is known.
 
         Raises:
-            NeedsNumber: a container that was read through a copy is now to be seen itself, as part of another.
+            NeedsNumber: a container that was read through a copy is now seen directly, as part of another one.
         """
         made = self._copy(place, container, inner)
         self._show(made)
         return made
 
     def copies(self) -> Iterable[tuple[Any, Place]]:
-        """Return the copies that stand for containers, those inside of others too, and where these are."""
+        """Return the copies that stand for containers, including nested ones, each with the container's place."""
         return [found for key, found in self._copies.items() if key == id(found[0])]
 
     def _show(self, container: Any) -> None:
-        """Take note that the code has a container itself, and what is in it: that is not read through a copy."""
+        """Record that the code holds a container and its content directly, not through a copy."""
         pending = [container]
         while pending:
             one = pending.pop()
@@ -149,7 +149,7 @@ class OutsideFloats:
             pending += cast("dict[Any, Any]", one).values() if isinstance(one, dict) else one
 
     def _copy(self, place: Place, container: Any, inner: Callable[[Any, Any], Place | None]) -> Any:
-        """Return a copy of a container in which what stands for inputs is in their places; itself without any."""
+        """Return a copy of a container with stand-ins for its inputs; the container itself if it has none."""
         if id(container) in self._around:
             return container
         self._around.add(id(container))
@@ -201,7 +201,7 @@ class OutsideFloats:
     # -- where the numbers themselves are needed --------------------------------------------------------------------
 
     def look(self, place: Place, container: Any = None) -> None:
-        """Take note that a place, or what is in the container there, is seen as it is.
+        """Record that a place, or the content of the container there, is seen directly.
 
         Raises:
             NeedsNumber: it was read as an input before.
@@ -211,7 +211,7 @@ class OutsideFloats:
         self._show(container)
 
     def write(self, place: Place | None, container: Any = None) -> None:
-        """Take note that the trace itself writes to a place or container: what is there counts by value.
+        """Record that the trace itself writes to a place or container: its floats stay constants.
 
         Raises:
             NeedsNumber: it was read as an input before.
@@ -223,7 +223,7 @@ class OutsideFloats:
             self.look(place, container)
 
     def require_plain(self, value: Any) -> None:
-        """Have a value stored outside, or handed to what looks at types, hold numbers.
+        """Raise if a value holds inputs: it is stored outside, or goes to code that looks at types.
 
         Raises:
             NeedsNumber: it holds inputs.
@@ -231,7 +231,7 @@ class OutsideFloats:
         self.require_numbers(self._held_in(value))
 
     def _held_in(self, value: Any) -> list[int]:
-        """Return the positions of the inputs that a value holds or is made of."""
+        """Return the positions of the inputs that a value contains or is computed from."""
         found: list[int] = []
         seen: set[int] = set()
         pending = [value]
@@ -247,10 +247,10 @@ class OutsideFloats:
         return found
 
     def require_numbers(self, positions: Iterable[int]) -> None:
-        """Have the numbers of inputs be part of the trace.
+        """Make inputs constants of the trace, by tracing anew.
 
         Raises:
-            NeedsNumber: if there are any.
+            NeedsNumber: `positions` is not empty.
         """
         needed = frozenset(positions)
         if needed:
@@ -259,7 +259,9 @@ class OutsideFloats:
 
     @contextmanager
     def nothing_swallowed(self) -> Generator[None]:
-        """Raise at the end of a ``with`` block what a ``return`` in a ``finally`` of the user's kept from coming here.
+        """Raise `NeedsNumber` at the end of a ``with`` block if the user's code swallowed it.
+
+        A ``return`` in a ``finally`` does that.
 
         Raises:
             NeedsNumber: the number of an input was needed in the block.
@@ -273,10 +275,10 @@ class OutsideFloats:
         self.require_numbers(self._needed)
 
     def _require_numbers_in(self, error: BaseException) -> None:
-        """Have what an exception tells its handlers outside be numbers.
+        """Raise if an exception that leaves the function holds inputs: its handlers outside need numbers.
 
         Raises:
-            NeedsNumber: it, or one that it comes from, holds inputs.
+            NeedsNumber: it, or an exception that it comes from, holds inputs.
         """
         one: BaseException | None = error
         seen: set[int] = set()
@@ -287,21 +289,21 @@ class OutsideFloats:
             one = one.__cause__ or one.__context__
 
     def only_numbers(self) -> None:
-        """Have all numbers be part of the trace, also those that are still to be read: it must not start again.
+        """Make all floats constants of the trace, also those not read yet: the trace must not restart after this.
 
         Raises:
-            NeedsNumber: if some are inputs.
+            NeedsNumber: some floats are inputs.
         """
         self.require_numbers(range(self._count()))
         self._only_numbers = True
 
     def keep_by_value(self, positions: Iterable[int]) -> None:
-        """Have later traces read what the code needs the numbers of by value."""
+        """Make these inputs constants in later traces, since the code needs their numbers."""
         self._seen.keep_by_value([self._inputs[one].way for one in positions if one in self._inputs])
 
 
 def way_of(place: Place) -> Way:
-    """Return how a place is reached, from the object that its root is."""
+    """Return the path to a place, starting at the root's object."""
     if place.parent is None:
         return (id(place.holder()), place.name)
     return (way_of(place.parent), place.access.path, place.name)

@@ -1,4 +1,4 @@
-"""What is inside a Python value, one step deep, and by which way: what code that is not converted may read of it."""
+"""List what is inside a Python value, one step deep, and how it is accessed: unconverted code may read all of it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WRAPPERS: dict[type, tuple[str, ...]] = {
     functools.cached_property: ("func",),
     **dict.fromkeys(_VIEWS, ("mapping",)),
 }
-"""The attributes that are all there is to objects of types without a ``__dict__``."""
+"""The attributes that make up objects of types without a ``__dict__``."""
 _CLOSED = (
     Tensor, Variable, TracedArray, TracedFloat, jax.Array, np.dtype, np.generic, np.ufunc, types.CodeType,
     types.FrameType, types.TracebackType, types.GetSetDescriptorType, types.MemberDescriptorType,
@@ -50,19 +50,19 @@ _CLOSED = (
     operator.attrgetter, operator.itemgetter, operator.methodcaller, type(NotImplemented),
     array, bytearray, memoryview,
 )  # fmt: skip
-"""Types that cannot change, or whose values are compared as a whole: nothing in them is looked at apart."""
+"""Types that cannot change, or whose values are compared as a whole: nothing inside them is looked at separately."""
 _HANDLES = (type(threading.Lock()), type(threading.RLock()), io.IOBase, threading.local)
-"""Types whose state is no value: which object it is counts."""
+"""Types whose state cannot be compared: only the identity of the object counts."""
 
 
 class Part(NamedTuple):
     """Something inside a value.
 
     Attributes:
-        holder: what it is read from, if that is not the value itself.
-        access: the way; None if it is held by identity, so that it is a beginning of its own.
+        holder: the object it is read from, if that is not the value itself.
+        access: how it is read; None if it is held by identity, so that it becomes a root of its own.
         name: the attribute, key or name.
-        value: what is there.
+        value: the part itself.
     """
 
     holder: Any
@@ -72,7 +72,7 @@ class Part(NamedTuple):
 
 
 class Opaque(Exception):
-    """A value that cannot be looked into."""
+    """Raised for a value whose content cannot be inspected."""
 
 
 def _is_of_own_library(module: str) -> bool:
@@ -80,22 +80,22 @@ def _is_of_own_library(module: str) -> bool:
 
 
 def is_watched_module(module: types.ModuleType) -> bool:
-    """Whether what is read of a module may change: all but hybridflow's and jax's."""
+    """Whether reads from a module are guarded: all modules but those of hybridflow and jax."""
     return module.__name__.partition(".")[0] not in OWN_LIBRARIES
 
 
 def items_of(container: Any) -> Iterator[tuple[Any, Any]]:
-    """Return the keys, or positions, of a container and what is there."""
+    """Return the keys (or positions) and the items of a container."""
     if isinstance(container, MAPPINGS):
         return iter(cast("dict[Any, Any]", container).items())
     return enumerate(cast("list[Any]", container))
 
 
 def parts_of(value: Any) -> Iterator[Part]:
-    """Yield what is inside a value.
+    """Yield the parts of a value.
 
     Raises:
-        Opaque: it is an iterator, or an object of a C type that does not say what is in it.
+        Opaque: the value is an iterator, or an object of a C type that does not reveal its content.
     """
     kind = type(value)
     if kind in PLAIN or isinstance(value, _CLOSED) or kind is object:
@@ -137,7 +137,7 @@ def _of_class(value: type) -> Iterator[Part]:
 
 
 def of_call(function: types.FunctionType) -> Iterator[Part]:
-    """Yield what a call of a function depends on beside its globals and cells."""
+    """Yield the parts of a function that a call depends on, other than its globals and cells."""
     yield Part(None, ATTRIBUTE, "__code__", function.__code__)
     if function.__defaults__ is not None:
         yield Part(None, ATTRIBUTE, "__defaults__", function.__defaults__)
@@ -185,7 +185,7 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
 def _slots(kind: type) -> Iterator[str]:
     for one in kind.__mro__:
         if one.__module__.startswith("hybridflow."):
-            continue  # nothing that a result depends on
+            continue  # no result depends on these
         slots = one.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             if name not in ("__dict__", "__weakref__"):
@@ -194,12 +194,12 @@ def _slots(kind: type) -> Iterator[str]:
 
 
 def _is_of_attributes(kind: type) -> bool:
-    """Whether objects of a class are their attributes, whatever it says for those who pickle or copy them."""
+    """Whether the attributes of a class's objects are their state, whatever it defines for pickling and copying."""
     return is_users_class(kind) or str(kind.__module__).startswith(LAYERS)
 
 
 def _tells_its_state(kind: type) -> bool:
-    """Whether a class says itself what its objects consist of, as pandas's do, whose attributes lead to C types."""
+    """Whether a class defines what pickling sees of its objects, as pandas does, whose attributes lead to C types."""
     names = ("__reduce_ex__", "__reduce__", "__getstate__")
     return any(getattr(kind, name) is not getattr(object, name) for name in names)
 

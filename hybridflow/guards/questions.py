@@ -1,7 +1,7 @@
-"""Functions of libraries that only read state which they, or the system, keep for themselves.
+"""Library functions that only read hidden state of the library or of the system.
 
-Nothing on the way to that state can be watched. So the function is called again before a call, as the function that was
-traced would call it, and what it gives is compared.
+That state cannot be watched directly. So such a function is called again, with the same arguments, before each call of
+the compiled function, and its result is compared.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _READERS: dict[str, str] = {
     "tempfile": "gettempdir",
     "threading": "active_count current_thread get_ident get_native_id main_thread stack_size",
 }
-"""What only reads: by module, the functions, and the methods as ``CLASS.METHOD``."""
+"""Functions that only read, by module; methods are written ``CLASS.METHOD``."""
 _ONLY_READ = FoundByName(_READERS)
 LRU_CACHE = type(functools.lru_cache(lambda: None))
 """The type of a function with `functools.lru_cache` or `functools.cache`."""
 _METHODS_OF_FUNCTIONS = frozenset({"cache_info", "cache_parameters", "dispatch"})
-"""What `functools.lru_cache` and `functools.singledispatch` give functions to be asked of."""
+"""Methods that `functools.lru_cache` and `functools.singledispatch` add to functions and that only read."""
 
 
 class Question:
@@ -81,23 +81,23 @@ class Question:
 
 
 def _answer(holder: object, question: Question) -> Any:
-    """Ask as the user's code would: outside of every trace, so that no cache gets a traced value."""
+    """Call the function outside every trace, as the user's code would, so that no cache stores a traced value."""
     del holder
     token = CONTEXT.set(None)
     try:
         return question.function(*question.args, **question.kwargs)
-    except Exception:  # the function that is traced anew then meets it at its line
+    except Exception:  # the function is traced again then, and the user's line raises
         return MISSING
     finally:
         CONTEXT.reset(token)
 
 
 ANSWER: Final = Access(_answer, "", "{n}")
-"""What a function gives that only reads."""
+"""The result of a function that only reads."""
 
 
 def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Question | None:
-    """Return a call as a question if it is one: of a function that only reads what nothing else tells."""
+    """Return a call as a `Question` if its function only reads hidden state; else None."""
     if type(function) is functools.partial:
         return question_of(function.func, (*function.args, *args), {**function.keywords, **kwargs})
     if is_asked_of_abstract_classes(function, args):
@@ -114,7 +114,7 @@ def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def is_asked_of_abstract_classes(function: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a call is one of `isinstance` or `issubclass` that what was registered with abstract classes decides."""
+    """Whether a call is an `isinstance` or `issubclass` whose result depends on registrations with abstract classes."""
     if not (function is isinstance or function is issubclass) or len(args) != 2:
         return False
     kinds = cast("tuple[Any, ...]", args[1]) if isinstance(args[1], tuple) else (args[1],)

@@ -1,4 +1,4 @@
-"""What to call the Variables of a trace: those that have no name of their own by how the function reached them."""
+"""Names for the Variables of a trace; a Variable without a name of its own is named by how it was reached."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _GRADIENT = ".grad"
 def shown_names(
     states: Sequence[VariableState], named: Iterable[Leaf], paths: Mapping[int, str]
 ) -> tuple[str, ...]:
-    """Return what to call each Variable: its name, or how it was reached if it has none or another has the same.
+    """Return a text for each Variable: its name, or its path if it has no name or another one has the same.
 
     Args:
         states: the Variables, as the trace sees them.
         named: the arguments' leaves with their paths.
-        paths: how a Variable was reached outside of the arguments, by its id.
+        paths: the paths of Variables outside the arguments, by id.
     """
     slots = {leaf.key[1]: leaf.path for leaf in reversed([*named]) if leaf.kind == VARIABLE}
     names = [state.variable.name for state in states]

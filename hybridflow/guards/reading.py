@@ -1,7 +1,7 @@
-"""How reads become guards: of an attribute, of what a class says, of everything in a value that leaves converted code.
+"""Turn reads into guards: of an attribute, of a class's definition, of all that a library may read in a value.
 
-An object that the trace did not make is watched from the place where it was read. One that came by a way which is not
-watched (a library returned it) is watched from itself on: it cannot be another one without that way having changed.
+An object that the trace did not create is watched from the place where it was read. An object that arrived unwatched (a
+library returned it) becomes a root and is watched from there.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from hybridflow.guards.questions import Question
 from hybridflow.guards.users import is_users, is_users_class
 
 _BY_CONTENT = frozenset({list, tuple, dict, set, frozenset, bytearray, np.ndarray, Tensor, Variable}) | PLAIN
-"""Types whose attributes are what their contents make them; the contents are watched."""
+"""Types whose attributes depend only on their content, which is watched."""
 _SETTINGS = frozenset({"name", "trainable"})
-"""What can change of a Variable beside its value."""
+"""The attributes of a Variable, other than its value, that can change."""
 _DEEP = frozenset({"__repr__", "__str__", "__format__", "__hash__", "__eq__", "__lt__"})
-"""Special methods that containers have call those of what is in them."""
+"""Special methods of containers that call the same method of their items."""
 _AS_ARRAY = ("__array__", "__dlpack__", "__float__", "__index__", "__jax_array__")
-"""Special methods by which an object gives a number or an array."""
+"""Special methods that turn an object into a number or an array."""
 _AS_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 _NONE: Mapping[str, Any] = {}
 _MANY = 20_000
-"""The places from which watching them costs more at every call than tracing anew."""
+"""The number of places above which checking them at every call costs more than tracing anew."""
 
 
 def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: bool = True) -> Any:
-    """Take note that ``obj.name`` was read, and return what the code is to see of it.
+    """Record that ``obj.name`` was read, and return the value that the code sees.
 
     Args:
-        found: what is known of the trace.
+        found: the observations of the trace.
         obj: the object.
         name: the attribute.
-        value: what Python found, `MISSING` if nothing.
-        seen: whether the code gets what is returned here; if not, nothing can stand for a float.
+        value: the value that Python found; `MISSING` if there is none.
+        seen: whether the code receives the value returned here; if not, no stand-in can replace a float.
     """
     if isinstance(obj, MethodType) and name not in ("__self__", "__func__"):
-        obj = obj.__func__  # a bound method has what its function has
+        obj = obj.__func__  # a bound method has the attributes of its function
     kind = type(obj)
     if kind in _BY_CONTENT:
         if kind is Variable and name in _SETTINGS:
@@ -71,7 +71,7 @@ def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: boo
     if place is None:
         if IN_INSTANCE.get(obj, name) is MISSING:
             class_attribute(found, obj, name)
-        own = isinstance(value, MethodType) and value.__self__ is obj  # what is known of the object stays as it is
+        own = isinstance(value, MethodType) and value.__self__ is obj  # adds nothing new
         found.known(value.__func__ if own else value)
     elif isinstance(value, MethodType) and value.__self__ is obj:
         found.read(place, METHOD, name, value.__func__)
@@ -85,10 +85,10 @@ def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: boo
 
 
 def of_super(found: Observations, obj: Any, name: str) -> Any:
-    """Take note of where ``super()`` looks for an attribute: in classes in their order, up to the one that has it.
+    """Record the classes in which ``super()`` looks for an attribute, in order, up to the one that has it.
 
     Returns:
-        What that class says under the name.
+        The attribute as that class defines it; `MISSING` if no class does.
     """
     kind: type = obj.__self_class__
     order = kind.__mro__
@@ -104,7 +104,7 @@ def of_super(found: Observations, obj: Any, name: str) -> Any:
 
 
 def kind_of(found: Observations, obj: Any) -> None:
-    """Take note that an object's class was asked."""
+    """Record that an object's class was read."""
     if type(obj) is TracedArray:
         numpy_rules.kind_of(obj)
         return
@@ -114,14 +114,14 @@ def kind_of(found: Observations, obj: Any) -> None:
 
 
 def class_attribute(found: Observations, obj: Any, name: str) -> Any:
-    """Take note of what an object's class says under a name, and return it as it stands there."""
+    """Record what an object's class defines under a name, and return it; a descriptor is returned itself."""
     kind = type(obj)
     value = IN_CLASS.get(kind, name)
     if not is_users_class(kind):
         return value
     kind_of(found, obj)
     place = found.root(kind, kind.__name__)
-    computed = hasattr(type(value), "__get__") and type(value) is not FunctionType  # what the user wrote would run
+    computed = hasattr(type(value), "__get__") and type(value) is not FunctionType  # it runs the user's code
     if not computed and getattr(kind, name, MISSING) is value:
         found.read(place, ATTRIBUTE, name, value)
     else:
@@ -130,13 +130,13 @@ def class_attribute(found: Observations, obj: Any, name: str) -> Any:
 
 
 def builtin(found: Observations, namespace: dict[str, Any], name: str, value: Any) -> None:
-    """Take note that a builtin was read where a global of its name would come first."""
+    """Record that a builtin was read; a global of the same name would come first."""
     found.read(found.root(namespace, "globals"), GLOBAL, name, MISSING)
     found.read(found.root(vars(builtins), "builtins"), GLOBAL, name, value)
 
 
 def called(found: Observations, function: FunctionType) -> None:
-    """Take note that a function was called: its code and its defaults count."""
+    """Record that a function was called: the trace depends on its code and its defaults."""
     if is_layers(function.__module__):
         return
     place = found.place_or_root(function)
@@ -145,7 +145,7 @@ def called(found: Observations, function: FunctionType) -> None:
 
 
 def special(found: Observations, obj: Any, names: Iterable[str]) -> None:
-    """Take note that Python calls special methods of an object by itself, so that they run as they are."""
+    """Record that Python itself calls special methods of an object, so that they run unconverted."""
     if type(obj) in _BY_CONTENT:
         if type(obj) is np.ndarray and not _AS_TEXT.isdisjoint(names):
             found.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
@@ -164,7 +164,7 @@ def special(found: Observations, obj: Any, names: Iterable[str]) -> None:
 
 
 def made_array(found: Observations, values: Iterable[Any]) -> None:
-    """Take note of users' objects that hybridflow, or an array's key, makes numbers or arrays of."""
+    """Record users' objects that hybridflow, or indexing an array, converts to numbers or arrays."""
     for one in values:
         if isinstance(one, list | tuple):
             made_array(found, cast("list[Any]", one))
@@ -177,7 +177,7 @@ def made_array(found: Observations, values: Iterable[Any]) -> None:
 def runs_as_it_is(
     found: Observations, function: FunctionType, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NONE
 ) -> None:
-    """Take note of what a user's function reads that is called as it is."""
+    """Record what a user's function reads that runs unconverted."""
     from hybridflow.guards.scan import named_by
 
     called(found, function)
@@ -190,7 +190,7 @@ def runs_as_it_is(
 
 
 def whole(found: Observations, *values: Any) -> None:
-    """Take note that everything in some values may be read: they go where reads are not seen."""
+    """Record that everything in these values may be read: they go to code whose reads are not seen."""
     waiting = list(values)
     scanned: set[tuple[CodeType, int]] = set()
     while waiting:
@@ -212,7 +212,7 @@ def whole(found: Observations, *values: Any) -> None:
 
 
 def _of_method(found: Observations, function: FunctionType, instance: Any) -> Iterator[Any]:
-    """Note what a call of a user's method reads; yield what of that goes further."""
+    """Record what a call of a user's method reads; yield the values that it passes on."""
     from hybridflow.guards.scan import named_by
 
     called(found, function)
@@ -221,7 +221,7 @@ def _of_method(found: Observations, function: FunctionType, instance: Any) -> It
 
 
 def _read_parts(found: Observations, value: Any) -> list[Any]:
-    """Note everything that is one step inside a value, and return it."""
+    """Record everything that is one step inside a value, and return it."""
     from hybridflow.guards.scan import named_by
 
     place = found.place_of(value)
@@ -233,7 +233,7 @@ def _read_parts(found: Observations, value: Any) -> list[Any]:
             _read_part(found, value, place, part)
             inside.append(part.value)
     except Opaque as what:
-        if found.place_of(value) is not None:  # else the trace made it, of what it has looked at
+        if found.place_of(value) is not None:  # otherwise the trace created it from values it has already read
             found.not_again(f"a {what}")
     if type(value) is FunctionType and is_users(value.__code__):
         inside += named_by(found, value)
@@ -245,7 +245,7 @@ def _read_part(found: Observations, value: Any, place: Place | None, part: Part)
         found.object(part.holder, type(part.holder).__name__)
         return
     if part.access is ITEM and type(part.value) in PLAIN:
-        return  # what is in a container counts with it
+        return  # its container's guard covers it
     if part.holder is not None:
         place = found.root(part.holder, part.name)
     elif place is None and part.access is not ITEM and not found.is_made_here(value):
@@ -255,6 +255,6 @@ def _read_part(found: Observations, value: Any, place: Place | None, part: Part)
 
 
 def _function_of(value: Any) -> FunctionType | None:
-    """Return the user's function that a bound method calls: that is all there is to do with one."""
+    """Return the function of a bound method if it is the user's; None for everything else."""
     function: Any = value.__func__ if type(value) is MethodType else None
     return function if type(function) is FunctionType and is_users(function.__code__) else None

@@ -1,8 +1,8 @@
-"""What a function that is not converted may read from outside, as far as its bytecode tells.
+"""What an unconverted function may read from outside, as far as its bytecode tells.
 
-Its source cannot be found, or it is to be left alone. What its code names is taken as read: globals, closure cells,
-and attributes of those and of the instance it is a method of. A value that goes further, into a variable or a call,
-may be read in any way there, so that all of it counts.
+This is for functions whose source cannot be found, or that must not be converted. Everything that the code names counts
+as read: globals, closure cells, and attributes of these and of the method's instance. A value that goes further, into a
+variable or a call, may be read there in any way, so everything in it counts as read.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NOTHING = frozenset({"PUSH_NULL", "CACHE", "NOP", "EXTENDED_ARG", "PRECALL", "R
 
 
 def named_by(found: Observations, function: FunctionType, given: Mapping[str, Any] = _NO_ARGUMENTS) -> Iterator[Any]:
-    """Guard what the code of a function names; yield the values that it does more with than to read attributes.
+    """Guard everything that a function's code names; yield the values that it uses beyond reading attributes.
 
     Args:
-        found: what is known of the trace.
+        found: the observations of the trace.
         function: the function.
         given: its arguments by name, as far as they are known.
     """
@@ -54,7 +54,7 @@ def _loaded(
     found: Observations, function: FunctionType, step: str, name: Any, cells: dict[str, CellType],
     given: Mapping[str, Any],
 ) -> Any:
-    """Return what a step of the code puts on the stack, as far as it comes from outside."""
+    """Return the value that an instruction loads if it comes from outside; else `MISSING`."""
     if step in ("LOAD_GLOBAL", "LOAD_NAME"):
         return _global(found, function.__globals__, name)
     if step in _FREE and name in cells:

@@ -1,4 +1,4 @@
-"""Signatures: what two calls must have in common to share a trace."""
+"""Signatures: two calls can share a trace only if the keys of their signatures are equal."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ TENSOR, VARIABLE, STATIC = "tensor", "variable", "static"
 FLOAT = "float"
 """The kind of a Python float: each call has its own value, unless the traced code needs the number."""
 NOTHING = "nothing"
-"""The kind of a None inside a structure; it is a part of the structure, and no leaf but for `named_leaves`."""
+"""The kind of a None inside a structure. It belongs to the structure; only `named_leaves` makes it a leaf."""
 LEAF = jax.tree_util.tree_structure(0)
-"""The structure of a value that is none. (`jax.tree_util.treedef_is_leaf` says so of empty structures too.)"""
+"""The structure of a single leaf. (`jax.tree_util.treedef_is_leaf` is also true of empty structures.)"""
 
 
 class Leaf(NamedTuple):
     """One flattened argument.
 
     Attributes:
-        path: where it is, such as ``x`` or ``batch['image']``; only `named_leaves` says so.
-        kind: tensor, variable, float or static.
+        path: where it is, such as ``x`` or ``batch['image']``; empty unless `named_leaves` filled it in.
+        kind: tensor, variable, float, static or nothing.
         value: the tensor, the Variable, or the Python value.
         key: what a trace depends on.
     """
@@ -52,7 +52,7 @@ class Leaf(NamedTuple):
 
     @property
     def array(self) -> type | None:
-        """The type of an array of NumPy or of another library that is given for a tensor, None for tensors."""
+        """The type of the NumPy (or other library's) array that was passed as a tensor; None for tensors."""
         return self.key[3] if len(self.key) > 3 and self.kind == TENSOR else None
 
     def describe(self) -> str:
@@ -99,19 +99,19 @@ class Identity:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the object is no more, so that nothing will equal this key."""
+        """Whether the object is gone, so that nothing can equal this key again."""
         return self._reference() is None
 
 
 def is_gone(key: Any) -> bool:
-    """Whether a key, a nesting of tuples, has the identity of an object in it that is no more."""
+    """Whether a key (nested tuples) contains the identity of an object that is gone."""
     if isinstance(key, tuple | frozenset):
         return any(map(is_gone, cast("tuple[Any, ...]", key)))
     return isinstance(key, Identity) and key.is_gone
 
 
 class BoundCall:
-    """A function with the instance it is a method of."""
+    """A function together with the instance it is a method of."""
 
     __slots__ = ("__func__", "__self__")
 
@@ -121,7 +121,7 @@ class BoundCall:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """What `inspect.signature` says: the function's, without the instance."""
+        """The signature for `inspect.signature`: the function's, without the instance."""
         return inspect.signature(types.MethodType(self.__func__, self.__self__))
 
 
@@ -129,12 +129,14 @@ _PLAIN = frozenset({bool, int, str, bytes, type(None), type(...)})
 
 
 def static_key(value: Any, *, by_value: bool = False) -> Any:
-    """Return the key of a Python value: its type and value, never Python's ``==``, which takes 1, 1.0 and True as one.
+    """Return the key of a Python value: its type and value.
+
+    The type is part of the key because Python's ``==`` does not distinguish 1, 1.0 and True.
 
     Args:
         value: the value.
-        by_value: whether an object of a class this function does not know is keyed by its own ``==`` and hash, if it
-            has one, instead of by identity.
+        by_value: whether an object of an unknown class is keyed by its own ``==`` and hash, if it is hashable, instead
+            of by identity.
     """
     kind = type(value)
     if kind in _PLAIN:
@@ -161,7 +163,7 @@ def static_key(value: Any, *, by_value: bool = False) -> Any:
 
 
 def _key_of_parts(value: Any, by_value: bool) -> Any:
-    """Return the key of a value that is what its parts are, or None if it is not of such a kind."""
+    """Return the key of a value that its parts determine; None if it is not of such a kind."""
 
     def key(part: Any) -> Any:
         return static_key(part, by_value=by_value)
@@ -171,7 +173,7 @@ def _key_of_parts(value: Any, by_value: bool) -> Any:
     if isinstance(value, dict):
         return tuple([(key(name), key(item)) for name, item in cast("dict[Any, Any]", value).items()])
     if isinstance(value, set | frozenset):
-        return tuple([key(item) for item in cast("set[Any]", value)])  # a function may run over it
+        return tuple([key(item) for item in cast("set[Any]", value)])  # in iteration order: a function may loop over it
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if isinstance(value, array):
@@ -192,10 +194,10 @@ class Signature(NamedTuple):
     Attributes:
         leaves: the leaves.
         tree: the structure of each argument.
-        key: what two calls of one trace have in common.
-        arguments: the arguments by name, frozen dataclasses with tensors in them opened.
-        types: the types of the keys of dicts, where these are no strings: Python's ``==`` takes 1, 1.0 and True as one.
-        outside: the floats outside the arguments that are inputs of the call's trace, when that is known.
+        key: equal for calls that share a trace.
+        arguments: the arguments by name; frozen dataclasses that contain tensors are opened.
+        types: the types of dict keys that are not strings. Python's ``==`` does not distinguish 1, 1.0 and True.
+        outside: the floats outside the arguments that are inputs of the call's trace, once these are known.
     """
 
     leaves: list[Leaf]
@@ -239,7 +241,7 @@ def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Sign
 
 
 def flatten_again(value: Any) -> tuple[list[Any], Any]:
-    """Return the leaves and the structure of what the traced function got for an argument."""
+    """Return the leaves and the structure of an argument as the traced function received it."""
     which = is_whole if Whole.exist else None
     return jax.tree_util.tree_flatten(jax.tree_util.tree_map(opened, value, is_leaf=which), which)
 
@@ -257,7 +259,7 @@ def _flatten(name: str, value: Any) -> tuple[list[Any], Any]:
 
 
 def named_leaves(signature: Signature) -> list[Leaf]:
-    """Return the leaves with their paths, the Nones inside structures among them."""
+    """Return the leaves with their paths, including the Nones inside structures."""
     leaves = iter(signature.leaves)
     named: list[Leaf] = []
     for (name, value), tree in zip(signature.arguments.items(), signature.tree, strict=True):
@@ -275,7 +277,7 @@ _NOTHING = Leaf("", NOTHING, None, NOTHING)
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array of NumPy, jax or another library, which a compiled function gets as a tensor."""
+    """Whether a value is an array of NumPy, jax or another library. A compiled function receives it as a tensor."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return True
     kind = type(value)
@@ -297,14 +299,14 @@ def _leaf(value: Any, seen: dict[int, int]) -> Leaf:
         leaf = value._notes is not None, value._edge is not None
         return Leaf("", VARIABLE, value, (VARIABLE, order, value.shape, value.dtype.num, value.trainable, leaf))
     if is_array(value):
-        # A user's array is copied: XLA runs asynchronously and would see later writes.
+        # Copy the user's array: XLA runs asynchronously and would see later writes.
         tensor = make_tensor(to_numpy(value))
         return Leaf("", TENSOR, tensor, (TENSOR, tensor.shape, tensor.dtype.num, kind))
     return Leaf("", STATIC, value, (STATIC, *static_key(value)))
 
 
 def unflatten_arguments(signature: Signature, values: list[Any], static: frozenset[str]) -> dict[str, Any]:
-    """Rebuild named arguments from one value per leaf; dicts keep the order of this call."""
+    """Rebuild the named arguments from one value per leaf; dicts keep the order of this call."""
     names, trees, _ = signature.key
     result: dict[str, Any] = {}
     position = 0
@@ -323,17 +325,17 @@ def unflatten_arguments(signature: Signature, values: list[Any], static: frozens
 
 
 def argument_variables(signature: Signature) -> list[Variable]:
-    """Return the distinct Variables among the arguments, in the order in which their leaves number them."""
+    """Return the distinct Variables among the arguments, in the order of their numbers in the leaves' keys."""
     return list({leaf.key[1]: leaf.value for leaf in signature.leaves if leaf.kind == VARIABLE}.values())
 
 
 def floats_of(signature: Signature) -> list[float]:
-    """Return the floats among the arguments that no key knows."""
+    """Return the floats among the arguments whose values are not part of the key."""
     return [leaf.value for leaf in signature.leaves if leaf.kind == FLOAT]
 
 
 def numbers_of(signature: Signature) -> list[float]:
-    """Return the floats of a call that are inputs of its trace: those among the arguments, then those outside."""
+    """Return the floats of a call that are inputs of its trace: first those among the arguments, then those outside."""
     return [*floats_of(signature), *signature.outside]
 
 
@@ -344,7 +346,7 @@ def _shown_types(types: Iterable[type]) -> str:
 def differences(
     old: list[Leaf], old_tree: Any, old_types: tuple[Any, ...], new: Signature
 ) -> list[tuple[str, str, str]]:
-    """Return ``(argument, before, after)`` for everything in which a call differs from an earlier trace."""
+    """Return ``(argument, before, after)`` for each difference between a call and an earlier trace."""
     before = {leaf.path: leaf for leaf in old}
     after = {leaf.path: leaf for leaf in new.leaves}
     changes: list[tuple[str, str, str]] = []
@@ -375,7 +377,7 @@ def _told_apart(a: Leaf, b: Leaf) -> tuple[str, str]:
 
 
 def forget_values(leaves: Iterable[Leaf]) -> list[Leaf]:
-    """Return leaves that describe the same but keep no array, Variable or object alive."""
+    """Return leaves with the same descriptions that keep no array, Variable or object alive."""
     kept: list[Leaf] = []
     for leaf in leaves:
         if leaf.kind == TENSOR:

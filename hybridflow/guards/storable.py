@@ -1,4 +1,4 @@
-"""What a function may store outside of itself: nothing that the trace alone knows."""
+"""Checks of values that a function stores outside itself: values known only to the trace must not get there."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hybridflow.ir.variables import ArgumentVariable
 
 
 def is_traced(value: Any) -> bool:
-    """Whether a value is known to the trace alone."""
+    """Whether only the trace knows a value."""
     kind = type(value)
     stands_in = kind is TracedArray or kind is TracedFloat or isinstance(value, ArgumentVariable)
     return stands_in or (kind is Tensor and value._value is None)
 
 
 def holds_traced(value: Any) -> bool:
-    """Whether a value is known to the trace alone, or a container that holds such a value."""
+    """Whether a value is one that only the trace knows, or a container that holds one."""
     if isinstance(value, dict):
         return any(map(holds_traced, cast("dict[Any, Any]", value).values()))
     if isinstance(value, CONTAINERS):
@@ -30,7 +30,7 @@ def holds_traced(value: Any) -> bool:
 
 
 def require_numbers(value: Any) -> None:
-    """Have float arguments and open sizes that are stored outside be numbers.
+    """Raise if a value that is stored outside is, or holds, a float input or an open size: it must be a number.
 
     Raises:
         NeedsNumber: the value is a float that is an input, or a container that holds some.

@@ -1,1 +1,1 @@
-"""."""
+"""Tracing: `hf.compile`, its traces and executables, and what they report."""

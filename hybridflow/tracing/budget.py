@@ -1,4 +1,4 @@
-"""Compiling within a budget of memory: the least recomputation whose temporaries fit, by XLA's own figure."""
+"""Compile within a memory budget: find the least recomputation whose temporaries fit, by XLA's own figure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hybridflow.passes.lib.recompute import Plan, Recomputed, plans
 from hybridflow.xla.executable import Executable, compile_graph
 
 _NEAR = 3
-"""At most this many plans before the last one are tried where the last one does not fit."""
+"""The most plans before the last one that are tried if the last one does not fit."""
 _SHOWN = 12
-"""How many lines of the user's code a printed record shows."""
+"""The most lines of the user's code that a printed record shows."""
 
 
 def budget_bytes(budget: Any) -> int | None:
     """Return a budget in bytes.
 
     Raises:
-        ArgumentTypeError: neither a number of bytes nor a string.
-        ArgumentError: a string that is no size, or less than a byte.
+        ArgumentTypeError: the budget is neither an integer nor a string.
+        ArgumentError: it is a string that is no size, or less than one byte.
     """
     if budget is None:
         return None
@@ -56,15 +56,15 @@ def bytes_text(count: int) -> str:
 
 @dataclass(frozen=True)
 class MemoryRecord:
-    """What a budget made of one executable.
+    """The effect of a budget on one executable.
 
     Attributes:
-        budget: the budget, bytes.
-        temporaries: XLA's figure, bytes.
-        without: the figure without computing anything again.
-        recomputed: what is computed again, per place of the user's code.
-        flops: what that costs per call, floating-point operations.
-        attempts: how many executables were compiled to find this one.
+        budget: the budget in bytes.
+        temporaries: the size of the temporaries in bytes, by XLA's figure.
+        without: the same without any recomputation.
+        recomputed: the operations that are recomputed, for each line of the user's code.
+        flops: the floating-point operations per call that this costs.
+        attempts: the number of executables that were compiled to find this one.
     """
 
     budget: int
@@ -75,7 +75,7 @@ class MemoryRecord:
     attempts: int
 
     def lines(self) -> list[str]:
-        """Return what a printed record says."""
+        """Return the lines of the printed record."""
         fits = f"  memory budget {bytes_text(self.budget)}: temporaries {bytes_text(self.temporaries)}"
         if not self.recomputed:
             return [f"{fits}, nothing is computed again"]
@@ -111,7 +111,7 @@ def compile_within(
         The executable, the graph that it runs, and the record.
 
     Raises:
-        MemoryBudgetError: no plan fits; the text says the smallest budget that one fits.
+        MemoryBudgetError: no plan fits; the text names the smallest budget that does.
     """
     tried: dict[int, _Attempt] = {}
     levels: list[Plan] = []
@@ -147,18 +147,18 @@ def compile_within(
 
 
 def _search(budget: int, peaks: Sequence[int], attempt: Callable[[int], _Attempt]) -> _Attempt | None:
-    """Return the first of ever smaller attempts that fits, None if none does.
+    """Return the first attempt that fits, of a sequence that takes ever less memory; None if none does.
 
     Args:
         budget: bytes.
-        peaks: what the graph tells of their memory, which says where to look next.
-        attempt: makes one.
+        peaks: estimates of their memory from the graph, which guide the search.
+        attempt: makes an attempt.
     """
     low, high = 0, len(peaks) - 1
     if attempt(low).temporaries <= budget:
         return attempt(low)
     if attempt(high).temporaries > budget:
-        # XLA's own choices count too: the last plan may be a little worse than one before it.
+        # Because of XLA's own choices, the last plan may be a little worse than one before it.
         near = [attempt(level) for level in range(max(1, high - _NEAR), high)]
         return next((one for one in near if one.temporaries <= budget), None)
     halve = False
@@ -173,7 +173,7 @@ def _search(budget: int, peaks: Sequence[int], attempt: Callable[[int], _Attempt
 
 
 def _between(low: int, high: int, budget: int, peaks: Sequence[int], attempt: Callable[[int], _Attempt]) -> int:
-    """Return the plan that would just fit if memory were linear in what the graph tells, between two others."""
+    """Return the plan, between two others, that would just fit if memory were linear in the graph's estimate."""
     over, under = attempt(low).temporaries, attempt(high).temporaries
     share = (over - budget) / max(1, over - under)
     wanted = peaks[low] - share * (peaks[low] - peaks[high])

@@ -1,4 +1,4 @@
-"""The traces of one compiled function: by key, several for a key if what they rely on differs, and bounded."""
+"""The cache of one compiled function's traces: several per key if they rely on different things, bounded in number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class CacheInfo(NamedTuple):
-    """What `CompiledFunction.cache_info` returns."""
+    """The result of `CompiledFunction.cache_info`."""
 
     hits: int
     misses: int
@@ -24,8 +24,8 @@ class CacheInfo(NamedTuple):
 class TraceCache:
     """Traces by key, at most `limit` of them: the least recently used one makes room.
 
-    Traces of one key are told apart by what they found outside their arguments: Python values (guards) and Variables
-    reached in two ways. Readers take no lock, so a key's traces are a tuple that is replaced as a whole.
+    Traces with the same key differ in what they found outside their arguments: Python values (guards), and Variables
+    that are reached in two ways. Readers take no lock, so the traces of a key are a tuple that is replaced as a whole.
     """
 
     def __init__(self, limit: int) -> None:
@@ -57,7 +57,7 @@ class TraceCache:
         return self._traces.get(key, ())
 
     def add(self, key: object, trace: Trace) -> None:
-        """Keep a trace, and none that no call can find any more: the object in its key is gone."""
+        """Add a trace, and drop traces that no call can find any more, because an object in their key is gone."""
         for other, traces in list(self._traces.items()):
             if any(is_gone(leaf_key) for leaf_key in cast(Any, other)[0][2]):
                 del self._traces[other]
@@ -68,7 +68,7 @@ class TraceCache:
         self._traces[key] = (trace, *self._traces.get(key, ()))
 
     def discard(self, trace: Trace) -> None:
-        """Let go of a trace that no call will find again."""
+        """Remove a trace that no call will find again."""
         for key, traces in self._traces.items():
             self._traces[key] = tuple([one for one in traces if one is not trace])
         self.compiles_dropped += trace.record.compiles
@@ -85,12 +85,12 @@ class TraceCache:
 
     @property
     def executables(self) -> int:
-        """How many executables the traces have."""
+        """The number of executables that the traces have."""
         return sum(len(trace.executables) for trace in self)
 
     @property
     def compiles(self) -> int:
-        """How many executables were made, those of dropped traces included."""
+        """The number of executables that were made, including those of dropped traces."""
         return self.compiles_dropped + sum(trace.record.compiles for trace in self)
 
     def _drop_oldest(self) -> None:

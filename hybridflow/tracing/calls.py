@@ -1,4 +1,4 @@
-"""What every call of a compiled function keeps to, traced or run as plain Python."""
+"""Rules for every call of a compiled function, whether it is traced or runs as plain Python."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _NUMBERS = (bool, int, float, complex)
 
 @contextmanager
 def depth_explained(name: str) -> Generator[None]:
-    """Say why, if Python's limit of calls inside each other is reached while a function is traced or compiled.
+    """Explain the error if Python's recursion limit is reached while a function is traced or compiled.
 
     Raises:
-        DepthError: it was.
+        DepthError: the limit was reached.
     """
     try:
         yield
@@ -53,7 +53,7 @@ def depth_explained(name: str) -> Generator[None]:
 
 
 def keeps_open_size(name: str) -> MutationError:
-    """Return the error of a function that keeps a size outside of itself which its signature leaves open."""
+    """Return the error for a function that stores a size outside itself although its signature leaves it open."""
     return MutationError(
         message(
             f"compile: {name} stores a size outside of itself that its signature leaves open",
@@ -66,7 +66,7 @@ def output_tensor(label: str, leaf: Any) -> Tensor:
     """Return a leaf of a function's result as a tensor.
 
     Raises:
-        ArgumentTypeError: something that is no tensor.
+        ArgumentTypeError: the leaf is no tensor, number or array.
     """
     if isinstance(leaf, (Tensor, Variable, *_NUMBERS, *_ARRAYS)):
         return as_tensor(leaf)
@@ -82,10 +82,10 @@ def output_tensor(label: str, leaf: Any) -> Tensor:
 def check_unchanged(
     label: str, arguments: dict[str, Any], values: list[Any], signature: Signature, static: frozenset[str]
 ) -> None:
-    """Raise if the function changed a list or dict it was given: the caller's would stay as it was.
+    """Raise if the function changed a list or dict among its arguments: the caller's would stay unchanged.
 
     Raises:
-        MutationError: an argument whose structure or leaves are not what they were.
+        MutationError: the structure or a leaf of an argument has changed.
     """
     names, trees, _ = signature.key
     position = 0
@@ -108,7 +108,7 @@ def check_unchanged(
 
 
 def holds_arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an array, for which a traced function gets what stands for it, is among the arguments."""
+    """Whether there are arrays among the arguments: a traced function receives stand-ins for these."""
     leaves = jax.tree_util.tree_leaves((args, kwargs))
     return any(map(is_array, leaves)) or any(map(is_array, jax.tree_util.tree_leaves(list(map(opened, leaves)))))
 
@@ -116,7 +116,7 @@ def holds_arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def call_with_tensors(
     label: str, call: Callable[[dict[str, Any]], Any], signature: Signature, static: frozenset[str]
 ) -> Any:
-    """Call a function as plain Python with what a trace would give it: tensors, and what stands for arrays."""
+    """Call a function as plain Python with the arguments of a trace: tensors, and stand-ins for arrays."""
     values: list[Any] = [
         leaf.value if leaf.array is None else array_argument(leaf.value, leaf.array, leaf.path)
         for leaf in named_leaves(signature)
@@ -129,7 +129,7 @@ def call_with_tensors(
 
 
 def as_outputs(label: str, result: Any) -> Any:
-    """Return what a plain Python call returned as a compiled call would: tensors in its structure."""
+    """Return the result of a plain Python call as a compiled call would: tensors in the same structure."""
     if type(result) is Tensor:
         return result
     tensors = jax.tree_util.tree_map(lambda leaf: leaf if type(leaf) is Tensor else output_tensor(label, leaf), result)

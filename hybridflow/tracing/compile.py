@@ -55,42 +55,42 @@ def compile(
 ) -> Any:
     """Compile a function: trace it once per signature, lower the graph to XLA, and run that from then on.
 
-    A signature is the structure, dtypes and shapes of tensors (arrays of NumPy and other libraries and NumPy scalars
-    count as tensors), the specs and aliasing of Variables, and the type and value of every other argument; an object
-    that is no plain value nor frozen dataclass is the object it is. How a call is spelled does not matter, nor the
-    order of a dict: the function sees it in the order of the call that made the trace. Variables that the function
-    reads become inputs and those it assigns become outputs, all or none of them written by a call.
+    A signature consists of the structure, dtypes and shapes of tensors, the specs and aliasing of Variables, and the
+    type and value of every other argument. NumPy scalars, and arrays of NumPy and other libraries, count as tensors.
+    An object that is neither a plain value nor a frozen dataclass counts by identity. It does not matter whether
+    arguments are passed by position or by name. The order of a dict does not matter either: the function sees the
+    order of the call that made the trace. Variables that the function reads become inputs, and those it assigns become
+    outputs. A call writes all of the assigned Variables, or none.
 
     Args:
-        fn: the function; used as a decorator with arguments if left out.
-        input_signature: a structure of `TensorSpec` for each of the first arguments (a method's instance aside). Where
-            the name of a size stands again, the size must be the same.
-            Lists and arrays are cast to the spec's dtype, what has another rank or dtype is refused, and a size of
-            None is open: one trace serves all sizes, XLA compiles for each.
-        dynamic: whether a size that differs from earlier calls is left open in the next trace (but for sizes 0 and 1,
-            which have their own). ``"auto"`` gives it up for calls whose open traces were of no use eight times, since
-            the code needs the numbers; True never does; with False every shape has a trace of its own.
-        static_argnames: parameters that are part of the signature by value, whatever they are.
-        autograph: convert the function's source, and what it calls, so that Python's control flow takes tensors
-            and what it reads and writes outside is known; False traces the function as it is.
-        max_depth: how deep a recursion goes that a condition on a tensor ends; a call that needs more of it fails.
-        memory_budget: how many bytes the temporaries of a call may take, beside its inputs and outputs: a number, or a
-            string such as ``"256MiB"``. What is alive too long is computed again where it is read, the cheapest first
-            and no more than needed by XLA's own figure; results and random draws are the same. A smaller budget never
-            takes more memory. `explain` says what is computed again and what that costs. It costs a few compilations,
-            and does not count what a tape outside of the function keeps of its call.
-        max_traces: how many traces are kept; the least recently used one is dropped.
+        fn: the function; if left out, `compile` is a decorator with arguments.
+        input_signature: a structure of `TensorSpec` for each of the first arguments (not counting a method's
+            instance). Lists and arrays are cast to the spec's dtype; another rank or dtype is an error. A size of None
+            is open: one trace serves all sizes, and XLA compiles for each. A size with a name is open too, and must be
+            the same wherever the name occurs.
+        dynamic: whether a size that differs from earlier calls is left open in the next trace (except sizes 0 and 1,
+            which have traces of their own). ``"auto"`` stops doing so for calls whose open traces failed eight times
+            because the code needs the numbers. True never stops. With False, every shape has a trace of its own.
+        static_argnames: parameters that are part of the signature by value, whatever their type.
+        autograph: convert the source of the function, and of the functions it calls, so that Python's control flow
+            accepts tensors and its reads and writes outside are known. False traces the function unconverted.
+        max_depth: the largest depth of a recursion that a condition on a tensor ends; a call that needs more fails.
+        memory_budget: the bytes that the temporaries of a call may take, besides its inputs and outputs: a number, or
+            a string such as ``"256MiB"``. Values that live too long are recomputed where they are read, the cheapest
+            first and no more than needed by XLA's own figure. Results and random draws stay the same. A smaller budget
+            never takes more memory. `explain` tells what is recomputed and at what cost. A budget takes a few extra
+            compilations, and does not count what a tape outside the function keeps of its call.
+        max_traces: the number of traces that are kept; the least recently used one is dropped.
         name: a name for graphs and messages.
 
     Returns:
         The `CompiledFunction`, or a decorator.
 
     Raises:
-        ArgumentTypeError: `fn` is not callable, something in `input_signature` is no `TensorSpec`, or a
-            `memory_budget` that is neither a number nor a string.
-        ArgumentError: an unknown static argument, an `input_signature` longer than the arguments, another word for
-            `dynamic`, a `memory_budget` that is no size, or `max_traces` or
-            `max_depth` less than 1.
+        ArgumentTypeError: `fn` is not callable, a leaf of `input_signature` is no `TensorSpec`, or `memory_budget` is
+            neither a number nor a string.
+        ArgumentError: a static argument is unknown, `input_signature` is longer than the arguments, `dynamic` is none
+            of the choices, `memory_budget` is no size, or `max_traces` or `max_depth` is less than 1.
 
     Example:
         >>> import hybridflow as hf

@@ -1,4 +1,4 @@
-"""`hf.compile_recorded`: an eager computation that was recorded, compiled."""
+"""`hf.compile_recorded`: compile an eager computation that was recorded."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ from hybridflow.tracing.function import CompiledFunction
 
 
 def compile_recorded(outputs: Any, inputs: Any) -> Callable[..., Any]:
-    """Return a compiled function that computes again what was recorded, from other inputs.
+    """Return a compiled function that repeats a recorded computation with other inputs.
 
-    Values that the recording kept are constants of it, Variables are read at every call. What a gradient did not need
-    was not kept: such values, numbers excepted, must be inputs, and so must what a tape watches and leaves.
+    Values that the recording kept are constants of the function; Variables are read at every call. Values that no
+    gradient needs were not kept: except for numbers, they must be inputs. Watched tensors and leaves must be inputs
+    too.
 
     Args:
-        outputs: a tensor that was computed under a tape or from what requires a gradient, or a pytree of them.
-        inputs: what it was computed from: tensors (watched ones, leaves, or others that the recording kept) and
-            Variables, in any nesting.
+        outputs: a tensor that was computed under a tape or from a tensor that requires a gradient, or a pytree of
+            such tensors.
+        inputs: the tensors (watched ones, leaves, or others that the recording kept) and Variables from which the
+            outputs were computed, in any nesting.
 
     Returns:
-        A function with one argument per item of `inputs`, if that is a list or tuple, or with one argument; its
-        results have the structure of `outputs`.
+        A function whose results have the structure of `outputs`. It takes one argument per item of `inputs` if that is
+        a list or tuple, else one argument.
 
     Raises:
-        ArgumentTypeError: something that is no tensor.
-        GradientError: an output that was not recorded, a value that is neither kept nor an input, a custom gradient.
-        TraceError: inside a compiled function.
+        ArgumentTypeError: an output or input is no tensor.
+        GradientError: an output was not recorded, a value is neither kept nor an input, or there is a custom gradient.
+        TraceError: this is called inside a compiled function.
 
     Example:
         >>> import hybridflow as hf
@@ -109,7 +111,7 @@ def _variables(made: RecordedGraph, first: int) -> list[Variable]:
     """Return the Variables that a recording reads besides its inputs.
 
     Raises:
-        GradientError: another value that is needed and not known.
+        GradientError: another value is needed, and it was not kept.
     """
     variables: list[Variable] = []
     for node, origin in list(zip(made.graph.inputs, made.origins, strict=True))[first:]:
@@ -136,7 +138,7 @@ def _run(made: RecordedGraph, tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _bind_node(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    """Run a node eagerly; what only its gradient rule would have read stays out."""
+    """Run a node eagerly, without the residuals, which only its gradient rule would read."""
     outputs = bind(node.op, tuple(inputs), {name: value for name, value in attrs.items() if name != "residuals"})
     visible = outputs if isinstance(outputs, tuple) else (outputs,)
     padded = (*visible, *[None] * (len(node.outputs) - len(visible)))

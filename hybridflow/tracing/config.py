@@ -12,7 +12,7 @@ from hybridflow.core.settings import SETTINGS
 
 
 class _Switch:
-    """A setting that is changed by a call, and set back at the end of a ``with`` block of it."""
+    """A setting that a call changes; as a context manager, it restores the setting at the end."""
 
     name: str
 
@@ -30,7 +30,7 @@ class _Switch:
 class run_eagerly(_Switch):  # noqa: N801 (used like a function: a call, or a context manager)
     """Run compiled functions op by op, as if they were not decorated: for debugging.
 
-    Calling it sets the switch at once, for the whole process; as a context manager it is set back at the end.
+    A call sets the switch at once, for the whole process. As a context manager, it restores the switch at the end.
 
     Args:
         flag: whether to run eagerly.
@@ -47,10 +47,10 @@ class run_eagerly(_Switch):  # noqa: N801 (used like a function: a call, or a co
 
 
 class checks(_Switch):  # noqa: N801
-    """Keep checks in compiled functions, or take them out: of indices, labels, ``hf.debugging.check`` and asserts.
+    """Keep or remove the checks in compiled functions: of indices, labels, ``hf.debugging.check`` and asserts.
 
-    Without them a compiled call does not look at its values, and what comes of an index out of range is unspecified.
-    The switch is part of a trace's key. Eager code checks always. Used as `run_eagerly` is.
+    Without checks, the result of an index out of range is unspecified. The switch is part of a trace's key. Eager code
+    always checks. It is used like `run_eagerly`.
 
     Args:
         flag: whether to check.
@@ -67,9 +67,9 @@ class checks(_Switch):  # noqa: N801
 
 
 class full_tracebacks(_Switch):  # noqa: N801
-    """Show hybridflow's own lines in the tracebacks of compiled calls, for those who work on it.
+    """Show hybridflow's own lines in the tracebacks of compiled calls, for work on hybridflow itself.
 
-    Used as `run_eagerly` is.
+    It is used like `run_eagerly`.
 
     Args:
         flag: whether to show them.
@@ -79,23 +79,23 @@ class full_tracebacks(_Switch):  # noqa: N801
 
 
 class cache:  # noqa: N801
-    """Choose the store of executables on disk, from which later processes load what was compiled before.
+    """Choose the store on disk from which later processes load executables that were compiled before.
 
-    By default it is ``hybridflow`` in the user's directory for caches (``$XDG_CACHE_HOME`` or ``~/.cache``;
-    ``~/Library/Caches`` on macOS), or what the environment variable ``HYBRIDFLOW_CACHE_DIR`` says: a directory, or
-    ``off``. It may have 2 GiB, or as many bytes as ``HYBRIDFLOW_CACHE_BYTES`` says (``500MB``, for example); what was
-    used longest ago makes room. What is loaded is code that runs, so only a directory that nobody else can write to is
-    used.
+    The default is ``hybridflow`` in the user's cache directory (``$XDG_CACHE_HOME`` or ``~/.cache``;
+    ``~/Library/Caches`` on macOS). The environment variable ``HYBRIDFLOW_CACHE_DIR`` overrides it with a directory or
+    ``off``. The store may grow to 2 GiB, or to the size in ``HYBRIDFLOW_CACHE_BYTES`` (such as ``500MB``); the least
+    recently used executables make room. Executables are code, so the store is used only if nobody else can write to
+    its directory.
 
-    Used as `run_eagerly` is.
+    It is used like `run_eagerly`.
 
     Args:
-        where: a directory, which is made if needed; False for no store; True for the default one.
-        max_bytes: how large it may become; as it is by default if not given.
+        where: a directory, which is created if needed; False for no store; True for the default one.
+        max_bytes: the largest size of the store; the default size if not given.
 
     Raises:
-        ArgumentTypeError: another `where`.
-        ArgumentError: a negative `max_bytes`.
+        ArgumentTypeError: `where` is neither a path nor a bool.
+        ArgumentError: `max_bytes` is negative.
 
     Example:
         >>> import hybridflow as hf
@@ -126,18 +126,18 @@ class cache:  # noqa: N801
 
 
 class threads:  # noqa: N801
-    """Choose how many threads share an eager operation on a large array, half a million elements and more.
+    """Choose how many threads share an eager operation on a large array (half a million elements or more).
 
-    By default they are as many as the cores that the process may run on, or fewer if ``OMP_NUM_THREADS`` says so. No
-    result depends on it. XLA and NumPy's BLAS, which adds up large sums, have threads of their own. Used as
-    `run_eagerly` is.
+    The default is the number of cores that the process may use, or fewer if ``OMP_NUM_THREADS`` says so. Results do
+    not depend on it. XLA, and NumPy's BLAS, which computes large sums, have their own threads. It is used like
+    `run_eagerly`.
 
     Args:
-        count: how many; 1 for the calling one alone.
+        count: the number of threads; 1 for only the calling thread.
 
     Raises:
-        ArgumentTypeError: a count that is no integer.
-        ArgumentError: a count below 1.
+        ArgumentTypeError: `count` is no integer.
+        ArgumentError: `count` is below 1.
 
     Example:
         >>> import hybridflow as hf

@@ -1,4 +1,4 @@
-"""What a cost report is made of: a call's graphs, and what each of their inputs and outputs is."""
+"""The data for a cost report: a call's graphs, and the role of each input and output."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Costing:
-    """A call that may be costed.
+    """A call whose cost can be reported.
 
     Attributes:
         name: the function's name.
         traced: the graph as it was traced.
         graph: the graph that runs.
         sizes: the size of each symbol; None if the arguments leave them open.
-        arguments: how many of the inputs are tensor arguments, Python numbers among them; captured tensors follow.
+        arguments: the number of inputs that are tensor arguments, including Python numbers; captured tensors follow.
         variables: the Variables that are the last inputs.
-        assigned: which of them the call assigns.
-        results: how many outputs the function returns; the assigned Variables' values follow.
-        donated: pairs of an output and the input whose memory it takes.
-        undecided: whether a memory budget has yet to choose what is computed again, which the first call has it do.
-        gradient_of: for the traced nodes that compute a gradient, the node it is the gradient of.
-        compile: compiles the graph, or returns what was compiled.
+        assigned: the positions of the Variables that the call assigns.
+        results: the number of outputs that the function returns; the assigned Variables' values follow.
+        donated: pairs of an output and the input whose memory it reuses.
+        undecided: whether a memory budget has not yet chosen what to recompute; the first call does that.
+        gradient_of: maps each traced node that computes a gradient to the node whose gradient it is.
+        compile: compiles the graph, or returns the executable if there is one.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Costing:
 
     @classmethod
     def of(cls, name: str, trace: Trace, signature: Signature, *, opened: bool) -> Costing:
-        """Return the costing of a call, whose sizes count only if they are not left open."""
+        """Return the costing of a call; if `opened` is set, its sizes are left open."""
         device = current().device
         count = trace.plan.count
         variables = trace.variables(signature)
@@ -78,7 +78,7 @@ class Costing:
 
 
 class Specs:
-    """Arguments in which tensors stand for specs: they have shapes and dtypes, and take no memory."""
+    """Arguments with specs replaced by tensors that have the shapes and dtypes but take no memory."""
 
     def __init__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self._patterns: dict[int, Pattern] = {}

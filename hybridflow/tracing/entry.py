@@ -1,4 +1,4 @@
-"""What a call of a compiled function runs first: written per instance, without a frame of Python before it."""
+"""The entry of a compiled function: each instance has its own `__call__`, with no Python frame before it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hybridflow.tracing.tracebacks import trimmed
 
 
 class Entry:
-    """An object whose calls run what its own `__call__` is at the time.
+    """An object whose calls run the current value of its own `__call__`.
 
-    Python looks for ``__call__`` on the type alone. What it finds here is a slot, whose value is the instance's.
+    Python looks for ``__call__`` only on the type. There it finds a slot, which holds the instance's function.
     """
 
     __slots__ = {"__call__": "Run the function, tracing it first if no trace fits the arguments."}
@@ -21,14 +21,14 @@ class Entry:
 def general_call(function: Any) -> Callable[..., Any]:
     """Return the call that finds or makes a trace for its arguments, by the function's ``_call``.
 
-    The function holds it, so it holds no more than the function's state: the two would wait for the garbage collector.
+    The function refers to it, so it refers only to the function's state: a cycle would need the garbage collector.
     """
     reference, kind, state = weakref.ref(function), type(function), function.__dict__
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             function = reference()
-            if function is None:  # nothing but its bound `__call__` was kept
+            if function is None:  # only its bound `__call__` was kept
                 function = object.__new__(kind)
                 function.__dict__ = state
             return function._call(args, kwargs)

@@ -1,4 +1,4 @@
-"""What each executable of a trace is: XLA's options, the buffers it takes over, and what was fused."""
+"""Records of a trace's executables: XLA's options, donated buffers, and fused operations."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Fused(NamedTuple):
 
     Attributes:
         name: XLA's name of the kernel.
-        operations: their names, and how often each is in it.
-        lines: the lines of the user's code that they come from, ``file:line``.
+        operations: the names of the operations, each with its count.
+        lines: the lines of the user's code that they come from, as ``file:line``.
     """
 
     name: str
@@ -37,12 +37,12 @@ class ExecutableRecord:
     """One executable of a trace.
 
     Attributes:
-        sizes: the open sizes that it was compiled for.
-        device: the device that it was asked for, ``default`` if for none.
-        lower_ms, xla_ms, load_ms: what it cost, milliseconds.
+        sizes: the values of the open sizes that it was compiled for.
+        device: the requested device, or ``default``.
+        lower_ms, xla_ms, load_ms: the time spent, in milliseconds.
         store: what the store on disk did.
         options: XLA's compiler options.
-        donated: the Variables whose buffers it takes over for their new values.
+        donated: the Variables whose buffers it reuses for their new values.
         runs: how often a call runs each program, if it has several.
     """
 
@@ -67,8 +67,8 @@ class ExecutableRecord:
         Args:
             made: the executable, which the record does not keep alive.
             sizes: the size of each symbol.
-            device: the jax device it is for, None for the default one.
-            names: of the graph's inputs, by position.
+            device: its jax device; None for the default one.
+            names: the names of the graph's inputs, by position.
         """
         return cls(
             dict(sizes), device_label(device), made.lower_ms, made.xla_ms, made.load_ms, made.store,
@@ -78,7 +78,7 @@ class ExecutableRecord:
 
     @property
     def loaded(self) -> bool:
-        """Whether all of it came from the store on disk, so that nothing was compiled."""
+        """Whether it came completely from the store on disk, so that nothing was compiled."""
         return self.store == LOADED
 
     def fused(self) -> tuple[Fused, ...] | None:
@@ -102,10 +102,10 @@ def _fused(name: str, nodes: tuple[Node, ...]) -> Fused:
 
 
 def counted(operations: Mapping[str, int]) -> str:
-    """Return operations and how often each is there, as text."""
+    """Return the names and counts of operations as text."""
     return ", ".join([name if times == 1 else f"{name} x{times}" for name, times in operations.items()])
 
 
 def again_text(one: Recomputed) -> str:
-    """Return what is computed again at a line, as text."""
+    """Return the operations that are recomputed at a line, as text."""
     return f"{counted(one.operations)} at {short_where(one.where) or 'an unknown line'}, {one.flops:,} FLOPs"

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Explanation(Sequence[TraceRecord]):
-    """The records of a compiled function's traces: a sequence that is printed, a table, a tree and a page.
+    """The records of a compiled function's traces: a sequence that can be shown as text, table, tree or page.
 
     Attributes:
-        name: the function's.
-        advice: what could be changed: see `hybridflow.explain.advice.Advice`.
+        name: the function's name.
+        advice: what the user could change; see `hybridflow.explain.advice.Advice`.
     """
 
     def __init__(self, name: str, records: Sequence[TraceRecord], advice: Sequence[Any] = ()) -> None:
@@ -62,7 +62,7 @@ class Explanation(Sequence[TraceRecord]):
         return self.tree()
 
     def to_html(self, path: str | PathLike[str]) -> None:
-        """Write everything as one page that needs no network.
+        """Write everything to one HTML page that needs no network.
 
         Args:
             path: the file.

@@ -1,4 +1,4 @@
-"""`Fit`: which calls a trace is right for."""
+"""`Fit`: decides which calls a trace can serve."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hybridflow.ir.variables import VariableState
 
 
 class Fit:
-    """What a trace relies on beside its signature: what was read outside, Variables, sizes, what requires gradients.
+    """What a trace relies on besides its signature: reads from outside, Variables, sizes, and gradients.
 
     Args:
         graph: the graph as it was traced.
-        builder: what it was traced by.
-        leaves: what the trace has to do with `.backward()`.
-        places: where among the arguments each open size is.
-        orders: the orders that were read of dicts among the arguments.
+        builder: the builder that traced it.
+        leaves: how the trace relates to `.backward()`.
+        places: the name of each open size, by leaf and axis.
+        orders: the orders of dicts among the arguments that were read.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Fit:
         self.guarded = self.takes_variables or self.symbolic or asks or bool(orders) or self.identities is not None
 
     def holding(self) -> tuple[float, ...] | None:
-        """Return the floats outside of the arguments that are inputs, None if what the trace read there has changed.
+        """Return the inputs among the floats outside the arguments; None if something that was read there has changed.
 
-        Captured tensors are brought up to date.
+        Captured tensors are updated.
         """
         if self.guards is None:
             return ()
@@ -70,15 +70,15 @@ class Fit:
         return () if held is True else held
 
     def guard_changes(self) -> list[tuple[str, str, str]]:
-        """Return ``(place, before, after)`` for what the trace read and is not so any more."""
+        """Return ``(place, before, after)`` for everything that the trace read outside and that has changed."""
         return [] if self.guards is None else self.guards.changes(self.captures)[0]
 
     def fits(self, signature: Signature) -> bool:
-        """Whether the trace is right for a call of its key: see `changes`."""
+        """Whether the trace can serve a call with its key: see `changes`."""
         return not self.changes(signature)
 
     def _takes(self, sizes: dict[str, int]) -> bool:
-        """Whether every guard holds; what is known of earlier calls is not asked again."""
+        """Whether every guard on sizes holds; results for earlier sizes are cached."""
         guards = self._sizes.guards
         key = tuple(sizes.values())
         if self._taken.get(key) == len(guards):
@@ -91,7 +91,7 @@ class Fit:
         return holds
 
     def _size_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
-        """Return ``(argument, before, after)`` for what the trace asked of sizes and has another answer now."""
+        """Return ``(argument, before, after)`` for each question about sizes that now has another answer."""
         sizes = sizes_of(signature, self.places)
         if self._takes(sizes):
             return []
@@ -100,10 +100,10 @@ class Fit:
         return [("sizes", str(guard), f"{not guard.answer} for {shown}") for guard in failed]
 
     def changes(self, signature: Signature) -> list[tuple[str, str, str]]:
-        """Return ``(what, before, after)`` for what a call finds otherwise than the trace did.
+        """Return ``(what, before, after)`` for each difference between a call and the traced one.
 
-        The Variables among the arguments must meet those that it reached otherwise as they did then, what it asked of
-        open sizes must have the same answers, and so must what it asked of gradients.
+        A Variable among the arguments must be the same as one that the function reaches by itself if and only if it
+        was when the trace was made. The trace's questions about open sizes and gradients must have the same answers.
         """
         found = self._size_changes(signature) if self.symbolic else []
         for way, order in self.orders.items():
@@ -127,7 +127,7 @@ class Fit:
         return found
 
     def _alias_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
-        """Return the Variables among the arguments that do not meet those that the trace reached otherwise as then."""
+        """Return the Variable arguments whose identity with Variables that the function reaches itself has changed."""
         arguments = {leaf.key[1]: leaf for leaf in signature.leaves if leaf.kind == VARIABLE}
         captured = {id(variable): variable for variable in self.captured if variable is not None}
         changes: list[tuple[str, str, str]] = []
@@ -154,7 +154,7 @@ class Fit:
 
 
 def _of_slot(variable: Variable, state: VariableState) -> Variable:
-    """Return what a state stands for, given the Variable among the arguments."""
+    """Return the Variable (or gradient cell) of a state, given the Variable among the arguments."""
     return cast(Any, variable._notes).cell if state.of_gradient else variable
 
 
@@ -165,4 +165,4 @@ def _reached(variable: Variable | None) -> str:
 
 
 _REMEMBERED = 256
-"""A trace remembers at most this many combinations of sizes that it was found right for."""
+"""The most combinations of sizes for which a trace remembers that its guards hold."""

@@ -1,6 +1,6 @@
-"""`CompiledFunction`: a function traced per signature, lowered to XLA, cached.
+"""`CompiledFunction`: a function that is traced per signature, lowered to XLA, and cached.
 
-What only a trace needs (conversion of source, passes, the store of executables) is imported by the first: 30 to 40 ms.
+The first trace imports the modules that only tracing needs: conversion of source, passes, the store of executables.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ def _budget_of(given: Any) -> int | None:
 
 
 _MANY = 16
-"""The trace at which a function is warned about, if calls that found a trace are fewer."""
+"""The number of traces at which a warning is given if fewer calls than that found a trace."""
 _RECORDS = 256
-"""How many traces `explain` remembers."""
+"""The number of traces that `explain` remembers."""
 
 
 class CompiledFunction(Entry, Views[P, R]):
     """A function that is traced once per signature and then runs as one XLA executable.
 
-    Made by `hf.compile`. On a class it is a method, with a cache per instance that is freed with the instance.
+    `hf.compile` creates it. On a class it is a method, with a cache per instance that is freed with the instance.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class CompiledFunction(Entry, Views[P, R]):
         self._enter_by(None)
 
     def _take_parameters(self) -> None:
-        """Look at the function's parameters and defaults as they are now."""
+        """Read the function's current parameters and defaults."""
         self._defaults = Defaults(self._function)
         self._parameters = parameters_of(self._function, skip_first=self._bound)
         self._quick = Quick.of(self._parameters)
@@ -171,7 +171,7 @@ class CompiledFunction(Entry, Views[P, R]):
             ...
 
     def _enter_by(self, short: ShortWay | None) -> None:
-        """Let calls from now on go a short way where it is for them, else the general one."""
+        """Make calls use a short way if it fits them, else the general one."""
         general = general_call(self)
         cast(Any, self).__call__ = general if short is None else short(general)
 
@@ -189,7 +189,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return trace.call(trace.arrays(signature), variables, None if context is None else context.device)
 
     def _call_python(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None) -> Any:
-        """Call the function itself, with what a trace would give it and to what a compiled call would return."""
+        """Call the function itself, with the arguments of a trace and the result of a compiled call."""
         label = getattr(self._function, "__qualname__", self._name)
         if inputs is not None or (current().tracer is not None and holds_arrays(args, kwargs)):
             signature = self._signature(args, kwargs, inputs)
@@ -199,7 +199,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return as_outputs(label, result)
 
     def _to_call(self) -> Callable[..., Any]:
-        """Return the function as it runs now: converted in a trace, the user's own outside."""
+        """Return the function to run now: the converted one in a trace, the user's own outside."""
         return as_traced(self._function) if self._autograph else self._function
 
     def _signature(
@@ -233,7 +233,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return run
 
     def _roots(self, args: tuple[Any, ...]) -> list[tuple[Any, str]]:
-        """Return the objects whose state the function may read beside its arguments: instances it is called on."""
+        """Return the objects, besides the arguments, whose state the function may read, such as its instance."""
         if self._bound:
             return [(args[0], next(iter(inspect.signature(self._function).parameters), "self"))]
         function: Any = self._function
@@ -247,7 +247,7 @@ class CompiledFunction(Entry, Views[P, R]):
     def _find(
         self, signature: Signature, args: tuple[Any, ...], *, to_run: bool = True
     ) -> tuple[Trace, Signature]:
-        """Return the trace of a call, made if there is none, and the signature by which it was found."""
+        """Return the trace of a call, making one if there is none, and the signature by which it was found."""
         found = self._known(signature)
         if found is None:
             with self._lock:
@@ -262,9 +262,9 @@ class CompiledFunction(Entry, Views[P, R]):
         return found
 
     def _shorten(self, trace: Trace, signature: Signature) -> None:
-        """Let the next call go the short way, if the traces differ only in what is outside of their arguments."""
+        """Let the next call use the short way if all traces have the same key."""
         if PROFILER.get() is not None:
-            return  # its executables are not those of later calls
+            return  # later calls use other executables
         from hybridflow.tracing.short_call import short_way
 
         self._last = trace
@@ -281,7 +281,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return None
 
     def _fitting(self, signature: Signature) -> tuple[Trace, Signature] | None:
-        """Return the trace of a signature that also fits what is outside of the arguments, and what it takes there."""
+        """Return a trace of a signature that also fits the state outside, and the signature with the inputs there."""
         for trace in self._traces.find(_cache_key(signature)):
             if trace.once or (trace.guarded and not trace.fits(signature)):
                 continue
@@ -326,7 +326,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return trace, signature
 
     def _keep(self, key: Any, trace: Trace) -> None:
-        """Keep a trace for later calls, or for what `explain` says of the next one if it was right for one call."""
+        """Keep a trace for later calls; one that serves only its own call is kept to explain the next trace."""
         for other in self._traces.find(key):
             if other.once:
                 trace.take_executables(other)
@@ -334,7 +334,7 @@ class CompiledFunction(Entry, Views[P, R]):
         self._traces.add(key, trace)
 
     def _warn(self, record: TraceRecord) -> None:
-        """Say once that the function is traced anew at nearly every call, and why."""
+        """Warn, once, that the function is traced anew at nearly every call, and why."""
         place = f", for the call at {record.call_site}" if record.call_site else ""
         text = message(
             f"{self._name} was traced {self._misses} times; only {self._hits} calls found a trace since the second",
@@ -345,7 +345,7 @@ class CompiledFunction(Entry, Views[P, R]):
         warnings.warn_explicit(text, RetraceWarning, file, line)
 
     def _spent(self) -> float:
-        """Return what the remembered traces have cost, milliseconds."""
+        """Return the time that the remembered traces took, in milliseconds."""
         return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in self._records)
 
     def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
@@ -368,7 +368,7 @@ class CompiledFunction(Entry, Views[P, R]):
         )  # fmt: skip
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
-        """Return what differs from the cached trace that is most alike."""
+        """Return the differences from the most similar cached trace."""
         from hybridflow.tracing.records import Change
 
         best: tuple[bool, list[tuple[str, str, str]]] | None = None
@@ -385,14 +385,14 @@ class CompiledFunction(Entry, Views[P, R]):
         """Trace the function for given specs, without running it.
 
         Args:
-            *specs: a structure of `TensorSpec` per argument, as `input_signature` takes them; the other arguments must
-                have defaults.
+            *specs: a structure of `TensorSpec` for each of the first arguments, as for `input_signature`; the other
+                arguments must have defaults.
 
         Returns:
-            A callable with the function's results that takes what fits the specs, and nothing else.
+            A callable with the function's results that accepts only arguments that fit the specs.
 
         Raises:
-            ArgumentTypeError: something that is no `TensorSpec`.
+            ArgumentTypeError: a leaf of a spec is no `TensorSpec`.
 
         Example:
             >>> import hybridflow as hf
@@ -419,7 +419,7 @@ class CompiledFunction(Entry, Views[P, R]):
     # -- methods ----------------------------------------------------------------------------------------------
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Take note that this is a method: `input_signature` says nothing of the instance, whatever its name."""
+        """Record that this is a method: `input_signature` has no entry for the instance, whatever its name."""
         if not self._bound:
             self._inputs = InputSignature.of(
                 self._options["input_signature"], without_first(self._parameters), self._name
@@ -440,9 +440,9 @@ class CompiledFunction(Entry, Views[P, R]):
         return CompiledMethod(self if found is None else found[1], instance)
 
     def _adopt(self, key: int, instance: object) -> tuple[Any, CompiledFunction[Any, Any]] | None:
-        """Give an instance a cache of its own, or return None: then it is an argument like others.
+        """Give an instance a cache of its own. Return None if the instance must be an argument like others.
 
-        That is so for pytrees, whose leaves are traced, and for objects that cannot be referenced weakly, whose
+        That is the case for pytrees, whose leaves are traced, and for objects that cannot be referenced weakly, whose
         caches would never be freed.
         """
         if jax.tree_util.tree_structure(instance) != LEAF:
@@ -488,7 +488,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return self._find(self._signature(args, kwargs), args, to_run=False)
 
     def _trace_of(self, given: Specs) -> tuple[Trace, Signature, bool]:
-        """Return the trace of arguments that may be specs, the signature, and whether they leave a size open."""
+        """Return the trace of arguments that may be specs, its signature, and whether they leave a size open."""
         plain = self._signature(given.args, given.kwargs)
         trace, signature = self._find(given.pattern(plain), given.args, to_run=False)
         if given.opened:
@@ -496,7 +496,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return trace, signature, given.opened
 
     def _serve(self, example: Signature, found: Signature) -> None:
-        """Let calls whose sizes were left open in a trace find it."""
+        """Let calls of any sizes find a trace in which these were left open."""
         opened = {index: leaf.key[1] for index, leaf in enumerate(found.leaves) if is_open(leaf)}
         self._shapes.add(example, opened)
 
@@ -504,7 +504,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction[P, R]:
-        # As Python copies functions: a plain one is itself, a method is copied with its instance.
+        # As with Python's functions, a plain one is returned itself, and a method is copied with its instance.
         function = copy.deepcopy(self._function, memo)
         return self if function is self._function else self._like(function)
 
@@ -516,18 +516,18 @@ class CompiledFunction(Entry, Views[P, R]):
 
 
 def _cache_key(signature: Signature) -> Any:
-    """Return what a trace is found by."""
+    """Return the key by which a trace is found."""
     return signature.key, signature.types, *_around()
 
 
 def _around() -> tuple[Any, Any, bool]:
-    """Return what a trace is found by beside its signature: the device, the autocast and whether checks are kept."""
+    """Return the rest of a trace's key besides its signature: device, autocast, and whether checks are kept."""
     context = current()
     return context.device, context.autocast and context.autocast.dtype, SETTINGS.checks
 
 
 def _changed_around(key: Any, around: tuple[Any, Any, bool]) -> list[tuple[str, str, str]]:
-    """Return ``(what, before, after)`` for what differs around the call from the key of an earlier trace."""
+    """Return ``(what, before, after)`` for each difference between `_around` and the key of an earlier trace."""
     _, _, device, _, checks = key
     changes: list[tuple[str, str, str]] = []
     if device != around[0]:

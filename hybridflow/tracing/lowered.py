@@ -12,12 +12,12 @@ from hybridflow.xla.executable import Executable
 
 @dataclass(frozen=True)
 class Lowered:
-    """One signature on its way to the machine.
+    """The forms of one compiled signature, from the traced graph to XLA's executable.
 
     Attributes:
         traced: the graph as it was traced.
         graph: the graph after the passes.
-        made: what XLA made of it; None if a size is open.
+        made: the executable; None if a size is open.
     """
 
     traced: Graph
@@ -26,7 +26,7 @@ class Lowered:
 
     @property
     def executable(self) -> Executable:
-        """What XLA made of it.
+        """The executable.
 
         Raises:
             ArgumentError: a size is open.
@@ -53,11 +53,11 @@ class Lowered:
         """Return the program at a stage.
 
         Args:
-            stage: ``graph`` (as traced), ``optimized`` (after hybridflow's passes), ``stablehlo`` (as handed to
+            stage: ``graph`` (as traced), ``optimized`` (after hybridflow's passes), ``stablehlo`` (as passed to
                 XLA) or ``hlo`` (as XLA optimised it).
 
         Raises:
-            ArgumentError: another stage, or one of XLA's if a size is open.
+            ArgumentError: `stage` is none of these, or is one of XLA's while a size is open.
         """
         texts = {
             "graph": lambda: str(self.traced),

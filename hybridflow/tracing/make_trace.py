@@ -1,4 +1,4 @@
-"""`make_trace`: a user's function run once with traced tensors, and what becomes a `Trace` of it."""
+"""`make_trace`: run a user's function once with traced tensors, and build a `Trace` from that."""
 
 from __future__ import annotations
 
@@ -64,20 +64,20 @@ def make_trace(
         function: the user's function, for messages.
         call: calls it with named arguments.
         signature: the flattened arguments.
-        named: its leaves with their paths.
-        static: names of static arguments.
+        named: the leaves of the signature with their paths.
+        static: the names of static arguments.
         record: the record to fill in.
         name: the graph's name.
-        context: the context of the call (its device).
-        roots: objects that the call brings along beside its arguments, and what to call them.
-        seen: what earlier traces know of floats outside the arguments.
+        context: the context of the call, such as its device.
+        roots: objects that the call brings along besides its arguments, with their names.
+        seen: the floats outside the arguments that earlier traces saw.
         budget: the bytes that the temporaries of its executables may take.
 
     Raises:
-        NeedsNumber: it needs the value of a float argument.
+        NeedsNumber: the function needs the value of a float argument.
         NeedsIdentity: it needs to know which Variable an argument is.
-        NeedsSizes: it keeps a size that is open.
-        MutationError: the function changed a structure it was given.
+        NeedsSizes: it stores an open size.
+        MutationError: it changed a structure among its arguments.
         ArgumentTypeError: it returned something that is no tensor.
     """
     start = time.perf_counter()
@@ -113,14 +113,14 @@ def make_trace(
             leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)
     except (NeedsNumber, NeedsIdentity, NeedsSizes) as need:
-        observations.journal.undo()  # it starts again
+        observations.journal.undo()  # the trace restarts
         if isinstance(need, NeedsNumber):
             floats.keep_by_value(need.arguments)
         floats.close()
         raise
     except Exception as error:
         if isinstance(error, TraceError):
-            observations.journal.undo()  # eagerly there is no such error: it is as if the call had not been made
+            observations.journal.undo()  # the error is the trace's, not the user's: undo the whole call
         _annotate(error, builder, name)
         floats.close()
         raise
@@ -138,14 +138,14 @@ def make_trace(
 def _observe(
     found: Observations, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf]
 ) -> Observations:
-    """Return observations that know of a trace's surroundings before it begins."""
+    """Register the objects that a call brings along, before the trace begins, and return the observations."""
     for value, path in roots:
         found.object(value, path)
     for leaf in named:
         if leaf.kind == STATIC and is_by_fields(leaf.value):
             found.made_here(leaf.value)  # an equal one will do
         elif leaf.kind == STATIC:
-            bound = isinstance(leaf.value, MethodType | BoundCall)  # a new one every time it is read
+            bound = isinstance(leaf.value, MethodType | BoundCall)  # a new object every time it is read
             for value in (leaf.value.__func__, leaf.value.__self__) if bound else (leaf.value,):
                 found.object(value, leaf.path, lasting=True)
     return found
@@ -154,7 +154,7 @@ def _observe(
 def _traced_value(
     leaf: Leaf, spec: TensorSpec | None, builder: GraphBuilder, stand_ins: Sequence[Variable]
 ) -> Any:
-    """Return what the function gets for an argument's leaf while it is traced."""
+    """Return the value that the function receives for an argument's leaf while it is traced."""
     if spec is not None:
         made = builder.argument(spec, leaf.path)
         return made if leaf.array is None else array_argument(made, leaf.array, leaf.path)
@@ -164,10 +164,10 @@ def _traced_value(
 
 
 def require_kept(trace: Trace, name: str) -> None:
-    """Raise if a trace created Variables and changed nothing that it asked: every call would create them again.
+    """Raise if a trace created Variables but changed nothing that it read: every call would create them again.
 
     Raises:
-        TraceError: naming the Variables and their lines.
+        TraceError: it did; the text names the Variables and their lines.
     """
     if trace.created and (not trace.once or trace.again is not None):
         made = ", ".join(trace.record.created)
@@ -180,7 +180,7 @@ def require_kept(trace: Trace, name: str) -> None:
 
 
 def _annotate(error: Exception, builder: GraphBuilder, name: str) -> None:
-    """Note on an error raised while tracing where the trace was, with the last operations."""
+    """Add a note to an error raised while tracing, with the call and the last operations traced."""
     from hybridflow.ir.printer import format_node
 
     place = where_file_line(user_place(2))

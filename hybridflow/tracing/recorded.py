@@ -28,15 +28,15 @@ from hybridflow.xla.executable import compile_graph, concrete_specs
 
 
 def graph_to_record(graph: Graph, assignments: Mapping[Node, Node], outputs: int) -> Graph:
-    """Return a graph whose gradients are those of the eager run.
+    """Return a graph with the gradients of the eager run.
 
-    Eagerly, every read of a Variable is the Variable to a tape, before and after it is assigned, and what is left in
-    it at the end is no output.
+    In eager mode, a tape treats every read of a Variable, before and after an assignment, as the Variable. The final
+    value of a Variable is no output.
 
     Args:
         graph: the graph as it was traced.
-        assignments: each node that assigns a Variable, and the input that holds the Variable's first value.
-        outputs: how many of the graph's outputs the user's function returned.
+        assignments: maps each node that assigns a Variable to the input that holds the Variable's first value.
+        outputs: the number of the graph's outputs that the user's function returned.
     """
     moved: dict[Edge, Edge] = {}
     nodes: list[Node] = []
@@ -63,12 +63,12 @@ def graph_to_record(graph: Graph, assignments: Mapping[Node, Node], outputs: int
 def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) -> Op:
     """Return the op of recorded calls of a graph; ``op.jitted["forward"]`` runs it.
 
-    A graph that has no gradient, for a loop of any number of steps in it say, is an error only to who asks for what
-    leads through there.
+    A part of the graph may have no gradient, such as a loop with an unknown number of steps. It is an error only to ask
+    for a gradient through that part.
 
     Args:
-        graph: what `graph_to_record` returned.
-        wanted: per input, whether its gradient may be asked.
+        graph: the result of `graph_to_record`.
+        wanted: for each input, whether its gradient may be asked for.
         device: the jax device to run on; jax's default one if None.
         sizes: the size of each symbol.
     """
@@ -79,7 +79,7 @@ def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) 
 
 
 def _split_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) -> Op:
-    """Return the op whose backward graph reads what the forward one hands over."""
+    """Return the op whose backward graph reads residuals of the forward graph."""
     split = split_gradient(graph, wanted)
     forward, _ = run_passes(split.forward, differentiable=False)
     backward, _ = run_passes(split.backward, differentiable=False)
@@ -92,7 +92,7 @@ def _split_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) ->
 
 
 def _asked_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) -> Op:
-    """Return the op whose gradients are made when they are asked for, of the outputs that they are asked of."""
+    """Return the op that derives its gradients only when they are asked for, for the outputs they are asked of."""
     forward, _ = run_passes(graph, differentiable=False)
     executable = compile_graph(forward, sizes=sizes, device=device)
     rule = _Asked(graph, wanted, sizes, device)
@@ -118,7 +118,7 @@ def _op(graph: Graph, lower: Callable[..., Any], rule: _Backward | _Asked, resid
 def _timed_if_profiled(
     rule: _Backward | _Asked, part: Hashable, graph: Graph, call: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return a compiled graph's call that hands itself to `hf.profile` inside of its block."""
+    """Return the call of a compiled graph that reports to `hf.profile` inside its block."""
 
     def run(*arrays: Any) -> Any:
         profiler = PROFILER.get()
@@ -161,7 +161,7 @@ class _Backward:
         self.lowered = lower_graph(split.backward, sizes)
 
     def rule(self, F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Any]:
-        """Return every input's gradient: by the backward graph on jax's values, by a call of the graph on tensors."""
+        """Return every input's gradient: for jax values by the backward graph, for tensors by a recorded call."""
         del attrs
         gs = list(g) if isinstance(g, tuple) else [g]
         if any(isinstance(value, Tensor) for value in (*xs, *gs)):
@@ -174,7 +174,7 @@ class _Backward:
         Args:
             g: the cotangents.
             args: the call's outputs and its inputs.
-            wanted: per input, whether its gradient is wanted.
+            wanted: for each input, whether its gradient is wanted.
         """
         gs = list(g) if isinstance(g, tuple) else [g]
         y, *xs = args
@@ -185,7 +185,7 @@ class _Backward:
         return self._placed(call(*self._arguments(gs, y, xs, np.full)), asked, gs)
 
     def _compile(self, asked: Sequence[bool]) -> Callable[..., Any]:
-        """Compile what of the backward graph computes the gradients that are asked for (checks are the forward's)."""
+        """Compile the part of the backward graph that computes the wanted gradients (the forward graph checks)."""
         backward, positions = self.split.backward, [i for i, present in enumerate(self.split.present) if present]
         outputs = [edge for edge, i in zip(backward.outputs, positions, strict=False) if asked[i]]
         if len(outputs) < len(backward.outputs):
@@ -197,28 +197,28 @@ class _Backward:
         return _timed_if_profiled(self, asked, backward, call)
 
     def _arguments(self, gs: Sequence[Any], y: Any, xs: Sequence[Any], full: Callable[..., Any]) -> list[Any]:
-        """Return what the backward graph takes."""
+        """Return the arguments of the backward graph."""
         residuals = y[len(self.graph.outputs) :] if isinstance(y, tuple) else ()
         cotangents = zero_cotangents(self.split.given, gs, self.outputs, full)
         return [*[xs[i] for i in self.split.reads], *residuals, *cotangents]
 
     def _placed(self, gradients: Iterable[Any], computed: Sequence[bool], gs: list[Any]) -> list[Any]:
-        """Return gradients in the places of the inputs that they belong to."""
+        """Return the gradients in the order of the inputs, None where there is none."""
         found = iter(gradients)
         placed = [next(found) if one else None for one in computed]
         if all(one is not None for one in gs):
             return placed
-        # The backward graph took zeros for outputs without a gradient; what only those depend on has none either.
+        # Outputs without a gradient were given zeros; inputs that reach only those outputs have no gradient either.
         reached = reached_inputs(self.graph, tuple([one is not None for one in gs]))
         return [one if reach else None for one, reach in zip(placed, reached, strict=True)]
 
 
 class _Asked:
-    """The gradient rule of a recorded call of a graph that has not all of its gradients.
+    """The gradient rule of a recorded call of a graph without some of its gradients.
 
     Args:
         graph: the graph that is called.
-        wanted: per input, whether its gradient may be asked.
+        wanted: for each input, whether its gradient may be asked for.
         sizes: the size of each symbol.
         device: the jax device to run on.
     """
@@ -240,7 +240,7 @@ class _Asked:
         return graph_pullback(F, self.graph, xs, list(g) if isinstance(g, tuple) else [g], self.wanted)
 
     def compiled(self, g: Any, args: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
-        """As `_Backward.compiled`; what the backward graph reads is computed again.
+        """Do as `_Backward.compiled`, but recompute what the backward graph reads.
 
         Raises:
             GradientError: a gradient that is asked for leads through something that has none.

@@ -1,4 +1,4 @@
-"""What was traced and compiled, and what it cost: one record per trace, from which `explain` tells."""
+"""One record per trace: what was traced and compiled, and its cost. `explain` shows these records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Change:
 
     @classmethod
     def between(cls, argument: str, before: str, after: str) -> Change:
-        """Return a change, in words that differ where what changed is described alike."""
+        """Return a change; if both sides have the same description, the texts are made to differ."""
         return cls(argument, before, after if after != before else f"another {after}")
 
     def __str__(self) -> str:
@@ -31,33 +31,35 @@ class Change:
 
 @dataclass
 class TraceRecord:
-    """What one trace was made for and what it cost.
+    """The reason for one trace, its content, and its cost.
 
     Attributes:
-        number: 1 for the first.
-        signature: argument names and what they were.
-        call_site: where the call came from, as ``file:line``; None for one of the command line.
-        changes: what differs from the nearest earlier trace; empty for the first.
-        trace_ms, passes_ms, lower_ms, xla_ms, load_ms: what it cost, milliseconds; `load_ms` is for executables that
-            were loaded from the store on disk.
-        nodes: nodes of the graph after the passes.
+        number: the number of the trace; the first is 1.
+        signature: the names of the arguments and their descriptions.
+        call_site: the line of the call, as ``file:line``; None for a call from the command line.
+        changes: the differences from the nearest earlier trace; empty for the first.
+        trace_ms, passes_ms, lower_ms, xla_ms, load_ms: the time spent, in milliseconds; `load_ms` is for executables
+            that were loaded from the store on disk.
+        nodes: the number of nodes in the graph after the passes.
         passes: one record per pass: name, milliseconds, node counts.
-        compiles: how many executables (one per concrete shape) came of it; store: for each, what the store on disk did.
-        captured: how many tensors from outside the function the trace reads.
-        variables: the names of the Variables it reads; assigned: of those it assigns.
-        guards: what it read from Python outside its arguments, and relies on.
+        compiles: the number of its executables (one per concrete shape).
+        store: for each executable, what the store on disk did.
+        captured: the number of tensors from outside the function that the trace reads.
+        variables: the names of the Variables it reads.
+        assigned: the names of the Variables it assigns.
+        guards: what it read from Python outside its arguments and relies on.
         effects: what it changes outside, at every call.
         autocast: the dtype of the `hf.autocast` that it was called under, or ``off``.
-        executables: one record per executable: XLA's options, what it takes over, what was fused.
+        executables: one record per executable: XLA's options, donated buffers, fused operations.
         outlined: the repeated parts of the graph that are compiled once and called.
-        rolled: those that are compiled once and run as a loop.
-        recomputed: what checkpoints compute again, per line of the user's code.
-        memory: what a memory budget made of the last executable, None without one.
+        rolled: the repeated parts that are compiled once and run as a loop.
+        recomputed: what checkpoints recompute, for each line of the user's code.
+        memory: the effect of a memory budget on the last executable; None without one.
         dropped: whether an equal trace had been dropped from the cache.
-        others: how many traces the cache held then.
-        once: whether it changed what it read, so that it served its own call alone.
+        others: the number of traces in the cache at that time.
+        once: whether it serves only its own call, because it changed what it read or read what cannot be watched.
         created: the Variables that it created, each with its line.
-        again: what it read that cannot be watched, so that it served its own call alone.
+        again: what it read that cannot be watched, so that it serves only its own call; else None.
     """
 
     number: int
@@ -102,7 +104,7 @@ class TraceRecord:
         return "no trace for these arguments" if self.others else "no earlier trace was left in the cache"
 
     def add(self, made: ExecutableRecord) -> None:
-        """Count an executable."""
+        """Add an executable to the record."""
         self.compiles += 1
         self.executables.append(made)
         self.store.append(made.store)

@@ -1,4 +1,4 @@
-"""What it takes to run a traced call again, node by node."""
+"""`Replay`: everything needed to run a traced call again, node by node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Replay:
         graph: the graph, before the passes.
         inputs: the raw value of each of its inputs.
         checks: the checks of the call.
-        gradient_of: for the nodes that compute a gradient, the node it is the gradient of.
+        gradient_of: maps each node that computes a gradient to the node whose gradient it is.
     """
 
     graph: Graph
@@ -34,7 +34,7 @@ class Replay:
 
     @classmethod
     def of(cls, trace: Trace, signature: Signature) -> Replay:
-        """Return the replay of a call, with the present values of what it reads."""
+        """Return the replay of a call, with the current values of what it reads."""
         return cls(trace.raw_graph, tuple(inputs_of(trace, signature)), trace.checks, trace.gradient_of)
 
 

@@ -1,4 +1,4 @@
-"""`hf.Session`: graphs made by hand, pruned to what is fetched, compiled and run."""
+"""`hf.Session`: run graphs made by hand, pruned to what is fetched and compiled."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ on_gradients(gradients)
 class Session:
     """Runs parts of a graph that was made by hand.
 
-    A run computes what is fetched and nothing else. It reads every Variable at its start and assigns those whose
-    assignment is fetched at its end, all or none of them. What a set of fetches and fed tensors needs is compiled
-    once per shapes. Nothing is recorded of a run, by tapes or for `.backward()`: gradients are part of the graph.
+    A run computes only what is fetched. It reads every Variable at its start. At its end it assigns those whose
+    assignment is fetched, all or none of them. Each combination of fetches, fed tensors and shapes is compiled once.
+    Neither tapes nor `.backward()` record a run: gradients are part of the graph.
 
     Args:
-        graph: the graph; it may go on growing.
+        graph: the graph; it may still grow.
 
     Example:
         >>> import hybridflow as hf
@@ -65,32 +65,32 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Let go of what was compiled; the session cannot run any more."""
+        """Release what was compiled; the session cannot run any more."""
         self._programs.clear()
         self._closed = True
 
     @property
     def compile_count(self) -> int:
-        """How many XLA executables were compiled: one per fetches, fed tensors and shapes."""
+        """The number of XLA executables that were compiled: one per fetches, fed tensors and shapes."""
         return sum(program.compile_count for program in self._programs.values())
 
     def run(self, fetches: Any, feed: Mapping[Any, Any] | None = None) -> Any:
         """Compute tensors of the graph.
 
         Args:
-            fetches: tensors (also of assignments) and Variables of the graph, in any nesting; a Variable stands for
-                its value after the run.
+            fetches: tensors (also of assignments) and Variables of the graph, in any nesting; for a Variable, its
+                value after the run is returned.
             feed: values for placeholders, or for any other tensors of the graph, which are then not computed.
 
         Returns:
             The structure of the fetches, with tensors.
 
         Raises:
-            ArgumentError: a placeholder that is needed and not fed, or two assignments of one Variable.
-            ArgumentTypeError: a fetch or fed key that is no tensor.
-            ShapeError, DTypeError: a fed value unlike its tensor.
-            LeakError: a tensor of another graph.
-            TraceError: a session that was closed.
+            ArgumentError: a needed placeholder is not fed, or one Variable is assigned twice.
+            ArgumentTypeError: a fetch or a key of the feed is no tensor.
+            ShapeError, DTypeError: a fed value has another shape or dtype than its tensor.
+            LeakError: a tensor belongs to another graph.
+            TraceError: the session was closed, or this is inside a compiled function or a graph.
         """
         if self._closed:
             raise TraceError(message("Session: it was closed", hint="Make a new hf.Session(graph)."))
@@ -117,11 +117,11 @@ class Session:
             return jax.tree_util.tree_unflatten(tree, program(values))
 
     def graph(self, fetches: Any, feed: Sequence[Any] = ()) -> Graph:
-        """Return what a run of these fetches computes, as a graph of its own.
+        """Return the part of the graph that a run of these fetches computes, as a graph of its own.
 
         Args:
             fetches: as for `run`.
-            feed: the tensors that would be fed, besides the placeholders.
+            feed: the tensors to be fed, besides the placeholders.
         """
         leaves, _ = flatten(fetches)
         own = self._construction.own_edge
@@ -141,7 +141,7 @@ class Session:
         return tuple(order), [given[edge] for edge in order]
 
     def _check_sizes(self, edges: Sequence[Edge], values: Sequence[Tensor]) -> None:
-        """Raise if the graph was made for open sizes that are related otherwise than the fed ones."""
+        """Raise if the fed sizes break a relation between open sizes that the graph relies on."""
         dims = self._construction.dims
         sizes = open_sizes(self._construction, edges, values)
         for guard in dims.guards:
@@ -172,7 +172,7 @@ def _named(node: Node, index: int = 0) -> str:
 
 
 def _fed_value(edge: Edge, value: Any) -> Tensor:
-    """Return a fed value as a tensor of the dtype and shape of what it is fed for."""
+    """Return a fed value as a tensor; raise unless it has the dtype and shape of the graph's tensor."""
     node, index = edge
     spec = node.spec(index)
     made = as_tensor(value) if hasattr(value, "dtype") else asarray(value, dtype=spec.dtype)
@@ -194,7 +194,7 @@ def _fed_value(edge: Edge, value: Any) -> Tensor:
 
 
 class _Program(NamedTuple):
-    """What one set of fetches and fed tensors needs."""
+    """The part of a graph that one set of fetches and fed tensors needs."""
 
     construction: Construction
     wanted: tuple[Edge | Variable, ...]
@@ -210,7 +210,7 @@ class _Program(NamedTuple):
         """Prune the graph.
 
         Raises:
-            ArgumentError: a placeholder that is needed and not fed, or two assignments of one Variable.
+            ArgumentError: a needed placeholder is not fed, or one Variable is assigned twice.
         """
         given = set(edges)
         outputs = [one for one in wanted if not isinstance(one, Variable)]
@@ -249,7 +249,7 @@ class _Program(NamedTuple):
         )  # fmt: skip
 
     def run(self, values: list[Tensor]) -> list[Any]:
-        """Compute what is wanted; this is what is traced."""
+        """Compute the fetches; this is the function that is traced."""
         tracer = cast(GraphBuilder, current().tracer)
         environment: dict[Edge, Tensor] = dict(zip(self.edges, values, strict=True))
         sizes = open_sizes(self.construction, self.edges, values)

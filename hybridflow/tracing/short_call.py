@@ -1,4 +1,4 @@
-"""The short way of a call: a function that was traced once, called with plain tensors and floats."""
+"""The short way of a call: a generated fast path for a function with one trace and plain tensors and floats."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ ShortWay = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | None:
-    """Return what makes the call of a function whose only trace this is, or None if calls take more than it knows.
+    """Return a factory for the fast call of a function with this trace only; None if calls need the general one.
 
-    It is for arguments that are tensors and floats, outside of `hf.device`, `hf.autocast` and the like.
+    The fast call is for arguments that are tensors and floats, outside `hf.device`, `hf.autocast` and the like.
 
     Args:
         trace: the trace.
-        signature: what the trace was found by.
+        signature: the signature by which the trace was found.
         bound: whether an instance comes before the arguments.
 
     Returns:
-        A function of the general call, which gets what the short way is not for. It returns the whole call.
+        A function that takes the general call and returns the whole call. That runs the fast path if it can, else the
+        general call.
     """
     plain = all(leaf.kind in (TENSOR, FLOAT) and leaf.array is None for leaf in signature.leaves)
     flat = all(tree == LEAF for tree in signature.tree)
@@ -51,7 +52,7 @@ def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | 
 
 
 def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bound: bool) -> ShortWay:
-    """Return the short way where tensors and floats go in and arrays come out, written for these arguments."""
+    """Generate the short way for a trace that only takes tensors and floats and returns arrays."""
     tensors = [number for number, kind in enumerate(kinds) if kind is Tensor]
     floats = [number for number, kind in enumerate(kinds) if kind is float]
     names = ["instance"] * bound + [f"a{number}" for number in range(len(kinds))]
@@ -76,7 +77,7 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
     alone = executable.alone if trace.single else None
     lines += [
         f"try: outputs{',' if trace.single and alone is None else ''} = run({', '.join(values)})",
-        "except (TypeError, ValueError): pass",  # the general way says what is wrong
+        "except (TypeError, ValueError): pass",  # the general call reports what is wrong
         *(_ONE if trace.single else _SEVERAL),
         "{miss}",
     ]
@@ -94,7 +95,7 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
 
 
 class _SoleTrace:
-    """A trace whose calls have more to them than arrays: Variables, captured tensors, checks, Python's state."""
+    """The short way for a trace that also uses Variables, captured tensors, checks or Python's state."""
 
     __slots__ = ("_bound", "_effects", "_hold", "_kinds", "_trace", "_variables")
 
@@ -107,7 +108,7 @@ class _SoleTrace:
         self._hold: Callable[[], bool | tuple[float, ...]] = _always if trace.guards is None else trace.guards.hold
 
     def call(self, general: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the whole call, which leaves to the general one what it is not for."""
+        """Return the whole call, which falls back to the general one."""
         enter = self._enter
 
         def call(*args: Any, **named: Any) -> Any:
@@ -123,7 +124,7 @@ class _SoleTrace:
         return call
 
     def _enter(self, args: tuple[Any, ...]) -> Any:
-        """Make a call that has more to it than arrays, or return NotImplemented."""
+        """Run the call, or return NotImplemented if it needs the general one."""
         trace = self._trace
         held = self._hold()
         if not held:
@@ -139,9 +140,9 @@ class _SoleTrace:
         return trace.call(arrays, self._variables)
 
     def _raw_arguments(self, args: tuple[Any, ...], outside: tuple[float, ...]) -> list[Any] | None:
-        """Return the raw inputs that the arguments are: tensors, then the numbers that the floats make.
+        """Return the raw inputs for the arguments: first tensors, then the numbers computed from the floats.
 
-        None if they are not plain tensors of the trace's shapes and dtypes, and floats.
+        Return None unless all arguments are floats or plain tensors of the trace's shapes and dtypes.
         """
         if len(args) != len(self._kinds):
             return None
@@ -168,7 +169,7 @@ def _always() -> bool:
 
 
 _ABSENT = object()
-"""Stands for an argument that a call does not give."""
+"""Stands for an argument that a call does not pass."""
 _WAY = """
 def way(general):
     def miss(*given, **named):
@@ -182,17 +183,17 @@ def way(general):
 
     return call
 """
-"""The whole `__call__` of a function: one frame of Python, which runs the trace or leaves the call to `general`."""
+"""The whole `__call__` of a function: a single Python frame, which runs the trace or calls `general`."""
 _TENSOR = (
     "v{n} = a{n}._value",
     "if type(v{n}) is ndarray:",
-    "    if v{n}.dtype is not d{n}: {miss}",  # jax would narrow 64 bits without a word
+    "    if v{n}.dtype is not d{n}: {miss}",  # jax would silently narrow 64 bits
     "    {on_host}",
 )
-"""How the call comes to the array of a tensor."""
+"""The code that reads the array of a tensor."""
 _SMALL = "if a{n}._alt is not None: v{n} = a{n}._alt"
 _LARGE = "v{n} = raw_value(a{n})"
-"""What it takes for an array on the host: `raw_value` of it, written out where that would keep nothing."""
+"""The code for an array on the host: a call of `raw_value`, inlined for small arrays."""
 _ONE = (
     "else:",
     "    result = new(Tensor)",

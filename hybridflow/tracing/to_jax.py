@@ -28,32 +28,33 @@ from hybridflow.xla.executable import is_wide
 
 
 def to_jax(fn: Callable[..., Any], /, *, freeze_variables: bool = False, checks: bool = True) -> Callable[..., Any]:
-    """Make a hybridflow function a pure JAX function, for `jax.jit`, `jax.grad`, `jax.vmap`, `jax.jvp` and the rest.
+    """Turn a hybridflow function into a pure JAX function, for `jax.jit`, `jax.grad`, `jax.vmap`, `jax.jvp` etc.
 
-    Every call traces `fn` for the shapes it gets, so call it inside `jax.jit`. JAX differentiates it by hybridflow's
-    own rules: the same slopes at kinks, `hf.stop_gradient` and `hf.custom_gradient` as they are; loops and branches
-    by JAX's.
+    Every call traces `fn` for the shapes of its arguments, so call it inside `jax.jit`. JAX differentiates it by
+    hybridflow's own rules, including the slopes at kinks, `hf.stop_gradient` and `hf.custom_gradient`. Loops and
+    branches are differentiated by JAX's rules.
 
-    A JAX function has no state. Tensors that `fn` closes over are constants; a Variable it reads is an error unless
-    `freeze_variables` makes its present value a constant, and one it assigns is always an error. Drawing random
-    numbers assigns a generator's state: draw outside, with `jax.random` or `hf.random`, and pass the numbers in.
+    A JAX function has no state. Tensors that `fn` closes over are constants. Reading a Variable is an error unless
+    `freeze_variables` makes its current value a constant; assigning one is always an error. Drawing random numbers
+    assigns a generator's state: draw them outside, with `jax.random` or `hf.random`, and pass them in.
 
     Args:
         fn: a function of tensors, compiled by `hf.compile` or not.
-        freeze_variables: take the values that Variables have when `fn` is traced (`jax.jit` keeps them for good).
-        checks: whether what hybridflow checks at run time, such as the range of indices, fails the JAX call too, by
-            a callback to the host; False leaves the checks out, and an index out of range gives some value.
+        freeze_variables: whether to use the values that Variables have when `fn` is traced (`jax.jit` keeps these for
+            good).
+        checks: whether hybridflow's checks at run time, such as the range of indices, also fail the JAX call, by a
+            callback to the host. False removes the checks, and an index out of range gives some value.
 
     Returns:
-        A function of the same arguments: JAX arrays in the places of tensors, in any nesting; Python numbers are
-        taken as they are. Its result has the structure of `fn`'s, with JAX arrays in the places of tensors.
+        A function of the same arguments, with JAX arrays in place of tensors, in any nesting; Python numbers are
+        passed unchanged. Its result has the structure of `fn`'s, with JAX arrays in place of tensors.
 
     Raises:
         ArgumentTypeError: `fn` is not callable.
 
-    The function that is returned raises:
-        TraceError: a Variable read (without `freeze_variables`) or assigned.
-        DTypeError: 64-bit numbers while JAX's 64-bit mode is off.
+    The returned function raises:
+        TraceError: it reads a Variable (without `freeze_variables`) or assigns one.
+        DTypeError: it computes in 64 bits while JAX's 64-bit mode is off.
 
     Example:
         >>> import jax
@@ -106,7 +107,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _array(leaf: Any) -> Any:
-    """Return an argument as an array; JAX's weakly typed numbers count as hybridflow counts Python's."""
+    """Return an argument as an array; JAX's weakly typed numbers get the default dtypes of Python numbers."""
     if isinstance(leaf, Tensor | Variable):
         return raw_value(as_tensor(leaf))
     if isinstance(leaf, jax.Array) and leaf.weak_type and not leaf.ndim:
@@ -138,7 +139,7 @@ def _require_pure(builder: GraphBuilder, name: str, freeze: bool) -> None:
 
 
 def _require_width(graph: Graph, name: str) -> None:
-    """Raise if JAX would narrow the graph's numbers without a word."""
+    """Raise if JAX would silently narrow the graph's numbers."""
     if is_wide(graph) and not x64_enabled():
         wide = sorted({short_name(spec.dtype) for spec in _specs(graph) if spec.dtype.itemsize > 4})
         raise DTypeError(
@@ -152,7 +153,7 @@ def _specs(graph: Graph) -> Sequence[Any]:
 
 
 def _require(check: Check, ok: Any, name: str) -> None:
-    """Make a JAX call fail unless a condition holds: at once where it is known, else when the program runs."""
+    """Make a JAX call fail unless a condition holds: at once if it is known, else when the program runs."""
 
     def verify(value: Any) -> None:
         if not value:

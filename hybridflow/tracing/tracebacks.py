@@ -1,4 +1,4 @@
-"""Tracebacks of compiled calls: the user's files and lines, without hybridflow's and jax's in between."""
+"""Tracebacks of compiled calls: only the user's files and lines, without those of hybridflow and jax."""
 
 from __future__ import annotations
 

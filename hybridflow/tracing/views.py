@@ -1,4 +1,4 @@
-"""What a compiled function tells of itself: its counts, its graph, what XLA made of it, why it was traced, its cost."""
+"""Inspection of a compiled function: its counts, its graph, XLA's code, the reasons for its traces, and its cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class Views(Generic[P, R]):
-    """The part of a `CompiledFunction` that looks at it and changes nothing but its cache."""
+    """The part of a `CompiledFunction` that inspects it and changes at most its cache."""
 
     if TYPE_CHECKING:
         _autograph: bool
@@ -50,16 +50,16 @@ class Views(Generic[P, R]):
 
     @property
     def trace_count(self) -> int:
-        """How many times the function was traced; starts from 0."""
+        """The number of times the function was traced."""
         return self._trace_count
 
     @property
     def compile_count(self) -> int:
-        """How many XLA executables were compiled, one per trace and concrete shape."""
+        """The number of XLA executables that were compiled, one per trace and concrete shape."""
         return self._traces.compiles
 
     def cache_info(self) -> CacheInfo:
-        """Return hits, misses, and the sizes of the trace cache (calls of a function's only trace count as neither)."""
+        """Return hits, misses, and sizes of the trace cache; fast calls of a function's only trace count as neither."""
         return CacheInfo(
             self._hits,
             self._misses,
@@ -69,7 +69,7 @@ class Views(Generic[P, R]):
         )
 
     def explain(self) -> Explanation:
-        """Return what was traced, why and at what cost: a printable sequence of records."""
+        """Return a printable sequence of records that tell what was traced, why, and at what cost."""
         from hybridflow.tracing.explanation import Explanation
 
         advice = attached("advice_on")(self._records, self._traces, self._hits)
@@ -79,7 +79,7 @@ class Views(Generic[P, R]):
         """Return the graph, after the passes, that a call with these arguments runs (tracing it if needed).
 
         Args:
-            *args, **kwargs: as for a call; a `TensorSpec` may stand for any tensor, None for a size left open.
+            *args, **kwargs: as for a call; a `TensorSpec` may replace any tensor, with None for an open size.
 
         Example:
             >>> import hybridflow as hf
@@ -91,11 +91,11 @@ class Views(Generic[P, R]):
         return trace.graph_for(signature)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
-        """Return the texts of what a call with these arguments runs, from the IR to XLA's optimised HLO.
+        """Return the program that a call with these arguments runs, as texts from the IR to XLA's optimised HLO.
 
         Args:
-            *args, **kwargs: as for a call; a `TensorSpec` may stand for any tensor, None for a size left open. What is
-                left open has no texts of XLA's, which compiles for sizes.
+            *args, **kwargs: as for a call; a `TensorSpec` may replace any tensor, with None for an open size. With an
+                open size there are no texts from XLA, which compiles for known sizes.
         """
         trace, signature, opened = self._trace_of(Specs(args, kwargs))
         made = None if opened else trace.executable_for(sizes_of(signature, trace.places), current().device)
@@ -104,12 +104,12 @@ class Views(Generic[P, R]):
         return Lowered(trace.raw_graph, trace.graph, made)
 
     def cost(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what a call with these arguments costs; nothing runs.
+        """Return the cost of a call with these arguments; nothing runs.
 
-        The function is traced if no trace fits, which counts as any trace does; a call with such arguments uses it.
+        The function is traced if no trace fits. That counts like any trace, and calls with such arguments use it.
 
         Args:
-            *args, **kwargs: as for a call; a `TensorSpec` may stand for any tensor, None for a size left open.
+            *args, **kwargs: as for a call; a `TensorSpec` may replace any tensor, with None for an open size.
 
         Returns:
             The `hf.CostReport`; see `hf.cost`.
@@ -118,16 +118,16 @@ class Views(Generic[P, R]):
         return attached("report_of")(Costing.of(self._name, trace, signature, opened=opened))
 
     def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:
-        """Return what `hf.debugging.locate` runs: the call's graph as it was traced, and its inputs."""
+        """Return the call's graph as it was traced, and its inputs, for `hf.debugging.locate`."""
         from hybridflow.tracing.replay import Replay
 
         return Replay.of(*self._trace_for(args, kwargs))
 
     def converted_code(self) -> str:
-        """Return the code that is traced in place of the function's: its Python control flow made to take tensors.
+        """Return the converted code that is traced in place of the function, whose control flow accepts tensors.
 
         Raises:
-            ArgumentError: the function is traced as it is; the text says why.
+            ArgumentError: the function is traced unconverted; the text says why.
 
         """
         from hybridflow.convert import NotConvertible, converted_text

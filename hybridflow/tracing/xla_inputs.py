@@ -1,4 +1,4 @@
-"""The arrays that compiled calls hand to XLA."""
+"""The arrays that compiled calls pass to XLA."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hybridflow.core.tensor import Tensor, leak_text
 from hybridflow.core.variable import WRITES, Variable
 
 WORTH_KEEPING = 1 << 16
-"""Bytes from which a value on the host keeps its XLA form: copying it again at every call would cost more."""
+"""A value on the host with at least this many bytes keeps its copy for XLA: copying it at every call costs more."""
 
 
 def raw_value(tensor: Tensor) -> Any:
-    """Return the array to hand to XLA: jax's own, where the tensor has one.
+    """Return the array to pass to XLA: a jax array if the tensor has one.
 
     Raises:
-        LeakError: a traced tensor that outlived its trace.
+        LeakError: the tensor is traced and outlived its trace.
     """
     value = tensor._value
     if type(value) is not np.ndarray:
@@ -36,19 +36,19 @@ def raw_value(tensor: Tensor) -> Any:
 
 
 def move_to_xla(variables: Sequence[Variable], values: list[Any], but: Sequence[int] = ()) -> None:
-    """Have large values of Variables where XLA reads them, from now on: it would copy them at every call.
+    """Move large values of Variables to XLA for good: otherwise XLA would copy them at every call.
 
     Args:
         variables: the Variables.
-        values: what they are, which is changed here.
-        but: positions of those that stay as they are.
+        values: their values; changed in place.
+        but: the positions of the values that are not moved.
     """
     if np.ndarray not in {*map(type, values)} or OBSERVED.count:
         return
     for index, value in enumerate(values):
         if type(value) is np.ndarray and value.nbytes >= WORTH_KEEPING and index not in but:
             with enable_x64():
-                values[index] = jax.device_put(value.copy())  # others may hold the array, and XLA be given this one
+                values[index] = jax.device_put(value.copy())  # others may hold the original
             with WRITES:
                 if variables[index]._value is value:
                     variables[index]._value = values[index]
