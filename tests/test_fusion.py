@@ -83,6 +83,34 @@ def test_a_break_is_the_identity_and_xla_does_not_look_through_it():
     assert text.count(" tanh(") == 1
 
 
+@pytest.mark.parametrize(("size", "breaks"), [(64, 1), (4, 0)])
+def test_what_several_read_of_a_large_convolution_is_computed_once(size: int, breaks: int):
+    def three(x: Any, kernel: Any, bias: Any) -> Any:
+        y = hf.nn.conv(x, kernel) + bias
+        return hf.sum(y, axis=(2, 3)), hf.nn.relu(y), hf.tanh(y)
+
+    args = hf.random.normal((4, 3, size, size)), hf.random.normal((8, 3, 3, 3)), hf.random.normal((8, 1, 1))
+    compiled = hf.compile(three)
+    assert hf.compare(three, *args).same
+    assert broken(compiled, *args) == ["add"] * breaks
+
+
+def test_large_random_draws_are_made_once():
+    def drop(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = hf.nn.dropout(hf.tanh(x), 0.5, training=True)
+        return y, tape.gradient(y, x)
+
+    assert broken(hf.compile(drop), hf.ones((256, 256))) == ["random_bernoulli"]
+    assert broken(hf.compile(drop), hf.ones((8, 8))) == []
+
+
+def broken(compiled: Any, *args: Any) -> list[str]:
+    """Return the operations that there is a break behind."""
+    return [node.inputs[0][0].op.name for node in compiled.graph(*args).nodes if node.op is BREAK]
+
+
 def test_an_outlined_graph_is_one_function_however_often_it_is_called():
     outer = hf.ir.parse(CALLED_TWICE)
     first = outer.nodes[0]

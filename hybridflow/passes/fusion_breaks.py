@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
+from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.ir.fusion import BREAK
 from hybridflow.ir.graph import Graph, edges_of
@@ -20,15 +21,18 @@ class Limits(NamedTuple):
         chain: how many cheap operations in a row XLA may compute anew for each reader.
         fewest: graphs that would get fewer breaks get none,
         long: unless without them a chain between stored values would have more operations.
+        large: of results with at least this many elements, what is dear to compute or to read again is always broken.
     """
 
     chain: int = 6
     fewest: int = 10
     long: int = 18
+    large: int = 1 << 16
 
 
 LIMITS = Limits()
-
+_DEAR = frozenset({"random", "convolution", "windowed"})
+"""Traits of operations whose results cost much to have anew, or to read once more."""
 
 
 @graph_pass(final=True)
@@ -51,6 +55,9 @@ def fusion_breaks(graph: Graph, context: PassContext, limits: Limits = LIMITS) -
     residuals of 6 / 8 layers took 0.96 / 0.90 of the time with their 5 / 6 breaks, first calls 1.02 / 0.68; an LSTM of
     5 steps 0.83 to 0.90 and 0.97; transformers of 2 layers, whose chains end at the products in each layer, would take
     1.00 and 1.06 to 1.10.
+
+    Large random draws, and what is computed of large convolutions and poolings, get a break at the first value that
+    several read, however short the chain is.
 
     Before (where 1 is enough):
         graph f(%x: f32[2], %w: f32[2]) -> (f32[2], f32[2]) {
@@ -79,31 +86,86 @@ def fusion_breaks(graph: Graph, context: PassContext, limits: Limits = LIMITS) -
           return %7, %8
         }
     """
-    if len(graph.nodes) <= limits.chain:
-        return graph
     readers = readers_of(graph)
     kept = {node for node in graph.nodes if is_kept(node, graph, len(readers.get(node, ())))}
-    chains: dict[Node, int] = {}
+    dear = _dear(graph, readers, kept, limits)
+    long = _ends_of_chains(graph, readers, kept, dear, limits)
+    if len(long) < limits.fewest and _longest(graph, readers, kept) <= limits.long:
+        long = set()
+    return _broken(graph, dear | long, context)
+
+
+def _broken(graph: Graph, ends: Set[Node], context: PassContext) -> Graph:
+    """Put a break behind some nodes of one output."""
+    if not ends:
+        return graph
     moved: dict[Edge, Edge] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
         current = followed(node, moved) if moved else node
         nodes.append(current)
-        if node in kept:
-            continue
-        length = max([chains.get(edge[0], 0) for edge in edges_of(current)], default=0) + _adds(current)
-        reading = readers.get(node, ())
-        if length < limits.chain or len(node.outputs) != 1 or len(reading) < 2 or kept.issuperset(reading):
-            chains[current] = length
-            continue
-        made = make_node(BREAK, ((current, 0),), {}, current.outputs, where=node.where, scope=node.scope)
-        nodes.append(placed(made, node))
-        moved[node, 0] = (made, 0)
-    breaks = len(nodes) - len(graph.nodes)
-    if not breaks or (breaks < limits.fewest and _longest(graph, readers, kept) <= limits.long):
-        return graph
-    context.notes.update([_place(node) for node, _ in moved if moved[node, 0][0].op is BREAK])
+        if node in ends:
+            made = make_node(BREAK, ((current, 0),), {}, current.outputs, where=node.where, scope=node.scope)
+            nodes.append(placed(made, node))
+            moved[node, 0] = (made, 0)
+    context.notes.update([_place(node) for node in graph.nodes if node in ends])
     return rebuilt(graph, nodes, [moved.get(edge, edge) for edge in graph.outputs])
+
+
+def _ends_of_chains(
+    graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node], dear: Set[Node], limits: Limits
+) -> set[Node]:
+    """Return the nodes that end a long chain of cheap operations, and go on in several readers."""
+    chains: dict[Node, int] = {}
+    ends: set[Node] = set()
+    for node in graph.nodes:
+        if node in kept or node in dear:
+            continue
+        length = max([chains.get(edge[0], 0) for edge in edges_of(node)], default=0) + _adds(node)
+        if length >= limits.chain and _goes_on(node, readers, kept):
+            ends.add(node)
+        else:
+            chains[node] = length
+    return ends
+
+
+def _goes_on(node: Node, readers: Mapping[Node, Sequence[Node]], kept: Set[Node]) -> bool:
+    """Whether several operations read a node, some of which XLA computes anew in what reads them in turn."""
+    reading = readers.get(node, ())
+    return len(node.outputs) == 1 and len(reading) > 1 and any(one not in kept for one in reading)
+
+
+def _dear(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node], limits: Limits) -> set[Node]:
+    """Return the nodes with large results where several go on from what is dear to have again.
+
+    Random bits take many operations each. A convolution lies in memory with its channels last, so that whoever reads it
+    as it is in the graph skips from line to line. A pooling computes all that its windows hold.
+    """
+    costly: set[Node] = set()
+    ends: set[Node] = set()
+    for node in graph.nodes:
+        if not _is_dear(node) and (node in kept or not any(edge[0] in costly for edge in edges_of(node))):
+            continue
+        if _goes_on(node, readers, kept) and _is_large(graph, node, limits.large):
+            ends.add(node)
+        else:
+            costly.add(node)
+    return ends
+
+
+def _is_dear(node: Node) -> bool:
+    """Whether it costs much to have a node's result anew, or to read it once more."""
+    traits = node.op.traits
+    return not _DEAR.isdisjoint(traits)
+
+
+def _is_large(graph: Graph, node: Node, least: int) -> bool:
+    """Whether a node's result has at least so many elements; sizes that are open count as in the first call."""
+    guards = len(graph.dims.guards)
+    try:
+        return evaluate_size(node.spec().size, graph.dims.hints) >= least
+    finally:
+        graph.dims.forget_guards(guards)
 
 
 def _longest(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node]) -> int:

@@ -117,17 +117,18 @@ def _matrix_product(call: Call, outputs: tuple[Array, ...]) -> str | None:
     return difference(outputs[0].astype(wide[0].dtype), expected, bound)
 
 
-def _lowered_to(name: str) -> TraitCheck:
+def _lowered_to(*names: str) -> TraitCheck:
     def check(call: Call, outputs: tuple[Array, ...]) -> str | None:
         del outputs
         text = jax.jit(partial(call.op.lower, **call.attrs)).lower(*call.inputs).as_text()
-        return None if f"stablehlo.{name}" in text else f"its lowering holds no {name}"
+        return None if any(f"stablehlo.{name}" in text for name in names) else f"its lowering holds no {names[0]}"
 
     return check
 
 
 claims("convolution")(_lowered_to("convolution"))
 claims("dot")(_lowered_to("dot_general"))
+claims("windowed")(_lowered_to("slice", "pad", "reduce_window"))
 
 
 @claims("involution")

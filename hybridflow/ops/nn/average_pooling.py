@@ -102,6 +102,7 @@ def _avg_infer(x: TensorSpec, *, window: Sizes, stride: Sizes, padding: Any, cha
     vjp=lambda F, g, y, x, **attrs: (F.avg_pool_gradient(g, shape=x.shape, **attrs),),
     flops=lambda y, x, *, window, **attrs: y.size * int(np.prod(window)),
     samples=pool_samples,
+    traits=("windowed",),
     ulp=16,
     onnx=lambda o, x, **attrs: pool_onnx(o, "AveragePool", x, **attrs),
 )
@@ -216,6 +217,7 @@ def _avg_gradient_onnx(
     vjp=lambda F, h, y, g, *, shape, **attrs: (F.avg_pool(h, **attrs),),
     flops=lambda y, g, *, window, **attrs: g.size * int(np.prod(window)),
     samples=_avg_gradient_samples,
+    traits=("windowed",),
     ulp=16,
     onnx=_avg_gradient_onnx,
 )

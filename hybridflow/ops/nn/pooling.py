@@ -259,6 +259,7 @@ def _window_parts(
     saves=Saves(hidden=1),
     flops=lambda y, x, *, window, **attrs: (y[0] if isinstance(y, tuple) else y).size * int(np.prod(window)),
     samples=pool_samples,
+    traits=("windowed",),
     ulp=0,
     onnx=_max_onnx,
 )
@@ -413,6 +414,7 @@ def fixed_sizes(o: Any, sizes: Sequence[Any]) -> list[int]:
     saves=Saves(x=(1,)),
     flops=lambda y, g, place, **attrs: y.size,
     samples=_max_gradient_samples,
+    traits=("windowed",),
     onnx=_max_gradient_onnx,
 )
 def max_pool_gradient(g: TensorLike, place: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
@@ -467,6 +469,7 @@ def _pick_onnx(o: Any, x: Any, place: Any, **attrs: Any) -> Any:
     saves=Saves(x=(1,)),
     flops=lambda y, x, place, **attrs: y.size,
     samples=_pick_samples,
+    traits=("windowed",),
     ulp=0,
     onnx=_pick_onnx,
 )
