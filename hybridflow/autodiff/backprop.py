@@ -1,7 +1,7 @@
-"""`backprop`: reverse-mode differentiation over nodes, and the engines that run the one `walk` behind every gradient.
+"""`backprop`: reverse-mode differentiation over nodes, and the engines that run `walk`, which makes every gradient.
 
-`RawEngine` works on bare arrays (NumPy kernels, or one jitted function per rule); `BoundEngine` works on tensors
-through `bind`, so that what it computes is traced, or recorded for a higher order.
+`RawEngine` works on bare arrays (NumPy kernels, or one jitted function per rule). `BoundEngine` works on tensors
+through `bind`, so that its operations are traced, or recorded for higher-order gradients.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ def backprop(
     Args:
         targets: edges with their cotangents.
         sources: the edges whose gradients are wanted.
-        nodes: the nodes the targets depend on, in recording order (see `reachable`).
+        nodes: the nodes that the targets depend on, in recording order (see `reachable`).
         engine: how to compute.
-        visit: what is called with the whole gradient of each output of a node, and may return another.
+        visit: a function that is called with the complete gradient of each output of a node and returns the gradient
+            to use.
 
     Returns:
-        The gradient of each source that a path reaches; the others have none.
+        The gradient of each source that a path reaches.
     """
     found = _walked(targets, sources, nodes, engine, visit)
     if len(found) < len(sources):
@@ -68,7 +69,7 @@ def backprop(
 def _zeros_behind_flat(
     targets: Sequence[tuple[Edge, Any]], sources: set[Edge], nodes: Sequence[Node]
 ) -> dict[Edge, Any]:
-    """Return zeros for those sources that targets depend on through what is constant almost everywhere."""
+    """Return zeros for the sources that targets depend on only through ops with a `Flat` rule."""
     if not any(type(node.op.vjp) is Flat for node in nodes):
         return {}
     members = set(nodes)
@@ -95,7 +96,7 @@ def _zeros_behind_flat(
 
 
 def _before(node: Node, index: int, *, flat: bool) -> Iterator[tuple[Edge, bool]]:
-    """Yield what an output of a node depends on, and whether through what is constant almost everywhere."""
+    """Yield the inputs that an output of a node depends on, and whether the path goes through a `Flat` rule."""
     through, behind = -1, 0
     depends = of_node(node)
     if depends is not None:
@@ -114,7 +115,7 @@ def _walked(
     engine: Engine,
     visit: Visit | None,
 ) -> dict[Edge, Any]:
-    """Return what a walk gives, which goes through no operation that is constant almost everywhere."""
+    """Return the gradients that a walk finds; it does not go through `Flat` rules."""
     order, users_rules = paths(nodes, {node for node, _ in sources})
     if engine is RAW and (users_rules or visit is not None):
         engine = QUIET
@@ -122,7 +123,7 @@ def _walked(
     profiler = PROFILER.get()
     if profiler is not None and current().tracer is None:
         engine, pull = profiler.engine(engine), False
-    with without_autocast():  # a gradient is computed in the dtypes of what it is the gradient of
+    with without_autocast():  # a gradient is computed in the dtype of its value
         return engine.walk(lambda: walk(targets, sources, order, engine, visit, pull=pull), users_rules)
 
 
@@ -130,7 +131,7 @@ def rule_of(op: Op) -> Callable[..., Any]:
     """Return an op's gradient rule.
 
     Raises:
-        GradientError: if it has none.
+        GradientError: if the op has no gradient.
     """
     if isinstance(op.vjp, No):
         raise GradientError(
@@ -140,7 +141,7 @@ def rule_of(op: Op) -> Callable[..., Any]:
 
 
 def _visible(node: Node, g: Any) -> tuple[Any, bool]:
-    """Return the visible cotangents as a rule takes them, and whether a hidden output has one too."""
+    """Return the visible outputs' cotangents in the form that a rule takes, and whether a hidden output has one."""
     hidden = node.op.hidden_outputs(node.attrs)
     if not hidden:
         return g, False
@@ -152,7 +153,7 @@ def _visible(node: Node, g: Any) -> tuple[Any, bool]:
 def apply_rule(
     rule: Callable[..., Any], F: Any, g: Any, args: Sequence[Any], attrs: dict[str, Any], wanted: Wanted
 ) -> list[Any]:
-    """Call a rule and compute those of its results that are wanted."""
+    """Call a rule and compute the wanted gradients."""
     if isinstance(rule, Joint):
         gradients = rule.rule(F, g, *args, wanted=wanted, **attrs)
     else:
@@ -167,10 +168,10 @@ _HOST_VALUES = (np.ndarray, np.generic)
 
 
 class RawEngine:
-    """Computes on bare arrays; nothing it does is recorded."""
+    """An engine that computes on bare arrays and records nothing."""
 
     def add(self, a: Any, b: Any, own: bool = False) -> Any:
-        """Add two contributions where the first one lives."""
+        """Add two contributions, in the buffer of the first one if it is `own`."""
         if isinstance(a, _HOST_VALUES) and isinstance(b, _HOST_VALUES) and a.dtype.num not in LOW_PRECISION:
             if own and type(a) is np.ndarray and a.ndim and a.flags.writeable and a.dtype == b.dtype:
                 return np.add(a, b, a)
@@ -178,7 +179,7 @@ class RawEngine:
         return run_raw(REGISTRY["add"], [as_arrays(a), as_arrays(b)], {})
 
     def walk(self, loop: Callable[[], R], users_rules: bool) -> R:
-        """Run the loop where NumPy is quiet; user's rules keep it outside."""
+        """Run the loop with NumPy's warnings off, unless it calls users' rules."""
         return loop() if users_rules else LOCAL.run(loop)
 
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
@@ -200,7 +201,7 @@ class RawEngine:
                 op.pullback = pullback_of(op)
             return op.pullback(node, g, wanted)
         require_xla(f"the gradient of {op.name}")
-        own = op.jitted.get("rule")  # a compiled call's is compiled already
+        own = op.jitted.get("rule")  # the rule of a compiled call is compiled already
         if own is not None:
             return own(g, arguments(node), wanted)
         return self._run_jitted(op, rule, g, arguments(node), rule_attrs(node), wanted)
@@ -239,14 +240,14 @@ class RawEngine:
 
 
 def _home(value: Any) -> Any:
-    """Return a raw gradient as a tensor may hold it."""
+    """Return a raw gradient in the form that a tensor holds: a NumPy array, or an array on its device."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     return place(value, next(iter(value.devices())))
 
 
 class QuietEngine(RawEngine):
-    """As `RawEngine`, but between the rules it leaves NumPy's quiet surroundings, so that users' code can run."""
+    """A `RawEngine` that turns NumPy's warnings off only within rules, so that users' code can run in between."""
 
     def walk(self, loop: Callable[[], R], users_rules: bool) -> R:
         """Run the loop as it is."""
@@ -272,11 +273,11 @@ class QuietEngine(RawEngine):
 
 
 class BoundEngine:
-    """Computes on tensors through `bind`."""
+    """An engine that computes on tensors through `bind`."""
 
     def add(self, a: Tensor, b: Tensor, own: bool = False) -> Tensor:
-        """Add two contributions; in a graph the sum is where one of them is."""
-        del own  # the sums of tensors are their own always
+        """Add two contributions; in a graph, the sum gets the place in the code of the second one."""
+        del own  # tensors are immutable, so a sum is always a new one
         tracer = current().tracer
         if not isinstance(tracer, GraphBuilder) or b._edge is None:
             return PUBLIC.add(a, b)
@@ -296,7 +297,7 @@ class BoundEngine:
         return loop()
 
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
-        """Run a node's rule on tensors that are connected to the node's own inputs and outputs."""
+        """Run a node's rule on tensors that are connected to the node's inputs and outputs."""
         tracer = current().tracer
         if not isinstance(tracer, GraphBuilder):
             return self._rounded_as_raw(node, g, wanted, self._apply(node, g, wanted))
@@ -310,10 +311,10 @@ class BoundEngine:
                 tracer.gradient_of.setdefault(made, node)
 
     def _rounded_as_raw(self, node: Node, g: Any, wanted: Wanted, found: Sequence[Any]) -> Sequence[Any]:
-        """Give what a rule's operations computed the numbers that the rule has outside of any recording.
+        """Replace the values of recorded gradients with those that the rule computes without recording.
 
-        On the host a rule may have a form of its own there, or be compiled as a whole, and then it rounds otherwise;
-        what is recorded are the operations.
+        A rule may have a form for NumPy arrays, or be compiled as a whole; its rounding then differs from that of the
+        recorded operations. Gradients must not depend on whether they are recorded.
         """
         op = node.op
         if (node.backend == "host" and op.host_rule is None) or "tensor_rule" in op.traits:
@@ -367,9 +368,10 @@ class BoundEngine:
         return [y, *[source(index) for index in range(len(node.inputs))]]
 
     def _through_hidden(self, node: Node, cotangents: Sequence[Any], wanted: Wanted) -> Sequence[Any]:
-        """Differentiate a hidden output too: only a second order asks.
+        """Differentiate through hidden outputs, which happens only in second-order gradients.
 
-        An op that carries graphs runs again with them exposed, and has its own rule; for others jax's rule answers.
+        An op that carries graphs runs again with its hidden outputs visible, under its own rule. For other ops, jax
+        differentiates the lowering.
         """
         from hybridflow.ops.jax_rule import vjp_of_lowering
 
@@ -406,11 +408,11 @@ class BoundEngine:
 
 
 def conjugates(gradients: list[T]) -> list[T]:
-    """Turn gradients from the walk's convention for complex numbers into the users', or back.
+    """Convert complex gradients from the walk's convention to the users', or back, by conjugating them.
 
-    Rules and the walk keep jax's: the change of a real target is the real part of ``gradient * change``, summed, so
-    rules of holomorphic functions conjugate nothing. Users get and give the conjugate, ``d/dx + i d/dy``, the
-    direction of steepest ascent. Whatever hands gradients to users, or takes them, comes by here.
+    Rules and the walk follow jax: the change of a real target is the real part of ``gradient * change``, summed, so
+    rules of holomorphic functions conjugate nothing. Users get and pass the conjugate, ``d/dx + i d/dy``, which is
+    the direction of steepest ascent. Every gradient that users get or pass is converted here.
 
     Reference:
         K. Kreutz-Delgado, "The complex gradient operator and the CR-calculus", 2009, section 4.

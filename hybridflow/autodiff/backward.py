@@ -1,4 +1,4 @@
-"""`.backward()`: define-by-run gradients, by the walk and over the nodes that tapes use."""
+"""`.backward()`: define-by-run gradients, with the same walk and nodes as for tapes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def backward(self: Tensor | Variable, gradient: Any = None, retain_graph: bool =
     """Compute the gradients of this value, and add them to ``.grad`` of the leaves that it was computed from.
 
     Args:
-        gradient: what the value's gradient starts from, of its shape and dtype; 1 if not given, for one element.
-        retain_graph: keep what was recorded, so that another `.backward()` can go through it.
+        gradient: the gradient of the value itself, of its shape and dtype; optional for one element, where it is 1.
+        retain_graph: whether to keep the recording, so that another `.backward()` can go through it.
 
     Raises:
-        GradientError: nothing requires a gradient, or an earlier call freed the graph.
-        ShapeError: several elements and no `gradient`, or one of another shape.
-        DTypeError: a `gradient` of another dtype.
+        GradientError: if nothing requires a gradient, or an earlier call freed the graph.
+        ShapeError: if `gradient` is missing for several elements, or has another shape.
+        DTypeError: if `gradient` has another dtype.
     """
     target = as_tensor(self)
     edge = known_edge(target)
@@ -64,7 +64,7 @@ def backward(self: Tensor | Variable, gradient: Any = None, retain_graph: bool =
 
 
 def recorded_nodes(edge: Edge) -> list[Node]:
-    """Return what `.backward()` of a value walks, in recording order: back to the leaves and no further."""
+    """Return the nodes that `.backward()` of a value walks, in recording order: back to the leaves and no further."""
     seen: set[Node] = set()
     stack = [edge[0]]
     while stack:
@@ -83,12 +83,12 @@ def _is_leaf(node: Node) -> bool:
 
 
 def _serves_others(node: Node) -> bool:
-    """Whether a node is a compiled call with several results, of which others may have their own `.backward()`."""
+    """Whether a node is a compiled call with several results: another result may have its own `.backward()`."""
     return node.op.has("nested") and len(node.outputs) - node.op.hidden_outputs(node.attrs) > 1
 
 
 def _specs_without_values(node: Node) -> list[Any]:
-    """Return what is left to know of a node's inputs when their values are let go of."""
+    """Return the specs to keep of a node's inputs when their values are freed."""
     saved = [None if x is None else (x.shape, x.dtype, None if x.ndim else x) for x in (node.saved or ())[1:]]
     if node.input_specs is None:
         return saved
@@ -96,7 +96,7 @@ def _specs_without_values(node: Node) -> list[Any]:
 
 
 def is_freed(node: Node, tracer: GraphBuilder | None) -> bool:
-    """Whether an earlier `.backward()` went through an operation and did not retain it."""
+    """Whether an earlier `.backward()` freed an operation."""
     return isinstance(node.op.vjp, _Freed) or (tracer is not None and node in tracer.freed)
 
 
@@ -112,7 +112,7 @@ def _seed(target: Tensor, gradient: Any) -> Tensor:
 
 
 class _Backward:
-    """One call of `.backward()`: computed first, and only then written to the leaves."""
+    """One call of `.backward()`: it computes all gradients first, and only then writes them to the leaves."""
 
     def __init__(self, edge: Edge, tracer: GraphBuilder | None) -> None:
         self.tracer = tracer
@@ -124,7 +124,7 @@ class _Backward:
         self.nodes = self._collect(edge)
 
     def _collect(self, edge: Edge) -> list[Node]:
-        """Return what is to be walked, in recording order, and take note of leaves, hooks and what was freed."""
+        """Return the nodes to walk, in recording order; collect leaves and hooks, and raise for freed nodes."""
         seen: set[Node] = set()
         stack = [edge[0]]
         while stack:
@@ -143,7 +143,7 @@ class _Backward:
         return sorted(seen, key=attrgetter("sequence"))
 
     def _take(self, node: Node, notes: dict[int, Notes]) -> bool:
-        """Take note of what is wanted at a node, and return whether it is a leaf."""
+        """Collect the notes of a node, and return whether it is a leaf."""
         for index, one in notes.items():
             if one.leaf:
                 self.leaves[node, index] = one
@@ -165,7 +165,7 @@ class _Backward:
             )  # fmt: skip
 
     def run(self, edge: Edge, seed: Tensor) -> None:
-        """Walk back, and compute what every leaf is to be given."""
+        """Walk back, and compute the new gradient of every leaf."""
         bound = self.tracer is not None
         engine: Engine = BOUND if bound else RAW
         (seed,) = conjugates([seed])
@@ -191,7 +191,7 @@ class _Backward:
         return BOUND.add(a, b) if self.tracer is not None else _wrapped(QUIET.add(a._value, b._value))
 
     def _visit(self, node: Node, index: int, gradient: Any) -> Any:
-        """Run the hooks of a value that is no leaf, and keep its gradient if it is to be retained."""
+        """Run the hooks of a value that is not a leaf, and keep its gradient if that is wanted."""
         notes = self.noted.get(node, {}).get(index)
         if notes is None:
             return gradient
@@ -202,12 +202,12 @@ class _Backward:
         return total if isinstance(gradient, Tensor) else total._value
 
     def accumulate(self) -> None:
-        """Write what was computed: to the leaves it is added, elsewhere it replaces what was there."""
+        """Write the results: the totals of the leaves, and the retained gradients."""
         for notes, total in (*self.totals, *self.retained):
             write_gradient(notes, total)
 
     def free(self) -> None:
-        """Let go of what the rules read; a second walk is an error from now on."""
+        """Free the values that the rules read; another walk is an error from now on."""
         for node in self.nodes:
             if node in self.leaf_nodes or (len(node.outputs) > 1 and _serves_others(node)):
                 continue
@@ -233,11 +233,11 @@ def _hooked(notes: Notes, gradient: Tensor) -> Tensor:
 
 
 def freed(op: Op, why: str = _AGAIN) -> Op:
-    """Return what stands in a node for an operation that was freed, or whose values were not kept for another reason.
+    """Return the op that replaces an operation whose values were freed, or not kept for another reason.
 
     Args:
         op: the operation.
-        why: what to say to who wants to go back through it.
+        why: the reason, for the error of a walk through it.
     """
     found = op.jitted.get("freed")
     if found is None:
@@ -248,6 +248,6 @@ def freed(op: Op, why: str = _AGAIN) -> Op:
 
 
 def original(op: Op) -> Op:
-    """Return the operation that `freed` stands for, and others as they are."""
+    """Return the operation that a `freed` op replaced, and any other op as it is."""
     rule = op.vjp
     return rule.op if isinstance(rule, _Freed) else op

@@ -1,4 +1,4 @@
-"""Which inputs of a graph, or of an operation that carries graphs, an output depends on, as far as gradients go."""
+"""Find the inputs that a gradient of an output reaches, in a graph or an operation that carries graphs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _NOTHING: Reach = (0, 0)
 def dependence(
     inputs: Sequence[Node], nodes: Sequence[Node], outputs: Sequence[Edge], start: Sequence[Reach] | None = None
 ) -> list[Reach]:
-    """Return for each output which inputs its gradient, or zeros in place of one, would come to.
+    """Return, for each output, the inputs that its gradient reaches and those that only get zeros.
 
     Args:
         inputs: the graph's inputs; bit ``i`` stands for the ``i``-th.
         nodes: its nodes, in order.
         outputs: its outputs.
-        start: what the inputs depend on themselves, if bits stand for something else.
+        start: the dependences of the inputs themselves, if the bits stand for other values.
     """
     first = [(1 << number, 0) for number in range(len(inputs))] if start is None else start
     found: dict[Node | Edge, Reach] = dict(zip(inputs, first, strict=True))
@@ -49,9 +49,9 @@ def dependence(
 
 
 def of_node(node: Node) -> list[Reach] | None:
-    """Return what each output of an operation that carries graphs depends on; None for every other operation.
+    """Return the dependences of each output of an operation that carries graphs; None for every other operation.
 
-    An output that only the gradient rule reads may depend on everything.
+    A hidden output, which only the gradient rule reads, counts as depending on every input.
     """
     depends = node.op.saves.depends
     if depends is None:
@@ -61,7 +61,7 @@ def of_node(node: Node) -> list[Reach] | None:
 
 
 def joined(some: Sequence[Reach]) -> Reach:
-    """Return what depends on all that some values depend on."""
+    """Return the union of several dependences."""
     reach, behind = 0, 0
     for one in some:
         reach |= one[0]
@@ -70,7 +70,7 @@ def joined(some: Sequence[Reach]) -> Reach:
 
 
 def through(one: Reach, inputs: Sequence[Reach]) -> Reach:
-    """Return what a value reaches if the bits of its own reach stand for things that reach further themselves."""
+    """Compose dependences: `one` refers to `inputs` by bit, and each of these has its own dependence."""
     reach, behind = 0, 0
     for number, (far, flat) in enumerate(inputs):
         if one[0] >> number & 1:
@@ -82,7 +82,7 @@ def through(one: Reach, inputs: Sequence[Reach]) -> Reach:
 
 
 def of_graph(graph: Graph) -> list[Reach]:
-    """Return what each output of a graph depends on."""
+    """Return the dependence of each output of a graph."""
     found = _OF_GRAPHS.get(graph)
     if found is None:
         found = _OF_GRAPHS[graph] = dependence(graph.inputs, graph.nodes, graph.outputs)
@@ -93,10 +93,10 @@ _OF_GRAPHS: WeakKeyDictionary[Graph, list[Reach]] = WeakKeyDictionary()
 
 
 def of_loop(body: Graph, carry: int) -> list[Reach]:
-    """Return what the outputs of a loop depend on that runs a graph again and again, whose first inputs are carried.
+    """Return the dependences of the outputs of a loop that runs a graph repeatedly.
 
-    Bits stand for the graph's inputs. The outputs are what is carried, after any number of steps, and what each step
-    gives.
+    The first `carry` inputs are carried from step to step. Bits stand for the graph's inputs. The outputs are the
+    carried values after any number of steps, then the outputs of each step.
     """
     known = _OF_LOOPS.setdefault(body, {})
     if carry not in known:

@@ -1,4 +1,4 @@
-"""`hf.grad`, `hf.value_and_grad`, `hf.vjp`: functional gradients, made of the tape."""
+"""`hf.grad`, `hf.value_and_grad`, `hf.vjp`: functional gradients, built on the tape."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ IDENTITY = register(
 
 
 def fresh(tensor: Tensor) -> Tensor:
-    """Return the same value as a tensor of its own, connected to the old one for the tapes around."""
+    """Return a new tensor with the same value, connected to the old one for the outer tapes."""
     return make_tensor(tensor._value) if CONTEXT.get() is None and tensor._edge is None else bind(IDENTITY, (tensor,))
 
 
 def fresh_primals(name: str, tree: Any) -> Any:
-    """Return a pytree with every leaf a fresh differentiable tensor.
+    """Return a pytree with every leaf replaced by a fresh differentiable tensor.
 
     Raises:
-        DTypeError: a leaf that cannot carry a gradient.
+        DTypeError: if a leaf cannot carry a gradient.
     """
 
     def convert(path: Any, leaf: Any) -> Tensor:
@@ -62,11 +62,11 @@ def fresh_primals(name: str, tree: Any) -> Any:
 
 
 def fresh_arguments(name: str, args: tuple[Any, ...], numbers: tuple[int, ...]) -> list[Any]:
-    """Return positional arguments, the numbered ones with fresh differentiable tensors for leaves.
+    """Return positional arguments; those in `numbers` get fresh differentiable tensors as leaves.
 
     Raises:
-        ArgumentError: a number that the call does not have.
-        DTypeError: a leaf that cannot carry a gradient.
+        ArgumentError: if the call has no argument of a number.
+        DTypeError: if a leaf cannot carry a gradient.
     """
     arguments = list(args)
     for number in numbers:
@@ -87,11 +87,11 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
         *primals: its arguments: floating-point tensors in any nesting.
 
     Returns:
-        The value, and a function from output gradients (the value's structure) to a tuple of one gradient per
-        primal; zeros where the value does not depend on it. The pullback may be called any number of times.
+        The value, and the pullback. The pullback takes output gradients in the value's structure and returns a tuple
+        with one gradient per primal, zeros if the value does not depend on it. It may be called any number of times.
 
     Raises:
-        DTypeError: an argument that has no gradient.
+        DTypeError: if an argument has no gradient.
 
     Example:
         >>> import hybridflow as hf
@@ -126,9 +126,9 @@ def value_and_grad(
         gradient has the structure of the argument, or is a tuple of several.
 
     Raises:
-        ShapeError: a result that is not a scalar.
-        DTypeError: an argument or result that has no gradient.
-        ArgumentError: an argument number the call does not have.
+        ShapeError: if the result is not a scalar.
+        DTypeError: if an argument or the result has no gradient.
+        ArgumentError: if the call has no argument of a number.
 
     Example:
         >>> import hybridflow as hf
@@ -180,7 +180,7 @@ def grad(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bo
 
 
 def with_aux(result: Any) -> tuple[Any, Any]:
-    """Return what a function returned as ``(result, aux)``."""
+    """Return a function's result after checking that it is a pair ``(result, aux)``."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise ArgumentTypeError(
             message("grad: with has_aux the function must return (result, aux)", got=f"a {type(result).__name__}",
@@ -190,7 +190,7 @@ def with_aux(result: Any) -> tuple[Any, Any]:
 
 
 def require_scalar(value: Any) -> None:
-    """Raise unless a function returned one floating-point tensor of shape ()."""
+    """Raise unless a function's result is one floating-point tensor of shape ()."""
     leaves, _ = flatten(value)
     if len(leaves) != 1 or not isinstance(leaves[0], Tensor):
         raise ArgumentTypeError(

@@ -1,4 +1,4 @@
-"""`GradFn`: the operation that a tensor was computed by, as `.backward()` will walk it."""
+"""`GradFn`: the operation that computed a tensor, as `.backward()` sees it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LINES = 60
 
 
 class GradFn:
-    """One operation of the recording, or the leaf at its end; printable, and walked by `next_functions`.
+    """One operation of the recording, or a leaf; printable. `next_functions` leads to its inputs.
 
-    Two of the same operation are equal.
+    Two objects for the same operation are equal.
 
     Example:
         >>> import hybridflow as hf
@@ -55,7 +55,7 @@ class GradFn:
 
     @property
     def next_functions(self) -> tuple[tuple[GradFn | None, int], ...]:
-        """Per input, what computed it and which of its outputs it is; None for what requires no gradient."""
+        """Per input, the operation that computed it and the output's index; None if it requires no gradient."""
         if self.is_leaf:
             return ()
         return tuple(
@@ -66,19 +66,19 @@ class GradFn:
         )
 
     def graph(self) -> Graph:
-        """Return what computed this value, from the leaves on, as a graph; it can be printed, verified and costed.
+        """Return the computation of this value, from the leaves on, as a graph to print, verify or cost.
 
-        What the recording did not keep, since no gradient needs it, is an input too.
+        Values that the recording did not keep, since no gradient needs them, are inputs too.
 
         Raises:
-            GradientError: a custom gradient is part of it.
+            GradientError: if the computation contains a custom gradient.
         """
         outputs = [(self._node, index) for index in range(len(self._node.outputs))]
         visible = len(outputs) - self._node.op.hidden_outputs(self._node.attrs)
         return recorded_graph(outputs[:visible], self.name).graph
 
     def memory(self) -> RecordedMemory:
-        """Return what is kept alive so that `.backward()` can walk from here to the leaves: by line and operation.
+        """Return the memory kept for `.backward()` from here to the leaves, by line and operation.
 
         Example:
             >>> import hybridflow as hf
@@ -115,7 +115,7 @@ class GradFn:
 
 
 def grad_fn(self: Tensor | Variable) -> GradFn | None:
-    """What this value was computed by, None for a leaf."""
+    """The operation that computed this value, None for a leaf."""
     edge = known_edge(self)
     return None if edge is None or not requires_grad(self) or is_leaf(self) else GradFn(edge)
 

@@ -1,8 +1,8 @@
-"""Gradients of gradients that may never be asked for: kept as a way to compute them again.
+"""Second-order gradients on demand: a tape's gradients that `.backward()` may, but rarely does, go through.
 
-What a tape computes from values that require a gradient requires one itself, since `.backward()` may go through it.
-Hardly any program does that, so the gradients come from the walk over bare arrays, and one node stands for what the
-walk would have recorded. Whoever goes back through that node has the walk made again, recorded this time.
+A gradient that a tape computes from values that require a gradient requires one itself. Hardly any program uses that,
+so the tape walks over bare arrays, and a single node takes the place of everything the walk would have recorded. A
+backward walk through that node makes the first walk again, this time with recording.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from hybridflow.core.op import REGISTRY, Joint, No, Op, Saves, register
 from hybridflow.core.tensor import Tensor, make_tensor, no_value
 
 Walk = Callable[[], list[Tensor | None]]
-"""Computes gradients by operations that are recorded."""
+"""A function that computes gradients with recorded operations."""
 _YOUNGEST = 1 << 62
 
 
 class Again:
-    """A walk that can be made again.
+    """A backward walk that can be made again.
 
     Attributes:
-        walk: makes it.
-        edges: what it may read that requires a gradient.
+        walk: the function that makes it.
+        edges: the edges that require a gradient and that the walk may read.
     """
 
     def __init__(self, walk: Walk, edges: tuple[Edge, ...]) -> None:
@@ -38,31 +38,31 @@ class Again:
         self._lasting: tuple[bool, ...] | None = None
 
     def lasting(self) -> tuple[bool, ...]:
-        """Return which of the gradients that it gives require a gradient."""
+        """Return which of its gradients require a gradient themselves."""
         if self._lasting is None:
             self._lasting = tuple([requires(tensor._edge) for tensor in self.recorded()])
         return self._lasting
 
     def recorded(self) -> list[Tensor]:
-        """Return the gradients, recorded."""
+        """Compute the gradients with recording."""
         with context_of(None, current().tapes, current().device):
             return [tensor for tensor in self.walk() if tensor is not None]
 
 
 _UNSETTLED: weakref.WeakSet[Node] = weakref.WeakSet()
-"""The nodes of gradients of which it is not known yet whether they require a gradient, or known that they do not."""
+"""The nodes of gradients that are not (yet) known to require a gradient."""
 
 
 def differentiable_on_demand(
     gradients: Sequence[Tensor | None], nodes: Iterable[Node], around: Iterable[Edge], walk: Walk
 ) -> list[Tensor | None]:
-    """Return gradients that were computed unrecorded as tensors that `.backward()` can go back from.
+    """Return gradients that were computed without recording as tensors that `.backward()` can start from.
 
     Args:
         gradients: the gradients.
-        nodes: what was walked.
-        around: what the walk started from.
-        walk: makes it again.
+        nodes: the nodes that were walked.
+        around: the edges that the walk started from.
+        walk: the function that makes the walk again.
     """
     edges: dict[Edge, None] = {edge: None for edge in around if requires(edge)}
     for node in nodes:
@@ -84,7 +84,7 @@ def differentiable_on_demand(
 
 
 def _one_of(whole: Node, index: int, tensor: Tensor) -> Tensor:
-    """Return a gradient with a node of its own: some may require a gradient, and others not."""
+    """Return a gradient with its own node, since some gradients may require a gradient and others not."""
     outputs = (whole.outputs[index],)
     node = make_node(REGISTRY["identity"], ((whole, index),), {}, outputs, where=whole.where, backend="host")
     node.stamp = FOREVER
@@ -94,7 +94,7 @@ def _one_of(whole: Node, index: int, tensor: Tensor) -> Tensor:
 
 
 def settle(edge: Edge | None) -> None:
-    """Find out whether a value that seems to require a gradient does, if it was computed from such gradients."""
+    """Find out whether a value computed from such gradients really requires a gradient, and correct its stamp."""
     if not _UNSETTLED or not requires(edge):
         return
     nodes: dict[Node, None] = {}

@@ -1,4 +1,4 @@
-"""`Graph.gradients`: gradients as part of a graph that is made by hand."""
+"""`Graph.gradients`: gradients as part of a hand-made graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hybridflow.ir.graph import Graph
 
 
 def gradients(graph: Graph, ys: Any, xs: Any, output_gradients: Any) -> Any:
-    """Add gradients to a graph that is made by hand; see `Graph.gradients`."""
+    """Add gradients to a hand-made graph; see `Graph.gradients`."""
     tracer = current().tracer
     if not isinstance(tracer, Construction) or tracer.graph is not graph:
         raise TraceError(

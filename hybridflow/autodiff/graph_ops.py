@@ -1,4 +1,4 @@
-"""Operations that carry graphs; they live beside `differentiate`, which their gradient rules need."""
+"""`call`, the operation that runs a graph; it lives beside `differentiate`, which its gradient rule needs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _call_vjp(F: Any, g: Any, y: Any, *xs: Any, graph: Graph, wanted: Mask) -> l
 
 
 def graph_pullback(F: Any, graph: Graph, xs: Sequence[Any], gs: Sequence[Any], wanted: Mask) -> list[Any]:
-    """Return the gradients of a graph's inputs by one call of its joint graph, which recomputes the forward pass."""
+    """Return the gradients of a graph's inputs: one call of its joint graph, which recomputes the forward pass."""
     given = tuple([g is not None for g in gs])
     gradient = differentiate(graph, given, wanted)
     if not any(gradient.present):
@@ -46,7 +46,7 @@ def graph_pullback(F: Any, graph: Graph, xs: Sequence[Any], gs: Sequence[Any], w
 
 
 def inline(graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Add a graph's nodes to the graph being traced, and return its outputs there."""
+    """Copy a graph's nodes into the graph being traced, and return its outputs there."""
     tracer = current().tracer
     assert isinstance(tracer, GraphBuilder)
 

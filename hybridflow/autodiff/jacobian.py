@@ -1,4 +1,4 @@
-"""Jacobians of a tape: one vectorised walk back over what was recorded, traced once per structure and shapes."""
+"""Jacobians of a tape: one vectorized backward walk over the recording, traced once per structure and shapes."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 
 def require_choice(what: str, word: str) -> None:
-    """Raise unless a word says what unconnected sources get."""
+    """Raise unless a word is a valid `unconnected_gradients`."""
     if word not in _CHOICES:
         raise ArgumentError(message(f"{what}: unconnected_gradients={word!r} is not one of {list(_CHOICES)}"))
 
 
 class Jacobians:
-    """The Jacobians that a tape can be asked for."""
+    """The methods of a tape that compute Jacobians."""
 
     def jacobian(self, target: Any, sources: Any, unconnected_gradients: str = "none") -> Any:
-        """Return the derivative of every element of a target for every element of each source.
+        """Return the derivative of every element of a target with respect to every element of each source.
 
-        One vectorised walk back gives all elements of a target. It is traced once for what was recorded, shape by
-        shape; later calls with the same operations and shapes only run it.
+        One vectorized backward walk computes all elements of a target. It is traced once for the recorded operations
+        and shapes; later calls with the same ones only run it.
 
         Args:
             target: a tensor, or a pytree of them.
             sources: tensors and Variables in any nesting.
-            unconnected_gradients: what a source that a target does not depend on gets: ``"none"`` or ``"zero"``.
+            unconnected_gradients: the result for a source that a target does not depend on: ``"none"`` or ``"zero"``.
 
         Returns:
-            The sources' structure of tensors of shape ``(*target.shape, *source.shape)`` and the source's dtype, or
-            None; if the target is a pytree, that for each of its tensors. For complex numbers it is the derivative
-            of a holomorphic function, of which `gradient` gives the conjugate.
+            The sources' structure, with tensors of shape ``(*target.shape, *source.shape)`` and the source's dtype,
+            or None; if the target is a pytree, one such structure for each of its tensors. For complex numbers it is
+            the derivative of a holomorphic function; `gradient` returns its conjugate.
 
         Raises:
             TapeError: on a second call of a tape that is not persistent, or across the border of a compiled function.
-            ArgumentTypeError: a target or source that is no tensor.
-            ArgumentError: another word for `unconnected_gradients`.
+            ArgumentTypeError: if a target or source is not a tensor.
+            ArgumentError: if `unconnected_gradients` is another word.
 
         Example:
             >>> import hybridflow as hf
@@ -74,19 +74,19 @@ class Jacobians:
         return self._jacobians("jacobian", target, sources, unconnected_gradients)
 
     def batch_jacobian(self, target: Any, source: Any, unconnected_gradients: str = "none") -> Any:
-        """Return the Jacobian of every example of a batch, for examples that do not depend on each other.
+        """Return the Jacobian of every example of a batch; examples must not depend on each other.
 
         Args:
             target: a tensor ``(batch, ...)``, or a pytree of them.
             source: a tensor or Variable ``(batch, ...)``, or a pytree of them.
-            unconnected_gradients: what a source that a target does not depend on gets: ``"none"`` or ``"zero"``.
+            unconnected_gradients: the result for a source that a target does not depend on: ``"none"`` or ``"zero"``.
 
         Returns:
             A tensor ``(batch, *target.shape[1:], *source.shape[1:])`` per target and source, in their structures,
-            or None. Where examples do depend on each other, the derivatives of all of them are added up.
+            or None. If examples do depend on each other, the derivatives of all examples are added up.
 
         Raises:
-            ShapeError: a target and source without a common leading size.
+            ShapeError: if a target and a source have different leading sizes.
             TapeError, ArgumentTypeError, ArgumentError: as `jacobian` raises them.
 
         Example:
@@ -122,7 +122,7 @@ class Jacobians:
         return results[0] if structure == LEAF else jax.tree_util.tree_unflatten(structure, results)
 
     def _rows(self, target: Tensor, leaves: list[Any], *, batch: bool) -> list[Tensor | None]:
-        """Return, for every element of a target (of an example), the gradients of the sources, stacked."""
+        """Return the sources' gradients for every element of a target (or of one example), stacked."""
         shape = target.shape[1:] if batch else target.shape
         size = 1
         for one in shape:
@@ -173,7 +173,7 @@ def _require_same_batch(target: Tensor, source: Tensor | Variable) -> None:
 
 
 class _Place(NamedTuple):
-    """Which saved value of the recording an input of the walk is: of which node, and where there."""
+    """The position of a saved value in the recording: the node, and the slot within it."""
 
     node: int
     of_output: bool
@@ -181,12 +181,12 @@ class _Place(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """A walk back as a graph of the target's gradient and of saved values.
+    """A backward walk as a graph.
 
     Attributes:
-        graph: takes the target's gradient and the captured values.
+        graph: the graph; its inputs are the target's gradient and the captured values.
         present: per source, whether a gradient reaches it.
-        places: where a later recording keeps the captured values; None if they are not all the recording's.
+        places: the positions of the captured values in a recording; None if some are not from the recording.
     """
 
     graph: Graph
@@ -195,7 +195,7 @@ class _Walk(NamedTuple):
 
 
 class _Saved(BoundEngine):
-    """An engine that knows which saved value of the recording a tensor is."""
+    """An engine that remembers the position of each saved value that it reads."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._numbers = {node: index for index, node in enumerate(nodes)}
@@ -203,7 +203,7 @@ class _Saved(BoundEngine):
         self._places: dict[int, _Place] = {}
 
     def place_of(self, tensor: Tensor) -> _Place | None:
-        """Return where the recording keeps a tensor's value."""
+        """Return the position of a tensor's value in the recording."""
         return self._places.get(id(tensor))
 
     def _arguments(self, node: Node) -> list[Any]:
@@ -229,13 +229,13 @@ _WALKS = Recent(128)
 
 
 class Pullback:
-    """The walk from a target to sources over what was recorded.
+    """The backward walk from a target to sources over the recording.
 
     Args:
         target: the target.
-        nodes: what it depends on, in recording order.
+        nodes: the nodes that it depends on, in recording order.
         sources: the edges of every source.
-        engine: what runs the rules, if it is not the plain engine: such a walk is traced anew every time.
+        engine: the engine that runs the rules, if not the default one; such a walk is traced anew every time.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class Pullback:
         self._walked = [node for node in nodes if self._needed.get(node)]
 
     def rows(self, seeds: Tensor, size: Any) -> list[Tensor | None]:
-        """Return the gradients of the sources for every one of `size` stacked gradients of the target."""
+        """Return the sources' gradients for each of `size` stacked gradients of the target."""
         walk, captures = self._walk()
         mapped = (True, *[False] * len(captures))
         found = iter(run_mapped(walk.graph, [seeds, *captures], mapped, size) if any(walk.present) else ())
@@ -292,7 +292,7 @@ class Pullback:
         return _Walk(traced.graph, tuple(present), known), traced.captures
 
     def _saved(self, place: _Place) -> Tensor:
-        """Return a saved value of this recording, connected to what it was computed from."""
+        """Return a saved value of this recording as a tensor with its edge."""
         node = self._walked[place.node]
         assert node.saved is not None
         if not place.of_output:
@@ -301,9 +301,9 @@ class Pullback:
         return make_tensor(value[place.slot] if type(value) is tuple else value, (node, place.slot))
 
     def _cache(self) -> Recent | None:
-        """Return where this walk is remembered: with the compiled functions it goes through, or with all others.
+        """Return the cache for this walk: that of a compiled function it goes through, or the shared one.
 
-        A walk in a trace is traced with it, and one with users' rules every time, since nobody knows what they read.
+        None if the walk must be traced every time: inside a trace, and with users' rules, which may read anything.
         """
         if self._engine is not None or not self._walked:
             return None
@@ -335,7 +335,7 @@ class Pullback:
 
 
 def _saved_key(node: Node) -> Any:
-    """Return which values a node saved, and the shapes and dtypes of them and of its other inputs."""
+    """Return a key of the shapes and dtypes of a node's saved values and of its other inputs."""
     assert node.saved is not None
     saved = tuple([tuple([_array_key(one) for one in _several(value)]) for value in node.saved])
     specs = [None if one is None else str(one[:2]) for one in node.input_specs or ()]

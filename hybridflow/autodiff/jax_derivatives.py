@@ -1,10 +1,9 @@
-"""Graphs as JAX functions whose derivatives are hybridflow's: kinks, stopped and custom gradients included.
+"""Graphs as JAX functions with hybridflow's derivatives: kinks, stopped and custom gradients included.
 
-JAX would differentiate the lowering of an operation, which knows nothing of `hf.stop_gradient`, of a user's
-`hf.custom_gradient`, or of what slope was chosen at a kink. So every operation gets a `jax.custom_jvp` made from its
-own rule: the rule maps cotangents to gradients linearly, and the transpose of that maps tangents to tangents, which
-JAX runs forward or transposes back. Loops and branches are differentiated by JAX, and the operations in them like
-the others.
+JAX would differentiate the lowering of an operation, which ignores `hf.stop_gradient`, a user's `hf.custom_gradient`,
+and the slope chosen at a kink. So every operation gets a `jax.custom_jvp` made from its own rule: the rule maps
+cotangents to gradients linearly, and its transpose maps tangents to tangents, which JAX runs forward or transposes
+back. JAX differentiates loops and branches itself; the operations inside them use their rules as well.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def evaluate_with_rules(graph: Graph, values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _follows_jax(op: Op) -> bool:
-    """Whether JAX's derivative of the lowering is the right one: of control flow, of JAX's own functions, of copies."""
+    """Whether JAX's derivative of the lowering is right: for control flow, JAX's own functions and copies."""
     if op.has("own_rule") or isinstance(op.vjp, Stops):
         return False
     return op.has("nested") or op.has("foreign") or op.has("identity")
@@ -93,7 +92,7 @@ def _tangents(
 
 
 def _alone(node: Node, attrs: dict[str, Any], primals: Sequence[Any]) -> Graph:
-    """Return the graph of one node; the same one for the same operation on the same shapes."""
+    """Return a graph of this one node, cached by operation and shapes."""
     cache: dict[Any, Any] = node.op.jitted
     for value in attrs.values():
         if hasattr(value, "executables"):
@@ -113,7 +112,7 @@ def _alone(node: Node, attrs: dict[str, Any], primals: Sequence[Any]) -> Graph:
 def _linear(graph: Graph, primals: Sequence[Any]) -> tuple[Callable[..., tuple[Any, ...]], list[bool]]:
     """Return the part of a gradient graph that is linear in the cotangents, and which outputs depend on them.
 
-    What does not depend on them is computed here, by rules again, for the sake of higher orders.
+    The other part is computed here, with rules again, so that higher-order derivatives are right.
     """
     count = len(primals)
     cotangents = graph.inputs[count:]

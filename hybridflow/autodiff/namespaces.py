@@ -1,8 +1,8 @@
 """The three meanings of `F` in a gradient rule: NumPy kernels, jax lowerings, or the public ops.
 
 A rule ``vjp(F, g, y, *xs, **attrs)`` calls ``F.name(...)`` with canonical attributes (axes as tuples of
-non-negative integers, dtypes as dtypes) and uses Python operators between values; so one rule runs on bare
-arrays at NumPy speed, inside one jitted function, or through `bind`, where it traces and differentiates again.
+non-negative integers, dtypes as dtypes) and uses Python operators between values. So one rule runs on bare
+arrays at NumPy speed, inside one jitted function, or through `bind`, where it is traced or recorded itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hybridflow.core.op import REGISTRY, No, Op
 
 
 class _Namespace:
-    """Resolves op names once, through the registry."""
+    """A namespace of ops by name; each name is looked up in the registry once."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         op = REGISTRY.get(name)

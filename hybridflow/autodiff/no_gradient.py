@@ -1,7 +1,7 @@
-"""A gradient that there is none of, inside of one that is prepared before it is known which gradients are asked for.
+"""A placeholder for a missing gradient, inside a gradient that is traced before anyone asks for it.
 
-What a branch or loop keeps for its gradient is found when it runs. Something without a gradient in there, such as a
-loop of any number of steps, is an error to who asks for a gradient that leads through it, and to nobody else.
+The gradient of a branch or loop is traced in advance, to find the values that it needs. If an operation inside has no
+gradient, such as a loop of unknown length, only those who ask for a gradient through it should get the error.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def preparing() -> Generator[None]:
 
 
 def no_gradient(x: Tensor, text: str) -> Tensor:
-    """Return what stands for the gradient of a tensor, where there is none and none was asked for yet.
+    """Return a placeholder for a missing gradient of a tensor, inside `preparing`.
 
     Raises:
-        GradientError: it was.
+        GradientError: outside `preparing`, when the gradient is really asked for.
     """
     if not _PREPARING.get():
         raise GradientError(text)
@@ -43,10 +43,10 @@ def no_gradient(x: Tensor, text: str) -> Tensor:
 
 
 def require_gradients(graph: Graph) -> None:
-    """Raise if a graph of gradients needs one that there is none of.
+    """Raise if a graph of gradients contains a missing one.
 
     Raises:
-        GradientError: it does.
+        GradientError: if it does.
     """
     for one in graphs_of(graph):
         for node in one.nodes:

@@ -1,4 +1,4 @@
-"""How the gradient rule of an operation is called on NumPy arrays, found out once per operation."""
+"""Functions that call an operation's gradient rule on NumPy arrays, chosen once per operation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Pullback = Callable[[Node, Any, Wanted], Sequence[Any]]
 
 
 def pullback_of(op: Op) -> Pullback:
-    """Return a function from a node, its cotangent and which inputs' gradients are wanted to those gradients."""
+    """Return the function that computes a node's gradients from its cotangent, for the wanted inputs."""
     rule: Any = op.vjp
-    op.spec_arguments(0)  # which finds out what the rule looks at
+    op.spec_arguments(0)  # sets `op.looked_at`
     if isinstance(rule, Each) and rule.local is not None and op.host_rule is None:
         return _of_operands(rule, rule.local)
     if isinstance(rule, Each) and op.host_rule is None:
@@ -28,7 +28,7 @@ def pullback_of(op: Op) -> Pullback:
 
 
 def _of_operands(rule: Each, local: Sequence[Callable[..., Any]]) -> Pullback:
-    """An operand of the result's shape was not broadcast, so that its rule need not know its shape."""
+    """Use the `local` rule for an operand of the result's shape: it was not broadcast, so nothing must be summed."""
     left, right = local
 
     def pullback(node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
@@ -75,7 +75,7 @@ def _of_rule(rule: Any, host: Callable[..., Any] | None) -> Pullback:
 
 
 def _of_saved(rule: Any, host: Callable[..., Any]) -> Pullback:
-    """All that the rule looks at is saved."""
+    """Call a rule that uses only saved values."""
 
     def pullback(node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         del wanted
@@ -100,7 +100,7 @@ def input_spec(node: Node, index: int) -> TensorSpec:
 
 
 def arguments(node: Node) -> Sequence[Any]:
-    """Return ``(y, *xs)``: what was saved, and specs in the places of the rest that the rule looks at."""
+    """Return ``(y, *xs)``: the saved values, and specs of the other values that the rule uses."""
     saved = node.saved
     assert saved is not None
     args: list[Any] | None = None
@@ -123,7 +123,7 @@ def _output_specs(node: Node) -> Any:
 
 
 def rule_attrs(node: Node) -> dict[str, Any]:
-    """Return the attributes as a rule takes them."""
+    """Return the attributes for a gradient rule, without ``residuals``."""
     if "residuals" not in node.attrs:
         return node.attrs
     return {name: value for name, value in node.attrs.items() if name != "residuals"}

@@ -1,4 +1,4 @@
-"""Recorded eager computations as graphs: printed, verified, costed and run like those of compiled functions."""
+"""Recorded eager computations as graphs, to print, verify, cost and run like those of compiled functions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hybridflow.ir.graph import Graph, constant_node, input_node
 
 
 class Unkept(NamedTuple):
-    """A value that an operation read and the recording did not keep.
+    """A value that an operation read but the recording did not keep.
 
     Attributes:
         node: the operation.
-        position: which of its inputs it was.
+        position: the index of the input.
     """
 
     node: Node
@@ -31,11 +31,11 @@ class Unkept(NamedTuple):
 
 
 Origin = Edge | Tensor | Unkept
-"""Where the value of a graph's input comes from: a leaf of the recording, a given tensor, or nowhere."""
+"""The origin of the value of a graph's input: a leaf of the recording, a given tensor, or a value not kept."""
 
 
 class RecordedGraph(NamedTuple):
-    """A graph, and where the value of each of its inputs comes from."""
+    """A graph, and the origin of the value of each input."""
 
     graph: Graph
     origins: tuple[Origin, ...]
@@ -44,16 +44,16 @@ class RecordedGraph(NamedTuple):
 def recorded_graph(
     outputs: Sequence[Edge], name: str, inputs: Sequence[Any] = (), member: Callable[[Node], bool] = lambda _: True
 ) -> RecordedGraph:
-    """Return what was recorded of a computation as a graph.
+    """Return a recorded computation as a graph.
 
     Args:
-        outputs: what it computes.
+        outputs: the edges that it computes.
         name: its name.
-        inputs: tensors and Variables that are to be its first inputs, in this order; leaves that it reaches follow.
+        inputs: tensors and Variables that become its first inputs, in this order; the leaves it reaches follow.
         member: whether a node belongs to it; others become inputs.
 
     Raises:
-        GradientError: a custom gradient, whose forward pass was not recorded.
+        GradientError: if it contains a custom gradient, whose forward pass was not recorded.
     """
     made = _Maker(name, member)
     for value in inputs:
@@ -90,7 +90,7 @@ class _Maker:
         return node, 0
 
     def make(self, outputs: Sequence[Edge]) -> RecordedGraph:
-        """Copy what the outputs depend on."""
+        """Copy the nodes that the outputs depend on."""
         seen: set[Node] = set()
         stack = [edge for edge in outputs if edge not in self.moved]
         while stack:
@@ -118,7 +118,7 @@ class _Maker:
             return self._input(node.spec(index), f"leaf_{len(self.inputs)}", (node, index))
         variable = node.attrs["variable"]()
         found = self.variables.get(id(variable))
-        if found is None:  # every reading of a Variable is a node of its own
+        if found is None:  # a Variable may have several nodes, one per epoch
             found = self.variables[id(variable)] = self._input(node.spec(), node.attrs["name"], (node, index))
         return found
 
@@ -131,7 +131,7 @@ class _Maker:
             )  # fmt: skip
         graph = attrs.get("graph")
         if isinstance(graph, Graph) and REGISTRY.get(op.name) is not op:
-            # A compiled call, with what only its rule reads.
+            # A compiled call: drop the outputs that only its gradient rule reads.
             op, attrs, specs = CALL, {"graph": graph}, specs[: len(graph.outputs)]
         edges = tuple([
             self._value(node, position) if edge is None else self.moved[edge]
@@ -143,7 +143,7 @@ class _Maker:
             self.moved.setdefault((node, index), (copy, index))
 
     def _value(self, node: Node, position: int) -> Edge:
-        """Return an input that nothing recorded computed: a given one, a constant if it was kept, an open input."""
+        """Return the edge for an input without a producer: a given input, a constant if it was kept, or a new input."""
         value = None if node.saved is None else node.saved[position + 1]
         found = None if node.input_specs is None else node.input_specs[position]
         if value is None and found is not None:

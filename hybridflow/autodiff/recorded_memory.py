@@ -1,4 +1,4 @@
-"""What a recording keeps alive for gradients, by line and operation: `tape.memory()` and `grad_fn.memory()`."""
+"""The memory that a recording keeps for gradients, by line and operation: `tape.memory()`, `grad_fn.memory()`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ PARAMETER, INPUT, ACTIVATION = "parameter", "input", "activation"
 
 @dataclass(frozen=True)
 class SavedArray:
-    """One storage that the recording keeps.
+    """One buffer that the recording keeps.
 
     Attributes:
         op: the operation that saved it first.
-        location: where that was called, as ``file:line``, if known.
-        spec: the shape and dtype in which it was saved; the storage is larger if that is a view of a part.
-        bytes: the size of the storage.
-        kind: ``parameter`` (a Variable's value), ``input`` (what was given) or ``activation`` (what was computed).
-        uses: how many operations saved it.
-        on_host: whether NumPy made it (XLA makes what is of low precision or on a device).
+        location: the place of that operation as ``file:line``, if known.
+        spec: the shape and dtype in which it was saved; the buffer is larger if that is a view of a part.
+        bytes: the size of the buffer.
+        kind: ``parameter`` (a Variable's value), ``input`` (given from outside) or ``activation`` (computed).
+        uses: the number of operations that saved it.
+        on_host: whether NumPy allocated it; XLA allocates low-precision values and values on a device.
     """
 
     op: str
@@ -43,11 +43,11 @@ class SavedArray:
 
 
 class RecordedMemory(Sequence[SavedArray]):
-    """What a recording keeps alive now: a sequence of storages in recording order, printable.
+    """The buffers that a recording keeps alive now: a printable sequence in recording order.
 
     Attributes:
-        peak: the most that Python and NumPy had allocated at once since the recording began, beyond what there was
-            then; None if `tracemalloc` was not tracing all the while. What XLA allocates is not in it.
+        peak: the peak of the memory that Python and NumPy allocated since the recording began, beyond what there was
+            at its start. None if `tracemalloc` was not tracing all the time. XLA's memory is not included.
 
     Example:
         >>> import hybridflow as hf
@@ -75,26 +75,26 @@ class RecordedMemory(Sequence[SavedArray]):
 
     @property
     def total(self) -> int:
-        """Bytes of all storages, each counted once."""
+        """Bytes of all buffers, each counted once."""
         return self._sum(PARAMETER, INPUT, ACTIVATION)
 
     @property
     def parameters(self) -> int:
-        """Bytes of the Variables' values among them, which are there without the recording too."""
+        """Bytes of the Variables' values, which exist without the recording too."""
         return self._sum(PARAMETER)
 
     @property
     def inputs(self) -> int:
-        """Bytes of what was given from outside, such as a batch."""
+        """Bytes of values given from outside, such as a batch."""
         return self._sum(INPUT)
 
     @property
     def activations(self) -> int:
-        """Bytes of what was computed, and lives as long as the recording does."""
+        """Bytes of computed values, which live as long as the recording."""
         return self._sum(ACTIVATION)
 
     def by_line(self) -> dict[tuple[str | None, str], int]:
-        """Return the bytes of inputs and activations per place and operation, the most first."""
+        """Return the bytes of inputs and activations per place and operation, largest first."""
         found: dict[tuple[str | None, str], int] = {}
         for one in self._saved:
             if one.kind != PARAMETER:
@@ -103,7 +103,7 @@ class RecordedMemory(Sequence[SavedArray]):
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values: bytes by kind and by line, the peak, and each storage."""
+        """Return everything as plain values: bytes by kind and by line, the peak, and each buffer."""
         return {
             "total": self.total,
             "parameters": self.parameters,
@@ -143,22 +143,22 @@ class RecordedMemory(Sequence[SavedArray]):
 
 
 def live_nodes(member: Callable[[Node], bool]) -> list[Node]:
-    """Return the living nodes of a kind, in recording order: nothing keeps a list of them, the collector knows."""
+    """Return the living nodes that satisfy `member`, in recording order, as the garbage collector knows them."""
     found = [one for one in gc.get_objects() if type(one) is Node and member(one)]
     if tracemalloc.is_tracing():
-        tracemalloc.reset_peak()  # the list of all objects was no part of what the user runs
+        tracemalloc.reset_peak()  # do not count the list of all objects
     return sorted(found, key=lambda node: node.sequence)
 
 
 def recorded_memory(
     nodes: Iterable[Node], variables: Iterable[Variable], peak: int | None = None
 ) -> RecordedMemory:
-    """Return what nodes keep, each storage counted once.
+    """Return the buffers that nodes keep, each counted once.
 
     Args:
         nodes: eager nodes, in recording order.
-        variables: Variables whose values are parameters, beside those that the nodes read.
-        peak: what was measured.
+        variables: Variables whose values are parameters, in addition to those that the nodes read.
+        peak: the measured peak.
     """
     nodes = list(nodes)
     parameters = {_storage(variable.current())[0] for variable in (*variables, *_read_by(nodes))}
@@ -182,7 +182,7 @@ def recorded_memory(
 
 
 class Peak:
-    """The most that is allocated on the host from a moment on, as `tracemalloc` measures it."""
+    """A measurement of the peak of host memory from its start on, by `tracemalloc`."""
 
     __slots__ = ("before", "highest")
 
@@ -192,11 +192,11 @@ class Peak:
 
     @classmethod
     def begin(cls, others: Iterable[Self | None]) -> Self | None:
-        """Begin to measure, if `tracemalloc` traces; others that measure are told of the peak that this forgets."""
+        """Begin to measure, if `tracemalloc` traces; `others` note the peak first, since this resets it."""
         return cls(_forget_peak(others)) if tracemalloc.is_tracing() else None
 
     def read(self, others: Iterable[Self | None]) -> int | None:
-        """Return the bytes beyond those at the beginning, None if the tracing ended."""
+        """Return the peak beyond the bytes at the beginning, or None if the tracing ended."""
         if not tracemalloc.is_tracing():
             return None
         _forget_peak((self, *others))
@@ -204,7 +204,7 @@ class Peak:
 
 
 def _forget_peak(peaks: Iterable[Peak | None]) -> int:
-    """Let the peak start anew, after those who measure have it; return what is allocated now."""
+    """Reset the peak of `tracemalloc` after all measurements have noted it; return the bytes allocated now."""
     now, highest = tracemalloc.get_traced_memory()
     for one in peaks:
         if one is not None:
@@ -228,7 +228,7 @@ def _read_by(nodes: Iterable[Node]) -> Iterator[Variable]:
 
 
 def _saved_by(node: Node) -> Iterator[tuple[Any, Edge | None]]:
-    """Yield the arrays that a node saved, inputs with the edges that they came from."""
+    """Yield the arrays that a node saved, with their edges."""
     if node.saved is None:
         return
     outputs, *inputs = node.saved
@@ -247,7 +247,7 @@ def _root(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _storage(value: Any) -> tuple[Any, int]:
-    """Return what tells a value's storage from others, and its size."""
+    """Return a key of a value's buffer, and the buffer's size."""
     if isinstance(value, np.ndarray):
         root = _root(cast("np.ndarray[Any, Any]", value))
         return root.__array_interface__["data"][0] if root.size else id(root), root.nbytes

@@ -1,4 +1,4 @@
-"""Leaves of `.backward()`: `requires_grad`, `grad`, hooks, and the contexts that switch the recording."""
+"""Leaves of `.backward()`: `requires_grad`, `grad`, hooks, and the contexts that turn recording on and off."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _numbers = itertools.count()
 def tensor(
     obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """Return a tensor of a value, as `hf.asarray` does; a new leaf of `.backward()`, if wanted.
+    """Return a tensor made from a value, as `hf.asarray` does; with `requires_grad`, a new leaf of `.backward()`.
 
     Args:
-        obj: the value; of a tensor, what is computed from the result does not depend on it for `.backward()`.
+        obj: the value; if it is a tensor, the result is detached from it.
         dtype: the dtype to convert to.
         device: the device to put it on.
         copy: as for `hf.asarray`.
-        requires_grad: whether gradients are to accumulate in ``.grad``.
+        requires_grad: whether gradients accumulate in ``.grad``.
 
     Returns:
         The tensor.
 
     Raises:
-        DTypeError: `requires_grad` with a dtype that has no gradient.
+        DTypeError: if `requires_grad` is True and the dtype has no gradient.
 
     Example:
         >>> import hybridflow as hf
@@ -64,7 +64,7 @@ def tensor(
 
 
 def known_edge(value: Tensor | Variable) -> Edge | None:
-    """Return the edge of a value as the present trace, if there is one, knows it."""
+    """Return the edge of a value, as the current trace knows it if there is one."""
     if isinstance(value, Variable):
         return value._edge
     tracer = current().tracer
@@ -78,14 +78,14 @@ def known_edge(value: Tensor | Variable) -> Edge | None:
 
 
 def requires_grad(self: Tensor | Variable) -> bool:
-    """Whether `.backward()` reaches this value: a leaf that asked for it, or computed from one."""
+    """Whether `.backward()` reaches this value: a leaf with `requires_grad`, or a value computed from one."""
     edge = known_edge(self)
     settle(edge)
     return requires(edge) and is_differentiable(self.dtype)
 
 
 def is_leaf(self: Tensor | Variable) -> bool:
-    """Whether the value was not computed from anything that requires a gradient."""
+    """Whether the value is a leaf: not computed from a value that requires a gradient."""
     edge = known_edge(self)
     settle(edge)
     if requires(edge) and isinstance(self, Tensor):
@@ -95,15 +95,15 @@ def is_leaf(self: Tensor | Variable) -> bool:
 
 
 def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
-    """Say whether gradients are to accumulate in a leaf's ``.grad``, and return it.
+    """Set whether gradients accumulate in a leaf's ``.grad``, and return the leaf.
 
     Args:
-        requires_grad: whether they are.
+        requires_grad: whether they do.
 
     Raises:
-        GradientError: False for what is no leaf.
-        DTypeError: True for a dtype that has no gradient.
-        ArgumentTypeError: a Variable, for which it is fixed.
+        GradientError: for False, if the tensor is not a leaf.
+        DTypeError: for True, if the dtype has no gradient.
+        ArgumentTypeError: if a Variable was made with another value, which is fixed.
     """
     if isinstance(self, Variable):
         if bool(requires_grad) is (self._notes is not None):
@@ -142,7 +142,7 @@ def _set_requires_grad(self: Tensor, value: bool) -> None:
 
 
 def detach(self: Tensor | Variable) -> Tensor:
-    """Return the same value as a tensor that does not depend on anything for a gradient."""
+    """Return the same value as a tensor through which no gradient flows."""
     return cast(Any, REGISTRY["stop_gradient"].public)(as_tensor(self))
 
 
@@ -150,20 +150,20 @@ def detach(self: Tensor | Variable) -> Tensor:
 
 
 def has_gradient(notes: Notes) -> bool:
-    """Whether a Variable has a gradient at this point of the program."""
+    """Whether a Variable has a gradient now, or at this point of the trace."""
     tracer = current().tracer
     return tracer.has_gradient(notes.cell) if isinstance(tracer, GraphBuilder) else notes.cell.present
 
 
 def read_gradient(notes: Notes) -> Tensor | None:
-    """Return the gradient that is kept at a value."""
+    """Return the gradient stored at a value, or None."""
     if notes.cell is None:
         return notes.grad
     return notes.cell.read() if has_gradient(notes) else None
 
 
 def write_gradient(notes: Notes, gradient: Tensor | None) -> None:
-    """Keep a gradient at a value, or none."""
+    """Store a gradient at a value; None removes it."""
     if notes.cell is None:
         notes.grad = gradient
         return
@@ -184,7 +184,7 @@ def _inner_edge(value: Tensor, what: str) -> Edge | None:
     """Return a tensor's edge.
 
     Raises:
-        TraceError: a tensor from outside of the trace, which other calls will be given in other states.
+        TraceError: for a tensor from outside the trace, whose state may differ in other calls.
     """
     edge = known_edge(value)
     if edge is not None and edge[0].scope is not None and edge[0].op is INPUT:
@@ -197,7 +197,7 @@ def _inner_edge(value: Tensor, what: str) -> Edge | None:
 
 
 def grad(self: Tensor | Variable) -> Tensor | None:
-    """Return what `.backward()` accumulated here, or None; set it to None or to a tensor like this one."""
+    """The gradient that `.backward()` accumulated, or None. It can be set to None or to a tensor like this one."""
     notes = _notes_of(self)
     if notes is not None and (notes.leaf or notes.retains):
         return read_gradient(notes)
@@ -226,7 +226,7 @@ def checked_like(value: Any, like: Tensor | Variable, what: str) -> Tensor:
     """Return a gradient as a tensor without history.
 
     Raises:
-        ArgumentTypeError, ShapeError, DTypeError: it is no tensor of the shape and dtype of `like`.
+        ArgumentTypeError, ShapeError, DTypeError: if it is not a tensor of the shape and dtype of `like`.
     """
     if not hasattr(value, "dtype"):
         value = asarray(value, dtype=like.dtype)
@@ -245,21 +245,21 @@ def checked_like(value: Any, like: Tensor | Variable, what: str) -> Tensor:
 
 
 def zero_grad(self: Tensor | Variable) -> None:
-    """Forget the gradient: ``.grad`` is None until the next `.backward()`."""
+    """Set ``.grad`` to None until the next `.backward()`."""
     _set_grad(self, None)
 
 
 def retain_grad(self: Tensor) -> None:
-    """Keep the gradient of a tensor that is no leaf in ``.grad``, from the next `.backward()` on.
+    """Keep the gradient of a tensor that is not a leaf in ``.grad``, from the next `.backward()` on.
 
     Raises:
-        GradientError: a tensor that does not require a gradient.
+        GradientError: if the tensor does not require a gradient.
     """
     _followed_notes(self, "retain_grad").retains = True
 
 
 def retains_grad(self: Tensor | Variable) -> bool:
-    """Whether `retain_grad` was called on a tensor that is no leaf."""
+    """Whether `retain_grad` was called on this tensor, which is not a leaf."""
     notes = _notes_of(self)
     return notes is not None and notes.retains and not notes.leaf
 
@@ -280,31 +280,31 @@ def _followed_notes(value: Tensor | Variable, what: str) -> Notes:
 
 
 class HookHandle:
-    """Takes a hook away again."""
+    """A handle that can remove a hook."""
 
     def __init__(self, notes: Notes, number: int) -> None:
         self._notes = notes
         self._number = number
 
     def remove(self) -> None:
-        """Take the hook away; doing so twice is no error."""
+        """Remove the hook; removing it twice is no error."""
         self._notes.hooks.pop(self._number, None)
 
 
 def register_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> HookHandle:
     """Call a function with the gradient of this value whenever `.backward()` computes it.
 
-    Hooks run in the order in which they were given, before the gradient goes further back or accumulates.
+    Hooks run in the order of registration, before the gradient goes further back or accumulates.
 
     Args:
-        hook: a function of the gradient; what it returns, unless None, is used in its place.
+        hook: a function of the gradient. Its result, unless None, replaces the gradient.
 
     Returns:
-        A handle; its ``remove()`` takes the hook away.
+        A handle; its ``remove()`` removes the hook.
 
     Raises:
-        GradientError: a tensor that does not require a gradient.
-        ArgumentTypeError: a hook that cannot be called.
+        GradientError: if the tensor does not require a gradient.
+        ArgumentTypeError: if the hook cannot be called.
     """
     if not callable(hook):
         raise ArgumentTypeError(message("register_hook: the hook cannot be called", got=repr(hook)[:60]))
@@ -320,7 +320,7 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> HookHandle:
 
 
 def _zero_(self: Tensor | Variable) -> Any:
-    """Raise: tensors are immutable, and a gradient is cleared with ``x.zero_grad()``."""
+    """Raise an error: tensors are immutable, and ``x.zero_grad()`` clears a gradient."""
     raise MutationError(
         message("zero_: tensors are immutable", got=f"{describe(self)}.zero_()",
                 hint="Instead of x.grad.zero_(), call x.zero_grad().")
@@ -343,7 +343,7 @@ add_method("zero_", _zero_)
 
 
 class _Switch:
-    """A context manager and decorator that sets whether what requires a gradient is recorded."""
+    """A context manager and decorator that turns recording on or off."""
 
     _flag: ClassVar[bool]
 
@@ -371,7 +371,7 @@ class _Switch:
                 tape.resume()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that runs in the context."""
+        """Return a function that runs inside the context."""
         kind = type(self)
 
         @functools.wraps(function)
@@ -383,9 +383,9 @@ class _Switch:
 
 
 class no_grad(_Switch):  # noqa: N801 (used like a function: a context manager, or a decorator)
-    """Record nothing in a ``with`` block, or in a function: neither for `.backward()` nor for the tapes around.
+    """Record nothing in a ``with`` block or a function, neither for `.backward()` nor for outer tapes.
 
-    A tape that is entered inside the block records as ever.
+    A tape that is entered inside the block records as usual.
 
     Example:
         >>> import hybridflow as hf
@@ -400,7 +400,7 @@ class no_grad(_Switch):  # noqa: N801 (used like a function: a context manager, 
 
 
 class enable_grad(_Switch):  # noqa: N801
-    """Record what requires a gradient, inside a `no_grad` block; tapes around that block stay paused.
+    """Record again for `.backward()`, inside a `no_grad` block; tapes around that block stay paused.
 
     Example:
         >>> import hybridflow as hf
@@ -415,7 +415,7 @@ class enable_grad(_Switch):  # noqa: N801
 
 
 def is_grad_enabled() -> bool:
-    """Return whether what requires a gradient is recorded here.
+    """Return whether recording is on: operations on values that require a gradient are recorded.
 
     Example:
         >>> import hybridflow as hf

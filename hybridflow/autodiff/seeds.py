@@ -1,4 +1,4 @@
-"""What a walk back begins with: the gradients of its targets."""
+"""The gradients of the targets, with which a backward walk begins."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hybridflow.core.variable import Variable
 
 
 def seeds_of(targets: list[Tensor], output_gradients: Any, target: Any) -> list[Tensor | None]:
-    """Return the output gradients that a caller gives for targets; None stands for ones.
+    """Return the output gradients that a caller passes for targets; None means ones.
 
     Args:
         targets: the leaves of `target`.
-        output_gradients: what is given: None, or the structure of `target`.
-        target: as the caller gave it.
+        output_gradients: the caller's argument: None, or gradients in the structure of `target`.
+        target: the target as the caller passed it.
 
     Raises:
-        ArgumentError: another structure.
-        ShapeError, DTypeError: an output gradient of another shape or dtype than its target.
+        ArgumentError: if the structures differ.
+        ShapeError, DTypeError: if an output gradient has another shape or dtype than its target.
     """
     if output_gradients is None:
         return [None] * len(targets)
@@ -64,10 +64,10 @@ def _filled(like: Tensor | Variable, number: int) -> Tensor:
 
 
 def ones(like: Tensor) -> Tensor:
-    """Return ones like a tensor, where it lives."""
+    """Return ones with a tensor's shape and dtype, on its device."""
     return _filled(like, 1)
 
 
 def zeros(like: Tensor | Variable) -> Tensor:
-    """Return zeros like a tensor or Variable, where it lives."""
+    """Return zeros with the shape and dtype of a tensor or Variable, on its device."""
     return _filled(like, 0)

@@ -1,7 +1,7 @@
-"""Sums over slices of outer products, as one contraction instead of a product per slice.
+"""Sums of products over slices, computed as one contraction instead of one product per slice.
 
-The gradient for what every slice reads whole is the sum of the slices' gradients, and those for weights end in an
-outer product or a matrix product: made slice by slice, they would be a stack of arrays as large as the weights.
+An input that every slice reads in full gets the sum of the slices' gradients. For weights, each of these is an outer
+product or a matrix product; computed slice by slice, they would be a stack of arrays as large as the weights.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Mask = tuple[bool, ...]
 
 
 class _Product(NamedTuple):
-    """A summed output that is a product of two values which differ from slice to slice.
+    """A summed output that is the product of two values, both of which differ from slice to slice.
 
     Attributes:
         factors: the two values.
-        shapes: their shapes without axes of size 1 that the other one has.
+        shapes: their shapes; for an outer product, without axes of size 1.
         equation: the contraction, with ``n`` for the slices.
     """
 
@@ -37,14 +37,14 @@ class _Product(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What to run on slices instead of a graph, and which outputs are products of two of its results."""
+    """The graph to run on slices instead of the given one, and which outputs are products of two of its results."""
 
     graph: Graph
     products: tuple[_Product | None, ...]
 
 
 def summed_lowering(graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Callable[..., tuple[Any, ...]]:
-    """Return a jax function that runs a graph on slices, adding up the slices' results where `summed` says so."""
+    """Return a jax function that runs a graph on slices, and adds up the results of the outputs in `summed`."""
     key = ("slice sums", mapped, summed)
     plan: _Plan | None = graph.executables.get(key)
     if plan is None:
@@ -98,7 +98,7 @@ def _plan(graph: Graph, mapped: Mask, summed: Mask) -> _Plan:
 
 
 def _product(node: Node, varying: set[Node]) -> _Product | None:
-    """Return how a node's output, summed over slices, is a contraction, if that is worth it."""
+    """Return the contraction that computes a node's output summed over slices, or None if it does not help."""
     if not (node.op.has("product") or node.op.has("matrix_product")):
         return None
     factors: list[Edge] = [edge for edge in node.inputs if edge is not None and edge[0] in varying]
@@ -123,7 +123,7 @@ def _matrix_equation(a: Sequence[int], b: Sequence[int]) -> _Found | None:
 
 
 def _outer_equation(a: Sequence[int], b: Sequence[int], shape: Sequence[int]) -> _Found | None:
-    """Return the contraction of an element-wise product in which each factor is repeated along the other's axes."""
+    """Return the contraction of an element-wise product in which both factors are broadcast."""
     rank = len(shape)
     if rank > len(_LETTERS):
         return None

@@ -1,4 +1,4 @@
-"""`GradientTape`: an interval of the recording, from which gradients are asked."""
+"""`GradientTape`: records operations in an interval of the program and computes gradients from them."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from hybridflow.ir.graph import Graph
 
 _FOREVER = 1 << 62
 _NOWHERE = object()
-"""The scope of a tape that was not entered yet."""
+"""The scope of a tape that has not been entered yet."""
 
 
 class GradientTape(Jacobians):
-    """Records the operations of a ``with`` block, so that gradients can be asked afterwards.
+    """A recorder of the operations in a ``with`` block, which then computes gradients.
 
     Trainable Variables are watched when they are read; tensors only after `watch`.
 
     Args:
-        persistent: whether more than one gradient may be asked.
+        persistent: whether it may compute gradients more than once.
         watch_accessed_variables: whether to watch trainable Variables that are read.
 
     Example:
@@ -111,7 +111,7 @@ class GradientTape(Jacobians):
         self._pop()
 
     def resume(self) -> None:
-        """Go on recording after `pause`."""
+        """Continue recording after `pause`."""
         self._push()
 
     @contextmanager
@@ -143,15 +143,15 @@ class GradientTape(Jacobians):
             self._push()
 
     def watch(self, tensors: Any) -> None:
-        """Record what is computed from tensors from here on.
+        """Record operations on tensors from here on.
 
         Args:
             tensors: a tensor or Variable, or a pytree of them.
 
         Raises:
-            ArgumentTypeError: something that is no tensor.
-            DTypeError: an integer or bool tensor.
-            TapeError: the tape was entered outside of the compiled function (or branch, or loop) that runs now.
+            ArgumentTypeError: if something is not a tensor.
+            DTypeError: if a tensor is of an integer or bool dtype.
+            TapeError: if the tape was entered outside the compiled function, branch or loop that is being traced.
         """
         self._require_here("watch")
         leaves, _ = flatten(tensors)
@@ -173,12 +173,12 @@ class GradientTape(Jacobians):
                 self._watched.setdefault(_tracked_edge(leaf), next_sequence())
 
     def _require_here(self, what: str) -> None:
-        """Raise if the tape was entered in another trace, or outside of this one: it cannot know this one's values."""
+        """Raise if the tape was entered in another trace or outside this one: it does not know this one's values."""
         here = _scope()
         if self._scope is here or self._scope is _NOWHERE:
             return
         if what == "gradient" and self._home() is not None and (self._persistent or not self._active):
-            return  # a branch or loop body can ask what was recorded around it
+            return  # a branch or loop body may ask for gradients of the recording around it
         if here is None:
             found = f"was entered inside {self._scope.name!r} while it was compiled, and is used outside of it"
         else:
@@ -193,17 +193,17 @@ class GradientTape(Jacobians):
         )  # fmt: skip
 
     def _home(self) -> GraphBuilder | None:
-        """Return the trace that the tape recorded, if it is the present one or around it."""
+        """Return the trace that the tape recorded, if it is the current one or an outer one."""
         tracer = current().tracer
         while isinstance(tracer, GraphBuilder) and tracer.scope is not self._scope and self._scope is not _NOWHERE:
             tracer = tracer.outer
         return tracer if isinstance(tracer, GraphBuilder) else None
 
     def _known_edge(self, tensor: Tensor) -> Edge | None:
-        """Return a tensor's edge, if it has one already, as the tape recorded it.
+        """Return a tensor's edge in the tape's trace, or None if it has none.
 
         Raises:
-            TapeError: a tensor that a branch or loop body made while the tape recorded outside of it.
+            TapeError: if a branch or loop body made the tensor while the tape recorded outside that body.
         """
         home = self._home()
         if home is None:
@@ -215,7 +215,7 @@ class GradientTape(Jacobians):
         return home.edge_of(tensor)
 
     def variable_read(self, variable: Variable, edge: Edge) -> None:
-        """Watch a Variable's value (called when it is read)."""
+        """Watch a Variable's value; called when the Variable is read."""
         entry = self._variables.get(variable._leaf)
         if entry is None:
             if not (self._accessed and variable.trainable) or not is_differentiable(variable.dtype):
@@ -239,7 +239,7 @@ class GradientTape(Jacobians):
             self._exits.assigned(variable, edge[0], user_place(3))
 
     def watched_variables(self) -> tuple[Variable, ...]:
-        """Return the watched Variables, each once, in the order in which they were created."""
+        """Return the watched Variables, each once, in order of creation."""
         found = [variable for variable, _ in self._variables.values()]
         return tuple(sorted(found, key=lambda variable: variable._leaf.sequence))
 
@@ -248,26 +248,26 @@ class GradientTape(Jacobians):
     def gradient(
         self, target: Any, sources: Any, output_gradients: Any = None, unconnected_gradients: str = "none"
     ) -> Any:
-        """Return the gradients of a target (the sum, if it is several tensors or elements) for each source.
+        """Return the gradients of a target with respect to each source; several tensors or elements are summed.
 
-        The gradient of a real target for a complex source ``z = x + iy`` is ``d/dx + i d/dy``, the direction of
-        steepest ascent, as in PyTorch and TensorFlow (jax gives its conjugate). A complex target counts as its real
+        For a real target and a complex source ``z = x + iy``, the gradient is ``d/dx + i d/dy``, the direction of
+        steepest ascent, as in PyTorch and TensorFlow (jax returns its conjugate). A complex target counts as its real
         part unless it has an output gradient.
 
         Args:
             target: a tensor, or a pytree of them.
             sources: tensors and Variables in any nesting.
-            output_gradients: what the target's gradient starts from, in the target's structure; ones if not given.
-            unconnected_gradients: what a source that the target does not depend on gets: ``"none"`` or ``"zero"``.
+            output_gradients: gradients of the target's tensors to start from, in the target's structure; ones if None.
+            unconnected_gradients: the result for a source that the target does not depend on: ``"none"`` or ``"zero"``.
 
         Returns:
             The sources' structure, each source replaced by a tensor of its shape and dtype, or None.
 
         Raises:
             TapeError: on a second call of a tape that is not persistent, or across the border of a compiled function.
-            ArgumentTypeError: a target or source that is no tensor.
-            ArgumentError: another word for `unconnected_gradients`.
-            ShapeError, DTypeError: output gradients unlike the target.
+            ArgumentTypeError: if a target or source is not a tensor.
+            ArgumentError: if `unconnected_gradients` is another word.
+            ShapeError, DTypeError: if output gradients do not match the target.
         """
         if output_gradients is None and unconnected_gradients == "none":
             several = type(sources) is list or type(sources) is tuple
@@ -280,7 +280,7 @@ class GradientTape(Jacobians):
         self._answer()
         found = conjugates(self._backprop(targets, seeds, leaves))
         if not self._persistent and None not in found:
-            self._exits.clear()  # nobody will ask why; the nodes need not live on
+            self._exits.clear()  # `why_none` will not need them, so the nodes can be freed
         if tree is LEAF:
             return found[0] if found[0] is not None or unconnected_gradients == "none" else zeros(leaves[0])
         if unconnected_gradients == "zero":
@@ -288,7 +288,7 @@ class GradientTape(Jacobians):
         return jax.tree_util.tree_unflatten(tree, found)
 
     def _quick(self, target: Any, sources: Sequence[Any]) -> list[Tensor | None] | None:
-        """Return gradients where little must be found out first, or None."""
+        """Return gradients on the fast path, or None where it does not apply."""
         if self._active or self._scope is not None or len(self._intervals) != 1:
             return None
         if self._used and not self._persistent:
@@ -297,11 +297,11 @@ class GradientTape(Jacobians):
         if found is not None:
             self._used = True
             if not self._persistent and None not in found:
-                self._exits.clear()  # nobody will ask why; the nodes need not live on
+                self._exits.clear()  # `why_none` will not need them, so the nodes can be freed
         return found
 
     def _pullback(self, target: Tensor, leaves: list[Any]) -> Pullback | None:
-        """Return the walk from one target to sources, or None if there is none to make."""
+        """Return the backward walk from one target to sources, or None if the target was not recorded."""
         edge = self._known_edge(target)
         if edge is None or not is_differentiable(target.dtype):
             return None
@@ -309,7 +309,7 @@ class GradientTape(Jacobians):
         return Pullback(edge, nodes, wanted, None if live is None else SinceWatched(BOUND, live))
 
     def _asked(self, what: str, target: Any, sources: Any) -> tuple[list[Tensor], list[Any], Any]:
-        """Return targets, sources and the sources' structure, if the tape may still be asked."""
+        """Return the targets, the sources and the sources' structure, or raise if the tape may not be asked."""
         if self._used and not self._persistent:
             raise TapeError(
                 message(f"{what}: a tape that is not persistent answers once",
@@ -323,7 +323,7 @@ class GradientTape(Jacobians):
         return targets, leaves, tree
 
     def _answer(self) -> None:
-        """Take note that the tape answers now."""
+        """Mark the tape as used; if it is active and not persistent, stop recording."""
         if self._active and not self._persistent:
             self._pop()
         self._used = True
@@ -364,7 +364,7 @@ class GradientTape(Jacobians):
         around = [edge for pair in starts for edge in (pair[0], pair[1]._edge) if edge is not None]
         lasting = engine is None and not bound and current().grad and any(map(requires, around))
         if lasting and any("tensor_rule" in node.op.traits for node in nodes):
-            bound, lasting = True, False  # a rule of the user's runs once
+            bound, lasting = True, False  # run the user's rule only once
         engine = engine or (BOUND if bound else RAW)
         gradients = walked(starts, nodes, wanted, live, engine, bound=bound)
         if not lasting:
@@ -375,11 +375,11 @@ class GradientTape(Jacobians):
     def _paths(
         self, targets: list[Edge], leaves: list[Any]
     ) -> tuple[list[Node], list[Sequence[Edge]], Mapping[Node, Wanted] | None]:
-        """Return what a walk from targets to sources needs.
+        """Return the inputs of a walk from targets to sources.
 
         Returns:
-            The nodes between, the edges of every source, and, if something was watched after it was used, the nodes
-            that were recorded from when it was watched on.
+            The nodes in between, the edges of every source, and, if a value was watched after its first use, the
+            nodes that depend on watched values as of then.
         """
         nodes = reachable(targets, self._recorded())
         watched = self._watched_edges()
@@ -396,7 +396,7 @@ class GradientTape(Jacobians):
         return nodes, wanted, live if late else None
 
     def _connected(self, nodes: Sequence[Node]) -> dict[Node, Wanted]:
-        """Return what `connected` does for all that is watched, but only from when it was watched on."""
+        """Return the nodes connected to watched values, counting only uses after the value was watched."""
         since: dict[Edge, int] = dict.fromkeys(self._watched_edges(), 0) | self._watched
         live: dict[Node, Wanted] = {}
         for node in nodes:
@@ -426,17 +426,17 @@ class GradientTape(Jacobians):
         return () if edge is None else (edge,)
 
     def graph(self, targets: Any) -> Graph:
-        """Return what was recorded of a computation as a graph; it can be printed, verified and costed.
+        """Return a recorded computation as a graph to print, verify or cost.
 
-        Its inputs are what it starts from: what is watched, what was computed before the tape recorded, and what
-        the recording did not keep since no gradient needs it. `hf.compile_recorded` runs such a graph.
+        Its inputs are the watched values, values computed before the tape recorded, and values that the recording
+        did not keep since no gradient needs them. `hf.compile_recorded` runs such a graph.
 
         Args:
-            targets: the tensors that it computes: one, or a pytree of them.
+            targets: the tensor that it computes, or a pytree of them.
 
         Raises:
-            TapeError: inside a compiled function, whose graph is `CompiledFunction.graph`; or nothing was recorded.
-            GradientError: a custom gradient is part of it.
+            TapeError: if a target was not recorded; or inside a compiled function, which has `CompiledFunction.graph`.
+            GradientError: if the computation contains a custom gradient.
         """
         from hybridflow.autodiff.recorded_graph import recorded_graph
 
@@ -453,13 +453,14 @@ class GradientTape(Jacobians):
         ).graph
 
     def memory(self) -> RecordedMemory:
-        """Return what the recording keeps alive now, so that gradients can be computed: by line and operation.
+        """Return the memory that the recording keeps now for gradients, by line and operation.
 
-        Storages that several operations saved, or saved views of, count once. What no living tensor reaches is not
-        kept, nor is what no gradient rule reads. The peak is measured if `tracemalloc` was started before the tape.
+        A buffer counts once, even if several operations saved it or views of it. Values that no living tensor depends
+        on, or that no gradient rule reads, are not kept. The peak is measured if `tracemalloc` was started before the
+        tape.
 
         Raises:
-            TapeError: inside a compiled function, where nothing has memory yet; `hf.cost` tells of those.
+            TapeError: inside a compiled function, where nothing has memory yet; use `hf.cost` there.
         """
         if current().tracer is not None:
             self._refuse("memory", "is asked for its memory inside a compiled function")
@@ -472,7 +473,7 @@ class GradientTape(Jacobians):
     # -- explanations -----------------------------------------------------------------------------------------
 
     def why_none(self, target: Any, source: Any) -> str:
-        """Say in one sentence why the gradient of a target for a source is None.
+        """Say in one sentence why the gradient of a target with respect to a source is None.
 
         Args:
             target: a tensor.
@@ -515,7 +516,7 @@ class GradientTape(Jacobians):
         return "it was not read while the tape recorded (a branch that is not taken reads nothing)"
 
     def _is_watched(self, edges: Sequence[Edge], nodes: Sequence[Node]) -> bool:
-        """Whether a source is watched, or was computed from something that is."""
+        """Whether a source is watched, or was computed from a watched value."""
         watched = self._watched_edges()
         if any(edge in watched for edge in edges):
             return True
@@ -527,7 +528,7 @@ class GradientTape(Jacobians):
 
 
 def _first_operation(nodes: Sequence[Node]) -> int:
-    """Return when the first of the nodes that computes anything was recorded."""
+    """Return the sequence number of the first node that is an operation."""
     for node in nodes:
         if node.inputs:
             return node.sequence
@@ -535,7 +536,7 @@ def _first_operation(nodes: Sequence[Node]) -> int:
 
 
 def _is_bound() -> bool:
-    """Whether a gradient that is asked now must be traced, or recorded for a higher order."""
+    """Whether a gradient must be traced now, or recorded for higher orders."""
     context = current()
     return context.tracer is not None or bool(context.tapes)
 
@@ -545,13 +546,13 @@ def _peaks() -> list[Peak | None]:
 
 
 def _scope() -> Any:
-    """Return what the nodes of the present trace share, or None in eager code."""
+    """Return the scope of the current trace, or None in eager code."""
     tracer = current().tracer
     return tracer.scope if isinstance(tracer, GraphBuilder) else None
 
 
 def _tracked_edge(tensor: Tensor) -> Edge:
-    """Return a tensor's edge, making it part of the recording (or of the trace) from now on."""
+    """Return a tensor's edge, which is part of the recording or trace from now on."""
     tracer = current().tracer
     if isinstance(tracer, GraphBuilder):
         edge = tracer.edge_of(tensor)

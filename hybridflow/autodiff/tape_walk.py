@@ -1,4 +1,4 @@
-"""The walk that a tape makes: from targets to sources that may have been read several times, or watched late."""
+"""The backward walk of a tape: its sources may have been read several times, or watched late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hybridflow.core.tensor import Tensor, make_tensor
 
 
 class SinceWatched:
-    """An engine that passes nothing back along what was computed from a value before it was watched."""
+    """An engine that passes no gradient through uses of a value before it was watched."""
 
     def __init__(self, engine: Engine, live: Mapping[Node, Wanted]) -> None:
         self._engine = engine
@@ -22,7 +22,7 @@ class SinceWatched:
         self.walk = engine.walk
 
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
-        """Return the gradients of those wanted inputs that were recorded, None for the others."""
+        """Return the gradients of the wanted inputs that count as recorded, None for the others."""
         recorded = self._live.get(node, ())
         both = tuple([want and i < len(recorded) and recorded[i] for i, want in enumerate(wanted)])
         found = self._engine.run(node, g, both) if any(both) else [None] * len(both)
@@ -42,9 +42,9 @@ def walked(
 
     Args:
         starts: targets with their cotangents.
-        nodes, wanted, live: what `GradientTape._paths` returns.
+        nodes, wanted, live: the results of `GradientTape._paths`.
         engine: how to compute.
-        bound: whether by recorded operations on tensors.
+        bound: whether the engine records operations on tensors.
     """
     if live is not None:
         engine = SinceWatched(engine, live)

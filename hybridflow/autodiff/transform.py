@@ -1,4 +1,4 @@
-"""Gradients of whole graphs: the joint graph that recomputes, and its split into forward and backward."""
+"""Gradients of whole graphs: a joint graph that recomputes the forward pass, and its split into two graphs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Mask = tuple[bool, ...]
 
 
 class GradientGraph(NamedTuple):
-    """A graph from ``(*inputs, *given cotangents)`` to the gradients that exist.
+    """A graph that takes ``(*inputs, *given cotangents)`` and returns the gradients that exist.
 
     Attributes:
-        graph: the joint graph; its outputs are the gradients whose `present` flag is set.
+        graph: the joint graph; its outputs are the gradients of the inputs that are `present`.
         present: per input, whether a gradient reaches it.
         forward: the outputs of the original graph, as edges of the joint graph.
-        forward_nodes: the nodes that compute them.
+        forward_nodes: the nodes of the joint graph that compute them.
     """
 
     graph: Graph
@@ -39,7 +39,7 @@ class GradientGraph(NamedTuple):
 
 
 def differentiate(graph: Graph, given: Mask, wanted: Mask) -> GradientGraph:
-    """Return the graph of the gradients of a graph's inputs, recomputing what it needs (and no effects but those).
+    """Return the graph of a graph's gradients, which recomputes the forward values it needs, without effects.
 
     Args:
         graph: the graph.
@@ -55,7 +55,7 @@ def differentiate(graph: Graph, given: Mask, wanted: Mask) -> GradientGraph:
 
 
 def differentiate_anew(graph: Graph, given: Mask, wanted: Mask) -> GradientGraph:
-    """As `differentiate`, but a graph that was made for this call alone, and with every effect of the forward pass."""
+    """Return a new graph as `differentiate` does, without its cache and with all effects of the forward pass."""
     with context_of(None):
         builder = GraphBuilder(f"{graph.name}_gradient")
     builder.dims = graph.dims
@@ -96,7 +96,7 @@ def _trace_joint(builder: GraphBuilder, graph: Graph, given: Mask, wanted: Mask)
 
 
 def reached_inputs(graph: Graph, given: Mask) -> Mask:
-    """Return which inputs a gradient of the given outputs can reach."""
+    """Return which inputs the gradients of the given outputs can reach."""
     key = ("reached", given)
     found = graph.executables.get(key)
     if found is None:
@@ -114,13 +114,13 @@ def reached_inputs(graph: Graph, given: Mask) -> Mask:
 
 
 class SplitGradient(NamedTuple):
-    """A graph's gradient as two graphs that hand over what the backward pass needs.
+    """A graph's gradient as two graphs; the forward one returns the values that the backward one needs.
 
     Attributes:
-        forward: ``(*inputs)`` to ``(*outputs, *residuals)``.
-        backward: ``(*some inputs, *residuals, *cotangents)`` to the present gradients.
-        reads: the positions of those inputs, ascending (a scan hands its sequences over before its constants).
-        residuals: how many.
+        forward: a graph from ``(*inputs)`` to ``(*outputs, *residuals)``.
+        backward: a graph from ``(*some inputs, *residuals, *cotangents)`` to the present gradients.
+        reads: the positions of those inputs, ascending (a scan passes its sequences before its constants).
+        residuals: the number of residuals.
         present: per input, whether a gradient reaches it.
         given: per output, whether the backward graph takes a cotangent for it.
     """
@@ -139,8 +139,8 @@ def split_gradient(graph: Graph, wanted: Mask, readable: Mask | None = None) -> 
     Args:
         graph: the graph.
         wanted: per input, whether its gradient is wanted.
-        readable: per input, whether the backward pass can read it again (all, if not given); the others are
-            handed over as residuals.
+        readable: per input, whether the backward pass can read it again (all, if None); the others become
+            residuals.
     """
     key = ("split", wanted, readable)
     found = graph.executables.get(key)
@@ -195,7 +195,7 @@ def _backward_graph(
 
 
 def graph_from(graph: Graph, inputs: Sequence[Edge]) -> Graph:
-    """Return a graph that computes the same outputs from other values, which become its inputs; no node is shared."""
+    """Return a graph that computes the same outputs from other edges as inputs; it shares no node with `graph`."""
     moved: dict[Edge, Edge] = {}
     nodes = [
         input_node(edge[0].spec(edge[1]), edge[0].attrs["name"] if edge[0].op is INPUT else f"kept_{index}")
@@ -220,7 +220,7 @@ def graph_from(graph: Graph, inputs: Sequence[Edge]) -> Graph:
 
 
 def zero_cotangents(given: Mask, cotangents: Any, specs: Any, full: Any) -> list[Any]:
-    """Return the cotangents a backward graph takes, zeros where an output had none."""
+    """Return the cotangents that a backward graph takes, with zeros for outputs that have none."""
     result: list[Any] = []
     for has, cotangent, spec in zip(given, cotangents, specs, strict=True):
         if has:

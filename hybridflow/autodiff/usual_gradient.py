@@ -1,7 +1,7 @@
-"""`tape.gradient` for what nearly every training step asks: one target, sources that were watched, all on the host.
+"""Fast path of `tape.gradient` for the usual training step: one target and watched sources, all on the host.
 
-Whatever needs more to be found out first (traces, other tapes, seeds, nestings, several intervals) takes the way
-through the tape's own methods, which gives the same gradients.
+Other cases (traces, other tapes, output gradients, nestings, several intervals) take the general path through the
+tape's methods, which gives the same gradients.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ndarray = np.ndarray
 
 
 class Recorded(Protocol):
-    """What of a tape is looked at."""
+    """The part of a tape that is used here."""
 
     _watched: dict[Edge, int]
     _variables: dict[Node, tuple[Variable, dict[Edge, None]]]
@@ -31,11 +31,11 @@ class Recorded(Protocol):
 
 
 def quick_gradients(tape: Recorded, target: Any, sources: Iterable[Any]) -> list[Tensor | None] | None:
-    """Return the gradients of a target for sources, or None if they must be asked for in general.
+    """Return the gradients of a target with respect to sources, or None if the fast path does not apply.
 
     Args:
-        tape: a tape that recorded in eager code, once, and is not recording.
-        target: what is differentiated.
+        tape: a tape that recorded in eager code, once, and is not recording now.
+        target: the value to differentiate.
         sources: tensors and Variables.
     """
     if type(target) is not Tensor or context_now() is not None:
@@ -58,14 +58,14 @@ def quick_gradients(tape: Recorded, target: Any, sources: Iterable[Any]) -> list
         if gradient is not None:
             gradient = gradient if type(gradient) is _ndarray else as_arrays(gradient)
             if gradient.dtype.kind == "c":
-                return None  # users get its conjugate
+                return None  # the general path conjugates it
             gradient = make_tensor(gradient)
         gradients.append(gradient)
     return gradients
 
 
 def _edges(tape: Recorded, sources: Iterable[Any]) -> list[Edge] | None:
-    """Return the edge of every source, or None if one is no tensor, was not watched or was read as several values."""
+    """Return the edge of every source, or None if one is not a tensor, was not watched or has several edges."""
     found: list[Edge] = []
     for source in sources:
         if type(source) is Tensor:

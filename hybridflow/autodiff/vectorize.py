@@ -33,7 +33,7 @@ def vmap_graph(*xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any) ->
     """Run a graph on every slice of some of its inputs.
 
     Args:
-        *xs: one tensor per input of the graph; those mapped have a leading axis more.
+        *xs: one tensor per input of the graph; mapped ones have one more leading axis.
         graph: the graph.
         mapped: per input, whether it is sliced along its leading axis.
         summed: per output, whether the slices' results are added up instead of stacked.
@@ -55,7 +55,7 @@ def _lower(*xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Any
 
 
 def _one_by_one(run: Callable[..., Any], xs: Sequence[Any], mapped: Mask) -> Any:
-    """Run slice after slice, so that printing and callbacks come in the order of the slices."""
+    """Run the slices one after the other, so that printing and callbacks happen in order."""
 
     def one(slices: Sequence[Any]) -> Any:
         given = iter(slices)
@@ -76,7 +76,7 @@ def _infer(*specs: TensorSpec, graph: Graph, mapped: Mask, summed: Mask, size: A
 def _vjp(
     F: Any, g: Any, y: Any, *xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any, wanted: Mask
 ) -> list[Any]:
-    """Map the graph's own gradient; what every slice read whole gets the sum of the slices' gradients."""
+    """Map the graph's gradient; an input that every slice reads in full gets the sum of the slices' gradients."""
     del y
     gs = list(g) if isinstance(g, tuple) else [g]
     given = tuple([one is not None for one in gs])
@@ -100,7 +100,7 @@ def _bodies(graph: Graph, size: Any, **_: Any) -> tuple[Body, ...]:
 
 
 def _onnx(o: Any, *xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Any:
-    """Write it as a Scan without a state, whose body reads what is not mapped from around it."""
+    """Write the op as a Scan without state; its body reads inputs that are not mapped from the outer scope."""
     del size
     if not any(mapped):
         o.no("ONNX maps no graph over nothing")
@@ -144,11 +144,11 @@ def dependent(graph: Graph, mapped: Iterable[bool]) -> Mask:
     return tuple([node in known for node, _ in graph.outputs])
 
 
-# -- graphs that are the same -------------------------------------------------------------------------------------
+# -- equal graphs -------------------------------------------------------------------------------------------------
 
 
 class Recent:
-    """A bounded mapping that forgets what was used longest ago; safe to share between threads."""
+    """A bounded mapping that drops the least recently used entry; safe to share between threads."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -156,7 +156,7 @@ class Recent:
         self._lock = threading.Lock()
 
     def get(self, key: Any) -> Any:
-        """Return what is known of a key, or None."""
+        """Return the value of a key, or None."""
         with self._lock:
             found = self._entries.pop(key, None)
             if found is not None:
@@ -164,7 +164,7 @@ class Recent:
         return found
 
     def put(self, key: Any, value: Any) -> Any:
-        """Remember a value, unless another thread was faster, and return the one that is remembered."""
+        """Store a value, unless another thread was faster, and return the stored one."""
         with self._lock:
             found = self._entries.setdefault(key, value)
             while len(self._entries) > self._size:
@@ -176,7 +176,7 @@ _GRAPHS = Recent(256)
 
 
 def canonical(graph: Graph) -> Graph:
-    """Return the graph that was given first of those equal to it, so that its executables and gradients are reused."""
+    """Return the first graph that was equal to this one, so that its executables and gradients are reused."""
     key = graph_key(graph)
     return _GRAPHS.get(key) or _GRAPHS.put(key, graph)
 
@@ -194,7 +194,7 @@ def graph_key(graph: Graph) -> Any:
 
 
 def attributes_key(attrs: dict[str, Any]) -> Any:
-    """Return the key of attributes, graphs among them by what they compute."""
+    """Return a key for attributes; graphs among them are compared by what they compute."""
     return tuple([(name, _value_key(attrs[name])) for name in sorted(attrs)])
 
 
@@ -212,11 +212,11 @@ def run_mapped(graph: Graph, tensors: Sequence[Tensor], mapped: Mask, size: Any)
     return found if isinstance(found, tuple) else (found,)
 
 
-# -- tracing what is run on slices --------------------------------------------------------------------------------
+# -- tracing a graph for slices -----------------------------------------------------------------------------------
 
 
 class InnerBuilder(GraphBuilder):
-    """Traces a graph to be run at once, eagerly or in the trace around it: Variables are read from around it."""
+    """A tracer of a graph that runs at once, eagerly or in the outer trace; it reads Variables in the outer context."""
 
     what = "a vectorised gradient"
 
@@ -231,14 +231,14 @@ class InnerBuilder(GraphBuilder):
         return state
 
     def held_value(self, variable: Variable) -> Edge:
-        """Return the captured value that a Variable has around the trace."""
+        """Return the captured value of a Variable in the outer context."""
         return self.edge_of(self.around(variable.read))
 
     def assign_variable(self, variable: Variable, value: Tensor) -> None:
-        """Refuse to assign a Variable.
+        """Raise an error: every slice would assign its own value.
 
         Raises:
-            TraceError: always; the graph runs many times at once.
+            TraceError: always.
         """
         del value
         raise TraceError(
@@ -253,13 +253,13 @@ class InnerBuilder(GraphBuilder):
         return [self.edge_of(check.ok) for check in self.checks]
 
     def capture_as(self, key: Any, tensor: Tensor, spec: TensorSpec) -> Edge:
-        """Capture a tensor of which the trace sees something of another shape, and return the edge of that."""
+        """Capture a tensor that the trace sees with another spec, and return the edge of that input."""
         node = input_node(spec, f"captured_{len(self.captures)}", self.scope)
         self.captures[key] = (tensor, node)
         return node, 0
 
     def around(self, function: Callable[[], T]) -> T:
-        """Call a function in the context around the trace."""
+        """Call a function in the outer context."""
         token = CONTEXT.set(None if self.context.plain() else self.context)
         try:
             return function()
@@ -273,7 +273,7 @@ def trace_inner(
     specs: Sequence[TensorSpec],
     names: Sequence[str] = (),
 ) -> Traced:
-    """Trace a function of tensors; the outputs of the graph are the function's and then those of its checks."""
+    """Trace a function of tensors; the graph's outputs are the function's results, then those of its checks."""
     arguments = [builder.argument(spec, names[i] if names else f"x{i}") for i, spec in enumerate(specs)]
     try:
         with context_of(builder, (), builder.context.device, autocast=builder.context.autocast):

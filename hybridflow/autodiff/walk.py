@@ -1,16 +1,16 @@
-"""The walk back from targets to sources: the one place where gradients are handed on and added up.
+"""The backward walk from targets to sources: the only code that passes gradients on and adds them up.
 
-However a gradient is asked for, it is this walk that makes it, with one order of everything:
+Every gradient is computed by this walk, in one order:
 
-* Nodes are visited in the reverse of the order in which they were recorded, and a node hands its contributions to its
-  inputs in their order. So contributions to a value come from its consumers, the last one first; what a target starts
-  from comes before all others.
-* The first contribution is added last, to the sum of the others, which are added as they come: ``g1, g2, g3, g4`` is
-  ``((g2 + g3) + g4) + g1``. The first one is a residual's, from far away, and what is made of the others stays among
-  them; were it added first, XLA would compute it again in every layer before. Added as they come, the gradients for
-  weights that every step of a loop reads are not all kept.
+* Nodes are visited in reverse recording order, and a node passes gradients to its inputs in their order. So the
+  contributions to a value come from its consumers, the last consumer first. A target's own cotangent comes before
+  all others.
+* The first contribution is added last, to the sum of the others, which are added as they come: ``g1, g2, g3, g4``
+  gives ``((g2 + g3) + g4) + g1``. The first one often comes from a residual connection, far away in the graph; if it
+  were added first, XLA would compute the sum again in every earlier layer. Adding the others as they come frees the
+  contributions of each loop step to the gradients of weights.
 
-Ways of asking differ in how a node's rule is called and two contributions are added (an `Engine`), in nothing else.
+An `Engine` decides how a rule is called and how two contributions are added; nothing else differs between gradients.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 Wanted = tuple[bool, ...]
 Visit = Callable[[Node, int, Any], Any]
 EVER = (-1, 1 << 62)
-"""An interval that every node is in."""
+"""An interval that contains every node."""
 _ndarray = np.ndarray
 _NONE: Wanted = ()
 _ONLY: Wanted = (True,)
@@ -40,21 +40,21 @@ _BOTH: Wanted = (True, True)
 
 
 class Engine(Protocol):
-    """How contributions are added and rules are called."""
+    """The way in which a walk calls rules and adds contributions."""
 
     def add(self, a: Any, b: Any, own: bool = False) -> Any:
-        """Add two contributions; if `own`, nobody else has `a`, so the sum may be written there."""
+        """Add two contributions; if `own`, nobody else holds `a`, so the sum may be written into it."""
 
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
-        """Return a gradient, a function computing it, or None, per input; `g` is a tuple for several outputs."""
+        """Return, per input, a gradient, a function that computes it, or None; `g` is a tuple for several outputs."""
         ...
 
     def walk(self, loop: Callable[[], T], users_rules: bool) -> T:
-        """Run a walk in the surroundings that the engine needs, and return what it does.
+        """Run a walk in the context that the engine needs, and return its result.
 
         Args:
             loop: the walk.
-            users_rules: whether a rule of the user's, which may do anything, is among those that it calls.
+            users_rules: whether it calls a user's rule, which may do anything.
         """
         ...
 
@@ -65,7 +65,7 @@ class Contributions:
     Attributes:
         far: the first one.
         near: the sum of the others.
-        own: whether that sum is an array that nobody else has.
+        own: whether that sum is an array that nobody else holds.
     """
 
     __slots__ = ("far", "near", "own")
@@ -77,12 +77,12 @@ class Contributions:
 
 
 class Paths(NamedTuple):
-    """What is between sources and targets.
+    """The nodes between sources and targets.
 
     Attributes:
-        order: the nodes that depend on sources, in recording order, each with which of its inputs do; a source's own
-            node is among them, without wanted inputs unless it depends on other sources.
-        users_rules: whether the rule of one of them is the user's.
+        order: the nodes that depend on sources, in recording order, each with flags of the inputs that do. It includes
+            the sources' own nodes; these have no wanted inputs unless they depend on other sources.
+        users_rules: whether one of them has a user's rule.
     """
 
     order: dict[Node, Wanted]
@@ -105,13 +105,13 @@ def reachable(targets: Iterable[Edge], intervals: Sequence[tuple[int, int]]) -> 
         for edge in node.inputs:
             if edge is not None:
                 stack.append(edge[0])  # noqa: PERF401 (a comprehension is a call, and most nodes have one input)
-    return sorted(reversed(seen), key=attrgetter("sequence"))  # of what is nearly in order already
+    return sorted(reversed(seen), key=attrgetter("sequence"))  # sorting is fast: the list is nearly in order
 
 
 def paths(nodes: Iterable[Node], sources: set[Node], *, flat: bool = False) -> Paths:
-    """Return the paths from sources through nodes in recording order.
+    """Return the paths from sources through nodes, which are in recording order.
 
-    With `flat`, a path may go through what is constant almost everywhere.
+    With `flat`, a path may go through operations with a `Flat` rule.
     """
     found = set(sources)
     order: dict[Node, Wanted] = {}
@@ -148,12 +148,12 @@ def paths(nodes: Iterable[Node], sources: set[Node], *, flat: bool = False) -> P
 
 
 def _that_reach(node: Node, wanted: Wanted, gs: Sequence[Any] | None = None) -> Wanted:
-    """Return which of the wanted inputs of an operation that carries graphs its outputs depend on.
+    """Return which of the wanted inputs the outputs depend on, for an operation that carries graphs.
 
     Args:
         node: the node.
         wanted: the wanted inputs.
-        gs: the outputs' gradients: only those that are not None count.
+        gs: the outputs' gradients; an output counts only if its gradient is not None. None counts all outputs.
     """
     depends = of_node(node)
     if depends is None:
@@ -161,7 +161,7 @@ def _that_reach(node: Node, wanted: Wanted, gs: Sequence[Any] | None = None) -> 
     reach = 0
     for index, (through, behind) in enumerate(depends):
         if gs is None or gs[index] is not None:
-            reach |= through | behind  # zeros are for the rule to give
+            reach |= through | behind  # the rule returns the zeros
     found = tuple([one and bool(reach >> number & 1) for number, one in enumerate(wanted)])
     return found if True in found else _NONE
 
@@ -172,20 +172,20 @@ def _passes(op: Op, flat: bool) -> bool:
 
 
 def connected(nodes: Iterable[Node], sources: Iterable[Edge], *, flat: bool = False) -> dict[Node, Wanted]:
-    """Return the nodes that depend on sources as `paths` does, and all nodes of the sources, not in recording order."""
+    """Return the nodes of the sources and those that depend on them, as `paths` does, in no particular order."""
     of_sources = dict.fromkeys([node for node, _ in sources], _NONE)
     return of_sources | paths(nodes, set(of_sources), flat=flat).order
 
 
 def _whole(found: Any, add: Callable[[Any, Any, bool], Any]) -> Any:
-    """Return the sum of what came to a value so far."""
+    """Return the sum of the contributions to a value so far."""
     return add(found.near, found.far, found.own) if type(found) is Contributions else found
 
 
 def _cotangents(
     node: Node, pending: dict[Any, Any], add: Callable[[Any, Any, bool], Any], visit: Visit | None
 ) -> tuple[Any, ...] | None:
-    """Take the gradients of a node of several outputs from those that are pending; None if there are none."""
+    """Pop the pending gradients of a node with several outputs; return None if there are none."""
     gs: list[Any] = []
     reached = False
     for index in range(len(node.outputs)):
@@ -210,16 +210,17 @@ def walk(  # noqa: C901 (every call would cost)
 ) -> dict[Edge, Any]:
     """Walk back from targets to sources.
 
-    A value is known by its node if that has one output, and by its edge otherwise.
+    The key of a value is its node if that has one output, else its edge.
 
     Args:
         targets: edges with their cotangents.
         sources: the edges whose gradients are wanted.
-        order: what is walked: see `Paths`.
+        order: the nodes to walk; see `Paths`.
         engine: how to compute.
-        visit: what is called with the whole gradient of each output of a node, and may return another.
-        pull: whether the rule of an operation on the host may be called as `Op.pullback`, which is what `engine.run`
-            would do: a call for every node is spared.
+        visit: a function that is called with the complete gradient of each output of a node and returns the gradient
+            to use.
+        pull: whether to call `Op.pullback` directly for host operations; `engine.run` would do the same, with one
+            more call per node.
 
     Returns:
         The gradient of each source that a path reaches.
@@ -269,7 +270,7 @@ def walk(  # noqa: C901 (every call would cost)
             continue
         pullback = node.op.pullback if pull and type(g) is _ndarray and node.backend == "host" else None
         gradients = run(node, g, wanted) if pullback is None else pullback(node, g, wanted)
-        if wanted is _ONLY:  # as below, without a loop
+        if wanted is _ONLY:  # the same as below, without the loop
             gradient, edge = gradients[0], node.inputs[0]
             key = edge[0]  # pyright: ignore[reportOptionalSubscript]
             if type(gradient) is _ndarray and key not in pending and len(key.outputs) == 1:

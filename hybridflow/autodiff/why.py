@@ -1,4 +1,4 @@
-"""Where a path from a source to a target ends, for `GradientTape.why_none`."""
+"""Find where a path from a source to a target ends, for `GradientTape.why_none`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hybridflow.core.variable import VARIABLE, Variable
 from hybridflow.ir.graph import Graph
 
 _REMEMBERED = 100
-"""How many exits a tape remembers, with what they were computed from."""
+"""The number of exits that a tape remembers, with the nodes that they depend on."""
 
 
 class _Exit(NamedTuple):
-    """Where a recorded value went out of the recording: to NumPy, into a Variable, or cut in a compiled call.
+    """An event where a value left the recording: to NumPy, into a Variable, or inside a compiled call.
 
     Attributes:
-        variable: the Variable, None for others.
-        node: what computed the value; the call that cut it.
-        inside: whether it was cut in a compiled call.
+        variable: the Variable, if the value was assigned to one, else None.
+        node: the node that computed the value, or the compiled call.
         where: the user's line.
-        sequence: when that was, as nodes count.
+        sequence: the time of the event, as a sequence number of nodes.
+        inside: whether the path was cut inside a compiled call.
     """
 
     variable: Variable | None
@@ -39,7 +39,7 @@ class _Exit(NamedTuple):
 
 
 class Exits:
-    """Where recorded values went out of the recording."""
+    """The events where values left the recording."""
 
     __slots__ = ("_found",)
 
@@ -51,7 +51,7 @@ class Exits:
         self._found.append(_Exit(None, node, where, next_sequence()))
 
     def cut(self, node: Node) -> None:
-        """Remember a compiled call, of whose outputs one has no gradient."""
+        """Remember a compiled call that has an output without a gradient."""
         self._found.append(_Exit(None, node, node.where, next_sequence(), inside=True))
 
     def assigned(self, variable: Variable, node: Node, where: Where | None) -> None:
@@ -65,13 +65,13 @@ class Exits:
     def why(
         self, target: Edge | None, nodes: Sequence[Node], sources: set[Edge], intervals: Sequence[tuple[int, int]]
     ) -> str | None:
-        """Say which exit ends the path from sources to a target, None if it is none of them.
+        """Say which exit ends the path from sources to a target; None if none does.
 
         Args:
             target: the target's edge, None if it was not recorded.
-            nodes: what the target was computed by.
+            nodes: the nodes that the target depends on.
             sources: the sources' edges.
-            intervals: when the tape recorded.
+            intervals: the intervals in which the tape recorded.
         """
         found = self._assignment(target, nodes, sources, intervals, set())
         if found is not None and found.variable is not None:
@@ -95,7 +95,7 @@ class Exits:
         self, target: Edge | None, nodes: Sequence[Node], sources: set[Edge], intervals: Sequence[tuple[int, int]],
         seen: set[int],
     ) -> _Exit | None:  # fmt: skip
-        """Return the assignment of a value that depends on sources to a Variable that the target was computed from."""
+        """Return the assignment of a value that depends on sources to a Variable that the target uses."""
         for one in self._found:
             if one.variable is None or one.sequence in seen or not _uses(target, nodes, one.variable, one.sequence):
                 continue
@@ -110,7 +110,7 @@ class Exits:
 
 
 def _uses(target: Edge | None, nodes: Sequence[Node], variable: Variable, since: int) -> bool:
-    """Whether a value of a Variable is a target, or was used for one from a moment on."""
+    """Whether a target is a Variable's value, or used one after `since`."""
     if target is not None and _is_of(target[0], variable):
         return True
     edges = [edge for node in nodes if node.sequence > since for edge in node.inputs]
@@ -122,21 +122,21 @@ def _is_of(node: Node, variable: Variable) -> bool:
 
 
 def _may_come_back(target: Edge | None, nodes: Sequence[Node], sources: set[Edge], left: _Exit) -> bool:
-    """Whether what left for NumPy may be in a target: in a value that was not recorded, or by way of a Variable."""
+    """Whether a value that left for NumPy may be part of a target: through an unrecorded value or a Variable."""
     known = {node for node, _ in sources}
     edges = [target, *[edge for node in nodes if node.sequence > left.sequence for edge in node.inputs]]
     return any(edge is None or (edge[0].op is VARIABLE and edge[0] not in known) for edge in edges)
 
 
 def cut_inside(node: Node, index: int) -> str | None:
-    """Say where the path from an input of a node that carries a graph is cut in it.
+    """Say where the path from an input is cut inside the graph of a node.
 
     Args:
-        node: the node, with a ``graph`` among its attributes whose inputs are its own.
+        node: the node; its attribute ``graph``, if it has one, has the same inputs.
         index: the input.
 
     Returns:
-        A sentence, or None if the node carries no such graph or the cut is not found.
+        A sentence, or None if the node has no such graph or the cut is not found.
     """
     graph = node.attrs.get("graph")
     if not isinstance(graph, Graph) or index >= len(graph.inputs):
@@ -164,7 +164,7 @@ def cut_inside(node: Node, index: int) -> str | None:
 
 
 def _cut(node: Node, index: int) -> str | None:
-    """Say why a node of a graph passes nothing back to an input, if that is so."""
+    """Say why a node of a graph passes nothing back to an input; None if it does."""
     rule = node.op.vjp
     if isinstance(rule, Stops):
         return f"The path goes through {node.op.name} at {node.location}: {rule.why}."
@@ -177,11 +177,11 @@ def _cut(node: Node, index: int) -> str | None:
 
 
 def independent(target: Edge, path: Mapping[Node, Wanted]) -> str | None:
-    """Say which operation that carries graphs ends a path, since what is used of its results does not depend on it.
+    """Say which operation that carries graphs ends a path, because its used results do not depend on the source.
 
     Args:
         target: the target's edge.
-        path: what is between the source and the target, as far as operations go.
+        path: the nodes between the source and the target, if every output depended on every input.
     """
     used = [edge for node, wanted in path.items() for edge, want in zip(node.inputs, wanted, strict=False) if want]
     for edge in (target, *used):
@@ -196,7 +196,7 @@ def independent(target: Edge, path: Mapping[Node, Wanted]) -> str | None:
 
 
 class Noting:
-    """An engine that takes note of the first node whose rule passes nothing back."""
+    """An engine that remembers the first node whose rule passes nothing back."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -205,7 +205,7 @@ class Noting:
         self.walk = engine.walk
 
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
-        """Return what the rule gives."""
+        """Return the rule's gradients."""
         found = [one() if isinstance(one, FunctionType) else one for one in self._engine.run(node, g, wanted)]
         for index, want in enumerate(wanted):
             if want and found[index] is None and self._found is None:

@@ -1,11 +1,12 @@
-"""Products with vectors of ones in the threads of NumPy's BLAS, while these are there to be had.
+"""Products with vectors of ones in the threads of NumPy's BLAS, as long as those threads respond quickly.
 
-OpenBLAS's threads wait for work in a loop, so that they begin at once, where a thread of Python's takes 10 to 20 us to
-wake up. But a product is not done before each of them has done its part, and where another program has their core that
-takes milliseconds. So a product that took that long is the last one they share for a while.
+OpenBLAS's threads wait for work in a loop, so they begin at once, while a Python thread first has to wake up. But a
+product must wait for every one of them, and if another program occupies their core, that takes milliseconds. So after
+a product that took too long, none is shared for a while.
 
-Whether they share one changes no bit: it is cut so that each of them has whole vectors of the library's kernels if
-their number divides `THREADS`. If it does not, or the library is another one, products are small enough for one thread.
+Sharing does not change the result: products are cut so that every thread gets whole vectors of the library's kernels,
+if the number of threads divides `THREADS`. If it does not, or with another library, products are cut into pieces
+small enough for one thread.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from hybridflow.backend.cores import usable_cores
 from hybridflow.backend.parallel import POOL, QUICK_PART
 
 THREADS = 48
-"""What numbers of threads divide, so that all get parts of one size: 2, 3, 4, 6, 8, 12, 16, 24 and 48 do."""
+"""A number that many thread counts divide (2, 3, 4, 6, 8, 12, 16, 24 and 48), so that all threads get equal parts."""
 SHARED = 115_200 * 4
-"""OpenBLAS 0.3.31 shares the product of a matrix of so many elements and a vector."""
+"""The number of elements from which OpenBLAS 0.3.31 shares the product of a matrix and a vector."""
 _PATIENCE_S, _PATIENCE_PER_ELEMENT_S = 1e-4, 1e-9
-"""One thread is done by then, on a slow machine too: a million float32 take it 50 to 200 us."""
+"""The time limit for a shared product, in seconds: one thread alone needs less, even on a slow machine."""
 _PAUSE = 30
-"""After a shared product was late, none is shared for this many times as long as it took, so lateness costs at most
-a thirtieth of the time."""
+"""After a late product, none is shared for this many times its duration, so lateness costs at most a thirtieth of the
+time."""
 
 
 class _Sharing:
-    """Whether products may be shared."""
+    """The time from which products may be shared again."""
 
     __slots__ = ("resume",)
 
@@ -43,7 +44,7 @@ SHARING = _Sharing()
 
 @cache
 def _is_even() -> bool:
-    """Whether NumPy's BLAS is OpenBLAS, with a number of threads that divides `THREADS` and that have a core each."""
+    """Whether NumPy's BLAS is OpenBLAS with a core for each thread and a thread count that divides `THREADS`."""
     alone = one_thread("numpy")
     threads = 0 if alone is None else alone.threads()
     return 0 < threads <= usable_cores() and THREADS % threads == 0
@@ -53,10 +54,11 @@ def run_products(product: Callable[[int, int], object], length: int, each: int, 
     """Run ``product(start, stop)`` so that the ranges make up ``range(length)``.
 
     Args:
-        product: what multiplies a part of a matrix by a vector; parts do not overlap.
-        length: how much there is to do.
-        each: how many elements of the matrix one step reads.
-        unit: how many steps, or a multiple, the library's threads share evenly; that reads less than `SHARED` elements.
+        product: a function that multiplies a part of a matrix by a vector; parts do not overlap.
+        length: the number of steps.
+        each: the number of matrix elements that one step reads.
+        unit: the library's threads share any multiple of so many steps evenly; one unit reads less than `SHARED`
+            elements.
     """
     elements = length * each
     if elements < SHARED:
@@ -76,7 +78,7 @@ def run_products(product: Callable[[int, int], object], length: int, each: int, 
 
 
 def _run_small(product: Callable[[int, int], object], length: int, each: int, unit: int) -> None:
-    """Run products of fewer than `SHARED` elements; of very many in threads of Python's."""
+    """Run products of fewer than `SHARED` elements each, in Python threads if there are very many."""
     step = (SHARED - 1) // (each * unit) * unit
 
     def task(start: int, stop: int) -> None:

@@ -1,8 +1,8 @@
-"""OpenBLAS's number of threads: NumPy's wheels bring an OpenBLAS of their own, and SciPy's another one.
+"""Control of OpenBLAS's number of threads; NumPy's and SciPy's wheels each contain their own OpenBLAS.
 
-Its threads wait for work in a loop, and whoever gave them work waits for all of them: on a busy machine that is as long
-as the system gives their core to other programs, milliseconds for a product of tens of microseconds. And how many
-there are changes the bits of some products. So what computes with them says how many it wants.
+The caller of a product waits for all of its threads. On a busy machine, other programs may hold their cores for
+milliseconds, for a product of tens of microseconds. The number of threads also changes the rounding of some products.
+So the code that computes products sets the number itself.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 _SYMBOLS = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads64_",
             "openblas_{}_num_threads")  # fmt: skip
 _FOLDERS = ("{}.libs", "{}/.dylibs")
-"""Where a wheel keeps the libraries it brings: beside the package, or inside."""
+"""The folders where a wheel keeps its libraries: beside the package, or inside it."""
 
 
 class OneThread:
-    """While a ``with`` block runs, products of one library take the thread that asks for them, and no other.
+    """A ``with`` block in which one library computes products only in the calling thread.
 
-    Blocks of several threads may overlap; the number that was there before the first comes back after the last.
+    Blocks of several threads may overlap; the end of the last one restores the number of threads.
 
     Args:
         get, put: the library's functions that return and change its number of threads, for the whole process.
@@ -53,12 +53,12 @@ class OneThread:
                 self._put(self._before)
 
     def threads(self) -> int:
-        """Return how many threads products take outside of such blocks."""
+        """Return the number of threads that products use outside such blocks."""
         with self._lock:
             return self._before if self._inside else self._get()
 
     def forget(self) -> None:
-        """Leave all blocks in a forked process, in which the threads that are inside do not go on."""
+        """Leave all blocks in a forked process, where the threads inside them do not exist."""
         self._lock = allocate_lock()
         if self._inside and self._before != 1:
             self._put(self._before)
@@ -67,7 +67,7 @@ class OneThread:
 
 @cache
 def one_thread(package: str) -> OneThread | None:
-    """Return the block for the OpenBLAS that a package's wheel brings; None if it brings another library, or none.
+    """Return the block for the OpenBLAS in a package's wheel, or None if it has another library or none.
 
     Args:
         package: ``"numpy"`` or ``"scipy"``.
@@ -80,7 +80,7 @@ def one_thread(package: str) -> OneThread | None:
         300.0
     """
     for library in map(str, _libraries(package)):
-        # `PyDLL` keeps the interpreter's lock: the calls take less time than it takes to let it go.
+        # `PyDLL` keeps the interpreter's lock: releasing it would take longer than the calls.
         loaded = ctypes.PyDLL(library)
         for symbol in _SYMBOLS:
             get: Any = getattr(loaded, symbol.format("get"), None)

@@ -1,4 +1,4 @@
-"""Python's garbage collector, kept still where it has nothing to find."""
+"""Pause Python's garbage collector where there is no garbage to find."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Generator[None]:
-    """Keep Python's garbage collector from walking over the whole heap again and again while a graph is worked on.
+    """Pause Python's garbage collector inside a ``with`` block, while a graph is built or changed.
 
-    It would take most of the time on a graph of 10,000 nodes, and find nothing: what is made is alive.
+    On a large graph it would take most of the time, walking over the heap again and again, and find no garbage.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -23,25 +23,25 @@ def collector_paused() -> Generator[None]:
 
 
 _MANY = 1_000_000
-"""More allocations than an import makes: none of what it makes is garbage, so the collector need not look at it."""
+"""More allocations than an import makes; they are not garbage, so the collector need not look at them."""
 _BY_PYTHON = 1_000
-"""More objects than Python 3.12 freezes when it starts, and fewer than are there when a program can freeze any."""
+"""More objects than Python 3.12 freezes when it starts, and fewer than any program has when it freezes them itself."""
 
 
 def rare_collections() -> Callable[[], None]:
-    """Have the collector look rarely, and return what sets it back.
+    """Make collections rare, and return the function that undoes this.
 
-    ``import jax`` makes so much that a third of the time would go into looking at it. An import that fails leaves
-    a collector that still works.
+    ``import jax`` makes so many objects that a large part of its time would go into collections. If the import fails,
+    the collector still works.
     """
     before = gc.get_threshold()
     gc.set_threshold(_MANY, *before[1:])
     during = gc.get_threshold()
 
     def back() -> None:
-        if gc.get_freeze_count() < _BY_PYTHON:  # what others froze stays frozen
+        if gc.get_freeze_count() < _BY_PYTHON:  # keep objects frozen that others froze
             gc.freeze()
-            gc.unfreeze()  # what the import made is old now: the next look, some lines later, would take 10 ms
+            gc.unfreeze()  # make the import's objects old, so that the next collection does not visit them
         if gc.get_threshold() == during:
             gc.set_threshold(*before)
 

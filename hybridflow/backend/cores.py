@@ -1,4 +1,4 @@
-"""How many cores the process may use: its affinity, the quota of its container, and what the user asked for."""
+"""The number of cores that the process may use, by its affinity, its container's quota, and the user's settings."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def usable_cores(*names: str) -> int:
-    """Return how many cores the process may use; fewer if an environment variable says so, the first that is set.
+    """Return the number of cores that the process may use; an environment variable can lower it.
 
     Args:
-        names: environment variables such as ``OMP_NUM_THREADS``.
+        names: environment variables such as ``OMP_NUM_THREADS``; the first one that is set counts.
     """
     affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
@@ -27,13 +27,13 @@ def usable_cores(*names: str) -> int:
 
 
 def quota_of_group(root: str = "/") -> float | None:
-    """Return how many cores' time the process's control group may take, the smallest limit on the way to the root.
+    """Return the CPU quota of the process's control group in cores: the smallest limit up to the root group.
 
-    Containers are limited so: the affinity shows all cores of the host, but who uses more than the quota is stopped
-    until the next period begins.
+    Containers are limited in this way: the affinity shows all cores of the host, but a process that uses more than its
+    quota is stopped until the next period begins.
 
     Args:
-        root: where the file system begins; tests have one of their own.
+        root: the root of the file system; tests use their own.
 
     Returns:
         The cores, such as 1.5; None if there is no limit, or no such group.
@@ -57,7 +57,7 @@ def _limits(root: Path) -> Iterator[float]:
             top, read = root / "sys/fs/cgroup/cpu", _limit_v1
         else:
             continue
-        # Inside of a container the path may be that of the host, which is not there: then only the top is.
+        # Inside a container the path may be that of the host, which does not exist here: then only the top does.
         group = top / path.lstrip("/")
         for directory in {top, group, *[one for one in group.parents if one.is_relative_to(top)]}:
             limit = read(directory)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Write files completely or not at all."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ except ImportError:  # Windows
     fcntl = None
 
 _PART = ".part"
-"""How the names of unfinished files end."""
+"""The suffix of unfinished files."""
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EACCES}
-"""What file systems without hard links say when they are asked for one."""
+"""The errors that file systems without hard links give when asked for one."""
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file whole: until everything is there, and if anything fails, the old file stays as it is."""
+    """Write a file completely or not at all: the old file stays until the new one is complete."""
     target = Path(path)
     if target.exists() and not target.is_file() and not target.is_dir():
-        target.write_bytes(content)  # a terminal, a pipe: there is no old file to keep
+        target.write_bytes(content)  # a terminal or a pipe: there is no old file to keep
         return
     with whole_file(target) as file:
         file.write(content)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """As `write_bytes`, in UTF-8."""
+    """Write text as `write_bytes` does, in UTF-8."""
     write_bytes(path, text.encode())
 
 
@@ -41,19 +41,19 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def whole_file(
     path: str | os.PathLike[str], *, replace: bool = True, durable: bool = False
 ) -> Generator[IO[bytes]]:
-    """Return a context with a file to write to, which has its name when everything is there.
+    """Return a context with a file to write to; it gets its name when it is complete.
 
-    Until then it has another name beside it, and if anything fails there is nothing new. Its permissions follow the
+    Until then it has another name in the same folder. If anything fails, it is removed. Its permissions follow the
     umask.
 
     Args:
         path: the name.
-        replace: whether it may take the place of a file of this name.
-        durable: whether the file and its name are on the disk, and not only in the system's memory, afterwards.
+        replace: whether it may replace an existing file.
+        durable: whether to wait until the file and its name are on the disk, not only in the system's memory.
 
     Raises:
-        FileExistsError: a file of this name, if it may not be replaced.
-        OSError: what else the system says.
+        FileExistsError: if the file exists and may not be replaced.
+        OSError: for any other error of the system.
     """
     target = Path(path)
     part, handle = _part_of(target)
@@ -63,9 +63,9 @@ def whole_file(
             file.flush()
             if durable:
                 os.fsync(handle)
-            if fcntl is not None:  # while it is locked
+            if fcntl is not None:  # rename it while it is locked
                 _name(part, target, replace)
-        if fcntl is None:  # Windows does not name what is open
+        if fcntl is None:  # Windows cannot rename an open file
             _name(part, target, replace)
         if durable:
             sync_directory(target.parent)
@@ -75,10 +75,10 @@ def whole_file(
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove the unfinished files of `whole_file` that no process works on any longer, and whose names begin alike.
+    """Remove the unfinished files of `whole_file` with similar names that no process is writing any longer.
 
     Args:
-        target: a name whose beginning, up to its first digit, theirs have too.
+        target: a file name; similar names have the same beginning, up to its first digit.
     """
     if fcntl is None:
         return
@@ -87,18 +87,18 @@ def remove_leftovers(target: Path) -> None:
         try:
             handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
-            continue  # it has its name by now, or is somebody else's
+            continue  # it has been finished meanwhile, or belongs to another user
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             part.unlink(missing_ok=True)
         except OSError:
-            continue  # somebody works on it, or the file system knows no locks
+            continue  # a process is writing it, or the file system has no locks
         finally:
             os.close(handle)
 
 
 def _part_of(target: Path) -> tuple[Path, int]:
-    """Return a new file beside another one, open for writing, and locked until it is closed."""
+    """Return a new file in the folder of `target`, open for writing and locked until it is closed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     while True:
         part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}{_PART}")
@@ -109,7 +109,7 @@ def _part_of(target: Path) -> tuple[Path, int]:
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
             return part, handle
-        os.close(handle)  # it was taken for a leftover before it was locked
+        os.close(handle)  # another process removed it as a leftover before it was locked
 
 
 def _name(part: Path, target: Path, replace: bool) -> None:
@@ -120,7 +120,7 @@ def _name(part: Path, target: Path, replace: bool) -> None:
 
 
 def _name_anew(part: Path, target: Path) -> None:
-    """Give a file a name that no other one has."""
+    """Rename a file, unless the new name is taken."""
     try:
         os.link(part, target)
     except OSError as error:
@@ -134,7 +134,7 @@ def _name_anew(part: Path, target: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Have the names in a directory on the disk, where the system knows how."""
+    """Write the names in a directory to the disk, where the system supports that."""
     if os.name != "posix":
         return
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,4 +1,4 @@
-"""NumPy on the host: kernels run without warnings and without touching the user's error state."""
+"""NumPy on the host: run kernels without warnings and without changing the user's error state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 def quiet_runner() -> Callable[..., Any]:
     """Return a function ``run(kernel, *args)`` in which NumPy ignores floating-point errors.
 
-    Entering a copied context whose error state was set once costs 0.01 us; `numpy.errstate` costs 0.5 us.
+    It enters a copied context whose error state was set once, which is much cheaper than `numpy.errstate`.
     A context cannot be entered twice, so a runner belongs to one thread and kernels never call back into users' code.
     """
     context = contextvars.copy_context()
@@ -27,11 +27,11 @@ def quiet_runner() -> Callable[..., Any]:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what arrays free for the next ones, where it would return it to the system every time.
+    """Make the C library keep freed memory for the next arrays, instead of returning it to the system.
 
-    glibc returns freed memory above a threshold, and what takes its place is mapped page by page again: an eager LSTM
-    step of 30 MB spent a third of its time on that. The threshold adapts to the largest block that was freed, so one
-    block near the limit (32 MB), which is never touched, does what a program's first large array would.
+    glibc returns freed blocks above a threshold, and new arrays are then mapped page by page again, which takes a
+    large part of the time of an eager training step. The threshold adapts to the largest freed block, so allocating
+    and freeing one block near its limit (32 MB) raises it. The block's memory is never touched.
     """
     np.empty((32 << 20) - (64 << 10), np.uint8)
 
@@ -53,23 +53,23 @@ LOCAL = _Local()
 """`LOCAL.run(kernel, *args)` runs a NumPy kernel quietly in this thread."""
 
 RUNNER: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar("hybridflow runner", default=None)
-"""The thread's runner again, where it is found three times as fast: ``(runner_now() or runner())(kernel, *args)``.
+"""The thread's runner, in a context variable, which is faster to read: ``(runner_now() or runner())(kernel, *args)``.
 
-A context that another thread copied names that thread's runner. If both run a kernel at the same moment, one of them
-gets a RuntimeError, and takes the way through `run_quietly`.
+A context copied from another thread holds that thread's runner. If both threads run a kernel at the same moment, one
+of them gets a RuntimeError, and falls back to `run_quietly`.
 """
 
-runner_now = RUNNER.get  # bound once, as `context_now`
+runner_now = RUNNER.get  # bound once, like `context_now`
 
 
 def runner() -> Callable[..., Any]:
-    """Return this thread's runner, which its context names from now on."""
+    """Return this thread's runner, and store it in the context."""
     RUNNER.set(LOCAL.run)
     return LOCAL.run
 
 
 def run_quietly(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a kernel quietly even where this thread's runner is already entered: inside a gradient's walk."""
+    """Run a kernel quietly, even if this thread's runner is already entered, as inside a gradient's walk."""
     try:
         return LOCAL.run(kernel, *args, **kwargs)
     except RuntimeError as error:
@@ -79,18 +79,18 @@ def run_quietly(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 _FLUSHES = 0x8040
-"""Two bits of the control word of x86-64's vector unit: subnormal results become 0, subnormal operands count as 0."""
+"""Two bits of x86-64's vector control word (MXCSR): subnormal results become 0, subnormal operands count as 0."""
 
 
 class _FloatingPoint(ctypes.Structure):
-    """The C library's `fenv_t` on x86-64: seven words of the old unit, and the control word of the vector unit."""
+    """The C library's `fenv_t` on x86-64: seven words of the x87 unit, then the vector unit's control word."""
 
     _fields_ = (("old_unit", ctypes.c_uint32 * 7), ("control", ctypes.c_uint32))
 
 
 @cache
 def _environment_functions() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """Return the C library's functions to get and set a thread's floating-point environment, where they are known."""
+    """Return the C library's functions that get and set a thread's floating-point environment, or None."""
     if sys.platform != "linux" or platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc":
         return None
     library = ctypes.CDLL("libm.so.6")
@@ -104,7 +104,7 @@ def can_flush_subnormals() -> bool:
 
 @contextmanager
 def subnormals_flushed() -> Generator[None, None, None]:
-    """Compute with subnormal numbers as zero in this thread, as XLA's threads do, inside a ``with`` block."""
+    """Treat subnormal numbers as zero in this thread inside a ``with`` block, as XLA's threads do."""
     functions = _environment_functions()
     assert functions is not None, "ask can_flush_subnormals first"
     get, put = functions

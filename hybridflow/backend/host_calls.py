@@ -1,9 +1,9 @@
-"""Python functions that run inside XLA programs: their order, and what happens when one raises.
+"""Python functions that run inside XLA programs: their order, and their exceptions.
 
-An exception must not reach XLA, which would answer every later ordered callback of the process with it. So each call
-of a program with Python functions in it is a session, whose number is one more input of the program. A function
-that raises leaves its exception with the session and gives zeros; from then on the session calls nothing more, loops
-around such functions end, and the caller, who waits for the program, gets the exception as it was raised.
+An exception must not reach XLA, or every later ordered callback of the process would fail with it. So each call of a
+program with Python functions is a session, and the session's number is an additional input of the program. If a
+function raises, the session stores the exception and returns zeros. From then on it calls no more functions, and loops
+around such functions end. The caller waits for the program and then raises the exception.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy as np
 from hybridflow.backend.jax_shim import ordered_callback
 
 HostFunction = Callable[..., Any]
-"""Takes NumPy arrays, returns a sequence of them."""
+"""A function that takes NumPy arrays and returns a sequence of them."""
 
 _numbers = itertools.count(1)
 _failures: dict[int, BaseException | None] = {}
-"""Per session that is running, what its first failing function raised."""
+"""The exception of the first function that failed, or None, for each running session."""
 _SESSION: ContextVar[Any] = ContextVar("hybridflow session", default=None)
-"""While a program is lowered: its input that holds the session's number."""
+"""The program's input that holds the session's number, while the program is lowered."""
 
 SESSION_SPEC = jax.ShapeDtypeStruct((), np.int32)
 
@@ -34,7 +34,7 @@ def host_call(function: HostFunction, results: Sequence[Any], *arrays: Any) -> A
     """Lower a call of a Python function.
 
     Args:
-        function: takes the arrays' values (which it must not keep) and returns one array per result.
+        function: a function that takes the arrays' values, which it must not keep, and returns one array per result.
         results: a `jax.ShapeDtypeStruct` per result.
         *arrays: the arguments.
     """
@@ -49,7 +49,7 @@ def host_call(function: HostFunction, results: Sequence[Any], *arrays: Any) -> A
                 return function(*[np.asarray(value) for value in values])
             except BaseException as error:
                 if key not in _failures:
-                    raise  # nobody asks for it: a program that was lowered by other means
+                    raise  # no session would report it: the program was lowered by other code
                 _failures[key] = error
         return [np.zeros(result.shape, result.dtype) for result in results]
 
@@ -57,7 +57,7 @@ def host_call(function: HostFunction, results: Sequence[Any], *arrays: Any) -> A
 
 
 def goes_on() -> Any:
-    """Lower the question whether no Python function of this session has failed."""
+    """Lower a bool that says whether no Python function of this session has failed so far."""
     session = _SESSION.get()
     if session is None:
         return np.True_
@@ -66,12 +66,12 @@ def goes_on() -> Any:
 
 
 def session_argument() -> Any:
-    """Return the program's input that holds the session's number; None if it has none."""
+    """Return the program's input that holds the session's number, or None if it has none."""
     return _SESSION.get()
 
 
 def with_session(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function to lower whose last argument is the session's number."""
+    """Return a function to lower, with the session's number as an additional last argument."""
 
     def lowered(*arguments: Any) -> Any:
         token = _SESSION.set(arguments[-1])
@@ -85,10 +85,10 @@ def with_session(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_session(call: Callable[..., Any], arrays: Sequence[Any]) -> Any:
-    """Run a program with Python functions in it to its end.
+    """Run a program that calls Python functions, and wait until it ends.
 
     Raises:
-        BaseException: what the first of them that failed raised, with the traceback of the user's code.
+        BaseException: the exception of the first function that failed, with the traceback of the user's code.
     """
     number = next(_numbers) % (1 << 31)
     _failures[number] = None

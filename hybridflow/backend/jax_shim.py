@@ -1,4 +1,4 @@
-"""Every use of jax that differs between versions or is only semi-public."""
+"""All uses of jax that differ between versions or are not fully public."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ JAX_VERSION: tuple[int, ...] = tuple(int(part) for part in jax.__version__.split
 
 
 def enable_x64(flag: bool = True) -> AbstractContextManager[Any]:
-    """Return a context in which jax keeps (or not) 64-bit dtypes, leaving the process default alone."""
+    """Return a context in which jax keeps 64-bit dtypes (or does not); the process's default stays as it is."""
     return jax.enable_x64(flag)
 
 
 _LIMIT = "jax_traceback_in_locations_limit"
 _LOCATIONS = threading.Lock()
 _without: list[int] = []
-"""The limit to go back to, once per thread that lowers now."""
+"""The limit to restore, once for each thread that is lowering."""
 
 
 @contextmanager
 def without_locations() -> Generator[None]:
-    """Lower without the lines of Python that operations come from: they are this package's, and take long to write.
+    """Lower without the Python lines of operations: they would be this package's lines, and writing them is slow.
 
-    Names of operations stay. What other threads lower meanwhile has no lines either.
+    Operations keep their names. The setting affects other threads that lower at the same time, too.
     """
     if _LIMIT not in cast(Any, jax.config).values:
         yield
@@ -59,12 +59,12 @@ def without_locations() -> Generator[None]:
 
 
 def compile_with(lowered: Any, options: Mapping[str, Any]) -> Any:
-    """Compile a lowering with entries of XLA's `xla_backend_extra_options`: it is a table, which jax does not pass on.
+    """Compile a lowering with entries of XLA's `xla_backend_extra_options`, a table that jax does not pass on.
 
-    With a jax that is made otherwise they have no effect.
+    If the installed jax has other internals, the entries have no effect.
 
     Args:
-        lowered: a `jax.stages.Lowered` that no other thread compiles meanwhile.
+        lowered: a `jax.stages.Lowered` that no other thread compiles at the same time.
         options: the entries.
 
     Returns:
@@ -81,35 +81,35 @@ def compile_with(lowered: Any, options: Mapping[str, Any]) -> Any:
     finally:
         arguments["backend"] = client
     unloaded = getattr(compiled._executable, "_unloaded_executable", None)
-    if unloaded is not None:  # what is saved of it knows its client, and jaxlib's own alone
+    if unloaded is not None:  # saving the executable needs jaxlib's own client
         unloaded.backend = client
     return compiled
 
 
 class _ClientWithOptions:
-    """What compiles for a device, with extra options."""
+    """A client that compiles for a device with extra options."""
 
     def __init__(self, client: Any, options: Mapping[str, Any]) -> None:
         self._client = client
         entries = [
             _message_field(1, name.encode()) + _message_field(2, str(value).encode()) for name, value in options.items()
         ]
-        # Of the options: those of the executable, of these: the debug options, of these: the table. What follows an
-        # encoded message is merged into it.
+        # The table is a field of the debug options, in the executable's options, in the compile options. Appending an
+        # encoded message to another merges the two.
         self._extra = b"".join([_message_field(3, _message_field(3, _message_field(500, entry))) for entry in entries])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     def compile_and_load(self, *arguments: Any, compile_options: Any, **keywords: Any) -> Any:
-        """Compile with the options that jax made, and the extra ones."""
+        """Compile with jax's options and the extra ones."""
         more = type(compile_options).ParseFromString(compile_options.SerializeAsString() + self._extra)
         return self._client.compile_and_load(*arguments, compile_options=more, **keywords)
 
 
 def _message_field(number: int, content: bytes) -> bytes:
-    """Return a field of a protocol buffer that holds bytes: a string or another message."""
-    # https://protobuf.dev/programming-guides/encoding: the field's number, how it is written (2), its length, its bytes
+    """Return a protocol buffer field that holds bytes: a string or another message."""
+    # https://protobuf.dev/programming-guides/encoding: the field's number, its wire type (2), its length, its bytes
     return _as_varint(number << 3 | 2) + _as_varint(len(content)) + content
 
 
@@ -123,14 +123,14 @@ def _as_varint(number: int) -> bytes:
 
 
 _STATISTICS: set[type] = set()
-"""The types that jaxlib makes to go through the statistics of a profile, kept alive."""
+"""The types that jaxlib creates to iterate over a profile's statistics, kept alive here."""
 
 
 def read_profile(path: Path) -> Any:
-    """Return what jax's profiler wrote to a file, as a `jax.profiler.ProfileData`.
+    """Return the file of jax's profiler as a `jax.profiler.ProfileData`.
 
-    jaxlib makes these types when it first needs them and again when nothing held them, and Python 3.13 warns of how it
-    makes them, which ends the process where warnings are errors. So they are made here, without the warning, and kept.
+    jaxlib creates the types in `_STATISTICS` on first use, and again if they have been freed. Python 3.13 warns about
+    this, which ends the process if warnings are errors. So they are created here, without the warning, and kept.
     """
     data: Any = jax.profiler.ProfileData.from_file(str(path))
     if not _STATISTICS:
@@ -143,50 +143,50 @@ def read_profile(path: Path) -> Any:
 
 
 def row_major(x: Any) -> Any:
-    """Have a lowered program keep an array in the order of its axes; elsewhere XLA may choose another."""
+    """Make a lowered program store an array in row-major order; by default XLA may choose another layout."""
     return with_layout_constraint(x, Layout(tuple(range(x.ndim)))) if x.ndim > 1 else x
 
 
 def is_tracer(value: Any) -> bool:
-    """Whether a value only stands for one, while jax traces a function."""
+    """Whether a value is a jax tracer, without a concrete value."""
     return isinstance(value, Tracer)
 
 
 def ordered_callback(function: Callable[..., Any], results: Any, *arrays: Any) -> Any:
-    """Call a Python function from a lowered program: at every run, in program order, whether or not it is read."""
+    """Call a Python function from a lowered program: at every run, in program order, even if its result is unused."""
     return io_callback(function, results, *arrays, ordered=True)
 
 
 def wait_for_everything() -> None:
-    """Wait until every array that jax computes is there and every callback has run."""
+    """Wait until jax has computed every array and run every callback."""
     for array in jax.live_arrays():
         array.block_until_ready()
     jax.effects_barrier()
 
 
 def xla_has_started() -> bool:
-    """Whether jax has begun to run XLA in this process, with threads of its own; True with a jax that does not tell."""
+    """Whether jax has started XLA and its threads in this process; True if the installed jax does not tell."""
     return _has_started is None or _has_started()
 
 
 def x64_enabled() -> bool:
-    """Whether jax keeps 64-bit dtypes here and now."""
+    """Whether jax keeps 64-bit dtypes in the current context."""
     return bool(cast(Any, jax.config).jax_enable_x64)
 
 
 def jaxpr_as_function(jaxpr: Any) -> Callable[..., list[Any]]:
     """Return a traced program as a function of a flat list of arrays."""
-    from jax.extend.core import jaxpr_as_fun  # it brings Pallas along, which takes long to import
+    from jax.extend.core import jaxpr_as_fun  # imported here, since it imports Pallas, which is slow
 
     return jaxpr_as_fun(jaxpr)
 
 
 _NO_MATTER = ("cache", "log", "dump", "explain", "pprint", "platform", "traceback", "debug_info")
-"""Settings of jax with one of these in their name change nothing of what is compiled."""
+"""Parts of names: a jax setting with one of these in its name does not affect compilation."""
 
 
 def jax_settings() -> list[str]:
-    """Return jax's settings that a compilation may depend on, as ``name=value``, as they are here and now."""
+    """Return the current jax settings that a compilation may depend on, as ``name=value``."""
     settings: dict[str, Any] = cast(Any, jax.config).values
     return [
         f"{name}={getattr(jax.config, name, value)!r}"
@@ -199,20 +199,20 @@ def save_executable(compiled: Any) -> bytes:
     """Return a compiled function as bytes.
 
     Raises:
-        Exception: of any kind, if it holds what only this process has.
+        Exception: of any kind, if it holds something that exists only in this process.
     """
     return serialize_executable.serialize(compiled)[0]
 
 
 def load_executable(saved: bytes, inputs: int, outputs: int, device: Any) -> Any:
-    """Return the compiled function that `save_executable` made bytes of.
+    """Return the compiled function that `save_executable` saved as bytes.
 
-    The bytes hold machine code and a pickle, which run: pass none that somebody else may have written.
+    The bytes hold machine code and a pickle, both of which are executed: never pass bytes from an untrusted source.
 
     Args:
         saved: the bytes.
-        inputs: how many arrays it takes.
-        outputs: how many it returns, in a tuple.
+        inputs: the number of arrays it takes.
+        outputs: the number of arrays it returns, in a tuple.
         device: the device it was compiled for.
     """
     in_tree = jax.tree_util.tree_structure(((0,) * inputs, {}))
@@ -223,14 +223,14 @@ def load_executable(saved: bytes, inputs: int, outputs: int, device: Any) -> Any
 
 
 def direct_call(compiled: Any, *, alone: bool = False) -> Callable[..., Any]:
-    """Return what a call of a compiled function ends up in, written in C++, without the Python around it.
+    """Return the C++ function behind a compiled function, without jax's Python code around it.
 
     Args:
-        compiled: a `jax.stages.Compiled` of functions of arrays.
-        alone: whether to return the only array of a list or tuple itself.
+        compiled: a `jax.stages.Compiled` of a function of arrays.
+        alone: whether to unwrap a result that is a list or tuple of one array.
 
     Returns:
-        A function of the same arrays. It is `compiled` itself, in Python, with a jax that is made otherwise.
+        A function of the same arrays. If the installed jax has other internals, it is `compiled` itself.
     """
     try:
         params = compiled._params
@@ -245,19 +245,20 @@ def direct_call(compiled: Any, *, alone: bool = False) -> Callable[..., Any]:
 
 
 Into = Callable[[list[Any], list[Any]], None]
-"""``(arrays, held)``: calls a program with the arrays and appends its results, as one sequence, to the list.
+"""A function ``(arrays, held)`` that calls a program with the arrays and appends its results, as one sequence, to
+`held`.
 
-No bytecode runs between the call and the append, as far as jax's calls are written in C: an interrupt raises before,
-when nothing was given away, or behind, when the results are there.
+No bytecode runs between the call and the append, if jax's call is written in C. So an interrupt raises either before
+the call, when no buffer was donated yet, or after the append, when the results are stored.
 """
 
 
 def call_into(call: Callable[..., Any], hidden: tuple[Any, ...] = ()) -> Into:
-    """Return a program's `Into`.
+    """Return the `Into` of a program.
 
     Args:
-        call: takes the arrays, and returns the results.
-        hidden: what it takes behind the arrays.
+        call: a function that takes the arrays and returns the results.
+        hidden: its additional arguments, after the arrays.
     """
 
     def into(arrays: list[Any], held: list[Any]) -> None:
@@ -267,16 +268,16 @@ def call_into(call: Callable[..., Any], hidden: tuple[Any, ...] = ()) -> Into:
 
 
 def bare_call(compiled: Any, otherwise: Into) -> Into | None:
-    """Return what runs a compiled program and asks nothing of its arguments; it costs a fifth less than `direct_call`.
+    """Return a function that runs a compiled program without checking its arguments; it is faster than `direct_call`.
 
     Args:
-        compiled: a `jax.stages.Compiled` of functions of arrays.
-        otherwise: what to call when jax has been told to look for NaNs in results, or to run nothing.
+        compiled: a `jax.stages.Compiled` of a function of arrays.
+        otherwise: the `Into` to use while jax is set to look for NaNs in results, or to run nothing.
 
     Returns:
-        An `Into` for jax arrays, which must have the shapes and dtypes that the program was compiled for; what else
-        the list holds is a TypeError. None if there may be arrays on other devices than the program's, which
-        jax would move or refuse, if the program has more to it than arrays, or with a jax that is made otherwise.
+        An `Into` for jax arrays with the shapes and dtypes that the program was compiled for; other objects in the
+        list give a TypeError. None if arrays may be on other devices than the program's, which jax would move or
+        refuse; if the program has effects, callbacks or constants; or if the installed jax has other internals.
     """
     try:
         program, constants = compiled._executable, compiled._params.const_args
@@ -304,6 +305,6 @@ def bare_call(compiled: Any, otherwise: Into) -> Into | None:
 
 
 def looks_at_results() -> bool:
-    """Whether jax has been told to look for NaNs in results, or to run nothing."""
+    """Whether jax is set to look for NaNs or infinities in results, or to run nothing."""
     config = cast(Any, jax.config)
     return config.jax_debug_nans or config.jax_debug_infs or config.jax_no_execution

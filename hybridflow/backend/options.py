@@ -1,4 +1,4 @@
-"""XLA options: one table by backend and jaxlib version, each row with its reason and its test."""
+"""XLA options by backend and jaxlib version, each with its reason and its test."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from importlib.metadata import version as installed_version
 import jax
 
 MEASURED: tuple[tuple[int, ...], ...] = ((0, 10, 2), (0, 12, 0))
-"""The versions of jaxlib that this table was measured with, the newest last.
+"""The jaxlib versions with which these options were measured, the newest last.
 
-With later ones, what is there for speed alone is left out, and the rest is tried before it is used.
+With later versions, options that only affect speed are left out, and the others are tried before they are used.
 """
 
 
@@ -21,12 +21,12 @@ class XlaOption:
     """One compiler option.
 
     Attributes:
-        name, value: as XLA spells them.
+        name, value: the option as XLA spells it.
         backend: ``cpu``, ``gpu``, ``tpu`` or ``*``.
-        since, until: jaxlib versions it applies to, from `since` up to but without `until`.
+        since, until: the jaxlib versions it applies to, from `since` up to but excluding `until`.
         why: the reason.
-        test: where the reason is tested.
-        for_speed: whether nothing but time depends on it.
+        test: the test of the reason.
+        for_speed: whether it only affects speed.
     """
 
     name: str
@@ -105,7 +105,7 @@ PRODUCT_OPTIONS: tuple[XlaOption, ...] = (
         for_speed=True,
     ),
 )
-"""Options for programs with large matrix products, in the place of others of the same name."""
+"""Options for programs with large matrix products; they replace others of the same name."""
 CALL_OPTIONS: tuple[XlaOption, ...] = (
     XlaOption(
         name="xla_cpu_flatten_after_fusion",
@@ -119,7 +119,7 @@ CALL_OPTIONS: tuple[XlaOption, ...] = (
         for_speed=True,
     ),
 )
-"""Extra options for programs that call functions which stay functions, and no others more than once."""
+"""Extra options for programs with functions that are not inlined, if they call no other function more than once."""
 
 
 @cache
@@ -129,13 +129,13 @@ def jaxlib_version() -> tuple[int, ...]:
 
 
 def is_measured() -> bool:
-    """Whether the installed jaxlib is no newer than what the table was measured with."""
+    """Whether the installed jaxlib is no newer than the newest in `MEASURED`."""
     return jaxlib_version()[:2] <= MEASURED[-1][:2]
 
 
 @cache
 def _is_known(option: XlaOption) -> bool:
-    """Whether XLA takes an option; says so if it does not."""
+    """Whether XLA accepts an option; if not, warn."""
     try:
         jax.jit(lambda: True, compiler_options={option.name: option.value})()
     except jax.errors.JaxRuntimeError as error:
@@ -151,7 +151,7 @@ def _is_known(option: XlaOption) -> bool:
 def compiler_options(
     *, eager: bool = False, large_products: bool = False, backend: str | None = None
 ) -> dict[str, str | bool | int]:
-    """Return the options for a compilation on a backend (jax's default one if not given)."""
+    """Return the options for a compilation on a backend; None means jax's default backend."""
     backend = backend or jax.default_backend()
     table = OPTIONS + EAGER_OPTIONS * eager + PRODUCT_OPTIONS * large_products
     return {
@@ -162,7 +162,7 @@ def compiler_options(
 
 
 def call_options(backend: str) -> dict[str, str | bool | int]:
-    """Return the extra options for a program that calls functions which stay functions; XLA ignores unknown ones."""
+    """Return the extra options for a program with functions that are not inlined; XLA ignores unknown ones."""
     return {option.name: option.value for option in CALL_OPTIONS if _applies(option, backend)}
 
 

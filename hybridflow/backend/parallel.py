@@ -1,7 +1,7 @@
-"""Threads for large arrays on the host: NumPy uses one, but lets go of the interpreter's lock while it computes.
+"""Threads for large arrays on the host: NumPy uses one, but releases the interpreter's lock while it computes.
 
-Everything here gives the same bits whatever the number of threads is: a pointwise function's arrays are only cut, and
-who sums blocks chooses them by size alone.
+The results have the same bits for any number of threads: the arrays of pointwise functions are only cut into parts,
+and functions that sum in blocks choose the blocks by size alone.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ import numpy as np
 from hybridflow.backend.cores import usable_cores
 
 Task = Callable[[int, int], object]
-"""Computes one range, from a start to a stop; it does nothing but call NumPy."""
+"""A function that computes the range from a start to a stop; it only calls NumPy."""
 
 PART = 1 << 18
-"""A thread gets at least so many elements: to wake it takes 10 to 20 us, an addition of 262144 floats 35."""
+"""The smallest number of elements for a thread; with fewer, waking it takes too long compared with the work."""
 LARGE = 2 * PART
-"""From this many elements on, work is shared."""
+"""The number of elements from which work is shared."""
 QUICK_PART = 1 << 20
-"""In sums and maxima, which only read, so many: one thread adds a million floats in 60 us, two took 100."""
-_MOST = 8  # threads; more of them wait for the interpreter's lock longer than they compute
+"""The smallest number of elements for a thread in sums and maxima, which are faster since they only read."""
+_MOST = 8  # threads at most; more would wait for the interpreter's lock longer than they compute
 _LEAD = 1 / 8
-"""The calling thread takes this much more work than the others, which have to wake up first."""
+"""The extra share of work of the calling thread, since the others have to wake up first."""
 _PATIENCE_S = 2e-4
-"""How long the calling thread waits for the others after its own share: they woke up later, and their cores may be
-slower."""
+"""How long the calling thread may wait for the others, in seconds, before they count as late: they woke up later, and
+their cores may be slower."""
 _PAUSE = 30
-"""After sharing was late, nothing is shared for so many times the delay: a busy machine then costs a thirtieth."""
-_UNIT = 4096  # arrays are cut at multiples of it, so that every element stays in the same place of a vector register
+"""After a delay, nothing is shared for this many times the delay, so it costs at most a thirtieth of the time."""
+_UNIT = 4096  # arrays are cut at multiples of this, so that every element keeps its place in a vector register
 
 
 class _Job:
-    """One range of a task, for whoever claims it first: a thread that has woken up, or who waits for the result."""
+    """One range of a task; either a worker or the waiting caller computes it, whichever claims it first."""
 
     __slots__ = ("_claim", "_done", "_error", "_start", "_stop", "_task")
 
@@ -54,23 +54,23 @@ class _Job:
         self._done.acquire()
 
     def _compute(self) -> None:
-        task, self._task = self._task, None  # what holds the arrays
+        task, self._task = self._task, None  # the task holds the arrays
         assert task is not None
         task(self._start, self._stop)
 
     def run(self) -> Callable[[], None]:
-        """Compute the range, unless it was claimed; return what tells the thread that waits."""
+        """Compute the range unless it was claimed; return the function that wakes the waiting thread."""
         if self._claim.acquire(False):
             try:
                 self._compute()
-            except BaseException as error:  # it is raised where the result is waited for
+            except BaseException as error:  # `finish` raises it
                 self._error = error
         return self._done.release
 
     def finish(self) -> None:
-        """Return when the range is computed, or raise what stopped it.
+        """Wait until the range is computed, and raise its exception if there was one.
 
-        If no thread has begun, which on a busy machine may take milliseconds, it is computed here.
+        If no worker has begun, which may take milliseconds on a busy machine, the range is computed here.
         """
         if self._claim.acquire(False):
             self._compute()
@@ -81,10 +81,10 @@ class _Job:
 
 
 class _Worker:
-    """A thread that waits for jobs, in a context of its own in which NumPy is quiet.
+    """A thread that waits for jobs, in its own context, where NumPy's warnings are off.
 
-    Whoever acquires `free` may give it one job; the thread releases it, so that a caller who was interrupted while it
-    waited leaves nothing behind.
+    A caller that acquires `free` may give it one job. The worker itself releases `free`, so that a caller that is
+    interrupted while it waits leaves nothing locked.
     """
 
     __slots__ = ("_go", "_job", "free")
@@ -104,39 +104,39 @@ class _Worker:
             job, self._job = self._job, None
             assert job is not None
             done = job.run()
-            del job  # and the arrays that it holds
+            del job  # drop it and its arrays
             self.free.release()
             done()
             del done
 
     def begin(self, job: _Job) -> _Job:
-        """Start a job; `free` is held."""
+        """Start a job; the caller holds `free`."""
         self._job = job
         self._go.release()
         return job
 
 
 class Pool:
-    """The process's threads, which start when they are needed first.
+    """The process's worker threads, which start on first use.
 
     Attributes:
-        threads: how many compute at a time, the calling one included.
-        resume: when work is shared again, after a time in which threads had to wait for a core.
+        threads: the number of threads that compute at a time, including the calling one.
+        resume: the time from which work is shared again, after workers were late.
     """
 
     def __init__(self) -> None:
-        self.threads = usable_cores("OMP_NUM_THREADS")  # as for other libraries
+        self.threads = usable_cores("OMP_NUM_THREADS")  # the variable that other libraries use too
         self._workers: list[_Worker] = []
         self._starting = allocate_lock()
         self.resume = 0.0
 
     def forget(self) -> None:
-        """Start anew in a forked process, which has none of its parent's threads."""
+        """Forget all workers in a forked process, which has none of its parent's threads."""
         self._workers = []
         self._starting = allocate_lock()
 
     def claim(self, count: int) -> list[_Worker]:
-        """Return up to so many workers that are free; nobody else is given them. Who finds none computes alone."""
+        """Claim up to `count` free workers and return them; without any, the caller computes alone."""
         found = [worker for worker in self._workers[:count] if worker.free.acquire(False)]
         if len(self._workers) < count and self._starting.acquire(False):
             try:
@@ -152,14 +152,14 @@ class Pool:
         return found
 
     def run(self, task: Task, length: int, elements: int, unit: int = 1, part: int = PART) -> None:
-        """Run ``task(start, stop)`` so that the ranges make up ``range(length)``, in several threads if it is worth it.
+        """Run ``task(start, stop)`` so that the ranges make up ``range(length)``, in several threads if that pays.
 
         Args:
-            task: what writes a part of the result; parts do not overlap, so their order does not matter.
-            length: how much there is to do.
-            elements: how many elements that reads, from which follows how many threads are worth it.
-            unit: ranges start at multiples of it.
-            part: how many elements are worth a thread.
+            task: a function that writes a part of the result; parts do not overlap, so their order does not matter.
+            length: the length of the whole range.
+            elements: the number of elements that the task reads in all, which decides the number of threads.
+            unit: ranges start at multiples of this.
+            part: the smallest number of elements for a thread.
         """
         units = -(-length // unit)
         parts = self._parts(min(elements // part, units))
@@ -179,9 +179,9 @@ class Pool:
         """Run ``piece(number)`` for every number of ``range(count)``; each thread takes the next one when it is free.
 
         Args:
-            piece: what writes a piece of the result; pieces do not overlap.
-            count: how many pieces there are.
-            parts: how many threads are worth it.
+            piece: a function that writes a piece of the result; pieces do not overlap.
+            count: the number of pieces.
+            parts: the number of threads to use.
         """
         parts = self._parts(min(parts, count))
         waiting = iter(range(count))
@@ -197,14 +197,14 @@ class Pool:
         self._compute_and_wait(take, jobs)
 
     def _parts(self, wanted: int) -> int:
-        """Return how many threads compute together, 1 where sharing was late a moment ago."""
+        """Return the number of threads to use; 1 for a while after workers were late."""
         parts = min(self.threads, wanted, _MOST)
         if parts < 2 or sys.is_finalizing() or (self.resume and perf_counter() < self.resume):
             return 1
         return parts
 
     def _compute_and_wait(self, own: Callable[[], object], jobs: list[_Job]) -> None:
-        """Compute this thread's share and wait for the others; if that took long, nothing is shared for a while."""
+        """Compute this thread's share and wait for the others; if they are late, stop sharing for a while."""
         begun = perf_counter()
         own()
         done = perf_counter()
@@ -222,17 +222,17 @@ if hasattr(os, "register_at_fork"):
 
 
 def for_large(kernel: Any) -> Any:
-    """Return what does to large arrays the same as a kernel: in several threads if that is a function of NumPy's."""
+    """Return a kernel's version for large arrays: in several threads if it is a NumPy ufunc, else the kernel itself."""
     if isinstance(kernel, np.ufunc) and kernel.nout == 1 and kernel.signature is None:
         return partial(apply_large, kernel)
     return kernel
 
 
 def apply_large(ufunc: np.ufunc, *arrays: Any) -> Any:
-    """Apply a function of one output to large arrays, in parts.
+    """Apply a ufunc with one output to large arrays, in parts.
 
-    Arrays of one shape are cut anywhere, others between rows of the first axis. What is laid out otherwise than in
-    rows is left whole, since NumPy gives the result the layout of the operands.
+    Arrays of one shape are cut as flat arrays, others along the first axis. If an array is not in row-major order,
+    nothing is cut, since NumPy gives the result the layout of the operands.
     """
     first = arrays[0]
     shape = first.shape
@@ -249,7 +249,7 @@ def apply_large(ufunc: np.ufunc, *arrays: Any) -> Any:
         try:
             shape = np.broadcast(*arrays).shape
         except ValueError:
-            return ufunc(*arrays)  # which says what is wrong
+            return ufunc(*arrays)  # it raises the error
         cut = arrays
         length, unit = shape[0], 1
         whole = [array.ndim < len(shape) or array.shape[0] != length for array in arrays]

@@ -1,9 +1,9 @@
-"""Matrix products on the host, whose bits depend neither on the number of threads nor on what else the machine does.
+"""Matrix products on the host, with the same bits for any number of threads and any load of the machine.
 
-NumPy hands products to OpenBLAS, which cuts large ones into as many parts as it has threads and then waits for all of
-them. Here the shapes alone say how a product is cut. OpenBLAS computes each piece in the thread that asks for it, and
-the pieces are taken by this thread and by those of `hybridflow.backend.parallel`, whoever is free: a thread that gets
-no core delays nobody.
+NumPy passes products to OpenBLAS, which cuts large ones into as many parts as it has threads and then waits for all of
+them. Here only the shapes decide how a product is cut, and OpenBLAS computes each piece in the calling thread. This
+thread and those of `hybridflow.backend.parallel` take the pieces one by one, so a thread that gets no core delays
+nobody.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from hybridflow.backend.blas_threads import one_thread
 from hybridflow.backend.parallel import POOL
 
 SMALL = 4096
-"""Up to this many multiplications, OpenBLAS uses one thread by itself."""
+"""The number of multiplications up to which OpenBLAS uses one thread anyway."""
 _SMALL_REAL = 1 << 18
-"""The same of real matrices."""
+"""The same limit for real matrices."""
 SHARED = 1 << 25
-"""Products of at least this many multiplications are cut; for smaller ones, waking a thread costs what it saves."""
+"""The number of multiplications from which products are cut; below it, waking a thread costs as much as it saves."""
 _CUTS = ((1 << 29, 8), (1 << 27, 4), (SHARED, 2))
-"""From how many multiplications on a product is cut into how many pieces: few, since each reads an operand anew."""
+"""The number of pieces by the smallest number of multiplications; few pieces, since each reads one operand again."""
 _STEP = 16
-"""Pieces have a multiple of so many rows or columns, as the library's kernels do."""
+"""The number of rows or columns of a piece is a multiple of this, as in the library's kernels."""
 _MANY_ROWS, _MORE_ROWS = 24, 32
-"""Products of fewer rows with a transposed matrix are turned round, of a few more if their rows are long."""
+"""The largest number of rows for which a product with a transposed matrix is computed as its transpose; the second
+one applies if the rows are long."""
 _TURNED = 1 << 19
-"""Products of at least this many multiplications are turned; smaller ones are as fast either way."""
+"""The number of multiplications above which products are computed as their transpose; smaller ones gain nothing."""
 _PIECE = SHARED // 2
-"""How many multiplications are worth a thread."""
+"""The number of multiplications per thread."""
 
 
 def matmul(a: Any, b: Any, out: Any = None) -> Any:
@@ -39,13 +40,13 @@ def matmul(a: Any, b: Any, out: Any = None) -> Any:
 
     Args:
         a, b: arrays of at least one axis.
-        out: where to write the result, if it is there already.
+        out: the array to write the result to, or None.
     """
     work = a.size * b.shape[-1] if b.ndim > 1 else b.size if a.ndim == 1 else a.size
     if work <= SMALL or (work <= _SMALL_REAL and a.ndim + b.ndim > 2 and a.dtype.kind != "c"):
         return np.matmul(a, b, out=out)
     alone = one_thread("numpy")
-    if alone is None:  # another library, whose threads are its own
+    if alone is None:  # another library, which manages its own threads
         return np.matmul(a, b, out=out)
     with alone:
         if work >= SHARED:
@@ -56,10 +57,9 @@ def matmul(a: Any, b: Any, out: Any = None) -> Any:
 
 
 def _has_few_rows(a: Any, b: Any) -> bool:
-    """Whether the library multiplies the other way round faster: transposed, with many rows and few columns.
+    """Whether the library computes the transposed product faster, which has many rows and few columns.
 
-    So it is with the gradients of what a layer reads in small batches: on processors with AVX-512 they then take 0.55
-    to 0.95 of the time, on others 0.75 to 1.04.
+    This is so for gradients of a layer's inputs in small batches, most of all on processors with AVX-512.
     """
     if a.ndim != 2 or b.ndim != 2 or a.dtype.kind != "f" or a.shape[1] != b.shape[0]:
         return False
@@ -76,7 +76,7 @@ def _in_pieces(a: Any, b: Any, out: Any, work: int) -> Any:
         return np.matmul(a, b, out=out)
     if out is None:
         if a.shape[-1] != b.shape[-2]:
-            return np.matmul(a, b)  # which says what is wrong
+            return np.matmul(a, b)  # it raises the error
         out = np.empty((*a.shape[:-1], b.shape[-1]), np.result_type(a, b))
     if a.ndim > 2:
         if not out.flags.c_contiguous:
@@ -96,7 +96,7 @@ def _is_square_of(a: Any, b: Any) -> bool:
 
 
 def _run(product: Callable[[int, int], object], length: int, unit: int, count: int, work: int) -> None:
-    """Run ``product(start, stop)`` so that the ranges make up ``range(length)``, in about so many pieces."""
+    """Run ``product(start, stop)`` so that the ranges make up ``range(length)``, in about `count` pieces."""
     step = -(-length // (count * unit)) * unit
 
     def piece(number: int) -> None:

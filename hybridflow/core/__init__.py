@@ -1,1 +1,1 @@
-"""."""
+"""Tensors, Variables, operations, and the context in which they run."""

@@ -1,4 +1,4 @@
-"""Values given to many Variables by path: all of them, or, if something does not fit, none."""
+"""Assign values to many Variables by path: to all of them, or to none if one value does not fit."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from hybridflow.core.tensor import Tensor, as_tensor, make_tensor, require_value
 from hybridflow.core.variable import WRITES, Variable
 
 _SHOWN = 20
-"""How many paths a message lists of each kind."""
+"""The number of paths of each kind that a message lists."""
 
 
 def assign_all(known: Mapping[str, Variable], values: Mapping[str, Any], *, what: str, strict: bool = True) -> None:
-    """Give Variables the values that have their paths.
+    """Assign each value to the Variable with the same path.
 
     Args:
-        known: the Variables.
-        values: tensors or arrays, which nobody else will write to.
-        what: who does it, for messages.
-        strict: whether there must be a value for each, and none besides.
+        known: the Variables by path.
+        values: tensors or arrays by path, which nobody else will write to.
+        what: the name of the caller, for messages.
+        strict: whether the paths of `known` and of `values` must be the same.
 
     Raises:
-        ArgumentError: paths that are missing or extra; other shapes and dtypes than the Variables have, strict or not;
-            several values for one Variable. All of them are named, and nothing has changed.
+        ArgumentError: if `strict` and paths are missing or extra; if a value has another shape or dtype than its
+            Variable; if one Variable gets several values. The message names all problems, and nothing has changed.
     """
     given = {path: as_tensor(values[path]) for path in known if path in values}
     for tensor in given.values():
@@ -54,7 +54,7 @@ def assign_all(known: Mapping[str, Variable], values: Mapping[str, Any], *, what
 
 
 def _contradictions(known: Mapping[str, Variable], given: Mapping[str, Tensor]) -> list[str]:
-    """Return the paths whose Variable gets another value by an earlier path."""
+    """Return the pairs of paths that give one Variable different values."""
     first: dict[int, str] = {}
     return [
         f"{path} and {before}"
@@ -65,7 +65,7 @@ def _contradictions(known: Mapping[str, Variable], given: Mapping[str, Tensor]) 
 
 
 def _beside(variable: Variable, tensor: Tensor) -> Tensor:
-    """Return a value on the device where a Variable's present value is."""
+    """Return a value on the device of a Variable's current value."""
     now = variable.current()
     if isinstance(now, np.ndarray) or device_of(now).platform == "cpu":
         return tensor
@@ -73,6 +73,6 @@ def _beside(variable: Variable, tensor: Tensor) -> Tensor:
 
 
 def listed(paths: list[str]) -> str:
-    """Return paths for a message, the first of them if they are many."""
+    """Return paths as text for a message; of a long list, only the first."""
     more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
     return ", ".join(paths[:_SHOWN]) + more

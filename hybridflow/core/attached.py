@@ -1,7 +1,7 @@
-"""What rooms further up give to things further down: pictures and files of graphs, reports, explanations, conversion.
+"""Functions of higher-level packages that lower-level code calls, such as pictures, reports and conversion.
 
-A thing down here asks for it by name. `hybridflow.later` knows which module has it, and imports that when it is first
-asked for.
+Lower-level code asks for such a function by name. `hybridflow.later` knows which module defines it, and imports that
+module on first use.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _FOUND: dict[str, Attached] = {}
 
 
 def attach(finder: Callable[[str], Attached]) -> None:
-    """Have `attached` answered by a function of the name."""
+    """Set the function that `attached` uses to find a function by name."""
     _FINDER[:] = [finder]
 
 
 def attached(name: str) -> Attached:
-    """Return the function of a room further up that has a name."""
+    """Return a function of a higher-level package by name."""
     found = _FOUND.get(name)
     if found is None:
         found = _FOUND[name] = _FINDER[0](name)

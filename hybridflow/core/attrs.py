@@ -1,4 +1,4 @@
-"""Keys of attributes: what two operations must have in common to be the same operation."""
+"""Keys of attributes: two operations are the same only if their attributes have equal keys."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ _PLAIN = frozenset({bool, int, str, type(None), type(...)})
 
 
 def attrs_key(attrs: dict[str, Any]) -> Any:
-    """Return a key that two sets of attributes share only if they are the same to every op."""
+    """Return a key for a set of attributes: equal keys mean that every op treats the two sets alike."""
     return frozenset([(name, attr_key(value)) for name, value in attrs.items()])
 
 
 def attr_key(value: Any) -> Any:
-    """Return a key of an attribute value: by type too, since Python takes 1, 1.0 and True, or 0.0 and -0.0, as equal.
+    """Return a key for an attribute value.
 
-    Symbolic sizes are compared as expressions. Other objects (dtypes, constants, graphs, functions) compare
-    themselves.
+    The key includes the type and the sign of zero, since Python treats 1, 1.0 and True, or 0.0 and -0.0, as equal.
+    Symbolic sizes are compared as expressions. Other objects (dtypes, constants, graphs, functions) are their own
+    keys.
     """
     kind = type(value)
     if kind is tuple:

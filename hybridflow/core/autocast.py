@@ -1,4 +1,4 @@
-"""`hf.autocast`: operations run in the precision that suits them."""
+"""`hf.autocast`: run each operation in the precision that suits it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hybridflow.core.tensor import Tensor, make_tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 _CAST = LOW_PRECISION | {float32.num}
-"""`dtype.num` of what is cast: float64 and complex numbers were asked for, and stay."""
+"""`dtype.num` of the dtypes that are cast. The user asked for float64 and complex numbers, so those stay."""
 _AS_THEY_ARE = frozenset({"nested", "foreign", "effect"})
-"""Traits of operations that take operands of any dtypes."""
+"""Traits of operations whose operands may have any dtypes."""
 
 
 class _Weight:
-    """A Variable's value and what it was cast to."""
+    """A Variable's value and its casts, by dtype."""
 
     __slots__ = ("casts", "value")
 
@@ -36,11 +36,11 @@ class _Weight:
 
 
 class Casts:
-    """What casts the operands of operations, inside one `autocast` block.
+    """The casts of operands inside one `autocast` block.
 
-    A Variable's value is cast once for as long as it is the Variable's. Only the value is kept: each use is an
-    operation of its own, so that the gradients of several uses are added in float32. What Variables hold is known by
-    the nodes of what was read, which are there in eager code and in traces alike.
+    A Variable's value is cast once and the result is kept until the Variable is assigned. Each use is still recorded
+    as a cast of its own, so the gradients of several uses are added in float32. The nodes of reads tell which tensors
+    are values of Variables; both eager code and traces make them.
 
     Attributes:
         dtype: the low precision.
@@ -54,7 +54,7 @@ class Casts:
         self._weights: dict[int, _Weight] = {} if around is None else around._weights
 
     def __call__(self, op: Op, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return an operation's operands in the dtypes in which it is to run."""
+        """Return the operands, cast to the dtypes in which the operation runs."""
         traits = op.traits
         if "low_precision" in traits:
             wanted = self.dtype
@@ -66,7 +66,7 @@ class Casts:
             found = {tensor.dtype.num for tensor in inputs} & _CAST
             if len(found) < 2 or not traits.isdisjoint(_AS_THEY_ARE):
                 return inputs
-            # What a Variable holds does not widen what it meets, so that a bias leaves activations as they are.
+            # A Variable does not widen the other operands: adding a float32 bias keeps low-precision activations.
             mattering = {tensor.dtype for tensor in inputs if _is_cast(tensor) and not self._was_read(tensor)}
             wanted = mattering.pop() if len(mattering) == 1 else float32
         return tuple([
@@ -92,7 +92,7 @@ class Casts:
         return record(astype, edges, {"dtype": dtype}, [value], low, "host" if tensor.device == "cpu" else "xla")
 
     def variable_read(self, tensor: Tensor) -> None:
-        """Take note that a tensor is what a Variable holds, so that it is cast once."""
+        """Remember that a tensor is a Variable's value, so that it is cast only once."""
         self._reads.add(cast(Edge, tensor._edge)[0])
         value = tensor._value
         if value is None:
@@ -104,7 +104,7 @@ class Casts:
             self._weights[key] = _Weight(weakref.ref(value, lambda _: weights.pop(key, None)))
 
     def forget(self) -> None:
-        """Free what was cast."""
+        """Free the cast values."""
         self._weights.clear()
         self._reads.clear()
 
@@ -117,23 +117,22 @@ class autocast:  # noqa: N801 (used like a function: a context manager, or a dec
     """Run operations in low precision where that is safe, in a ``with`` block or in a function.
 
     Matrix products, convolutions, contractions and attention take their float32 operands in `dtype`. Exponentials,
-    logarithms, powers, sums, softmax, norms and losses take theirs in float32, low precision included. Everything
-    else runs in the dtype of its operands, the widest of them if they differ; only what a Variable holds, such as a
-    bias, takes the dtype of what it meets. The operations page says for each operation which it is.
+    logarithms, powers, sums, softmax, norms and losses take their low-precision operands in float32. Everything else
+    runs in the dtype of its operands, or in the widest of them if they differ; but a Variable, such as a bias, takes
+    the dtype of the other operand. The operations page says for each operation which rule applies.
 
-    Casts are operations like others, so gradients come back in the dtype of what they are the gradients of: float32
-    for a float32 Variable, and several uses of it are added in float32. Gradients are computed in the dtypes of what
-    they are the gradients of, whether `tape.gradient` and `.backward()` are called inside or outside. float64 and
-    complex numbers are left alone. A Variable that is used several times is cast once, until it is assigned;
-    `assign_add` and `assign_sub` are computed in its own dtype.
+    Casts are ordinary operations, so every gradient has the dtype of its source: float32 for a float32 Variable, where
+    the gradients of several uses are also added in float32. This holds whether `tape.gradient` and `.backward()` are
+    called inside or outside the block. float64 and complex operands stay as they are. A Variable that is used several
+    times is cast once, until it is assigned; `assign_add` and `assign_sub` are computed in its own dtype.
 
     Args:
         dtype: ``bfloat16`` or ``float16``; float16 needs a `hf.LossScale` for training, since its range is small.
-        enabled: False runs the block as if there were no autocast around it.
+        enabled: False turns autocast off inside the block.
 
     Raises:
-        DTypeError: another dtype.
-        ArgumentTypeError: used as a decorator of something that cannot be called, or is a generator function.
+        DTypeError: if `dtype` is any other dtype.
+        ArgumentTypeError: if the decorated object cannot be called, or is a generator function.
 
     Example:
         >>> import hybridflow as hf
@@ -177,12 +176,12 @@ class autocast:  # noqa: N801 (used like a function: a context manager, or a dec
         if CONTEXT.get() is context:
             CONTEXT.reset(token)
         else:
-            CONTEXT.set(_changed(around))  # a tape around the block has stopped in it, and must not come back
+            CONTEXT.set(_changed(around))  # a tape around the block was stopped inside it, and must stay stopped
         if around is None and casts is not None:
             casts.forget()
 
     def __call__(self, function: F) -> F:
-        """Return a function that runs in the context."""
+        """Return a function that runs inside the autocast block."""
         if not callable(function):
             raise ArgumentTypeError(
                 message(f"autocast: a {type(function).__name__} cannot be called", got=repr(function)[:60],
@@ -212,14 +211,14 @@ class autocast:  # noqa: N801 (used like a function: a context manager, or a dec
 
 
 def _changed(casts: Casts | None) -> Context | None:
-    """Return the context with another autocast."""
+    """Return the current context with its autocast replaced."""
     context = current()
     changed = Context(context.tracer, context.tapes, context.device, context.grad, casts)
     return None if changed.plain() else changed
 
 
 class _Without:
-    """Runs a block without autocast; its Variables' casts stay."""
+    """A context without autocast. The casts of Variables are kept for later."""
 
     def __enter__(self) -> None:
         self.token = CONTEXT.set(_changed(None))
@@ -232,12 +231,12 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 def without_autocast() -> AbstractContextManager[None]:
-    """Return a context in which operations run in the dtypes of their operands."""
+    """Return a context in which operations do not cast their operands."""
     context = CONTEXT.get()
     return _NOTHING if context is None or context.autocast is None else _Without()
 
 
 def autocast_name() -> str:
-    """Return the dtype of the current autocast as text, ``off`` if there is none."""
+    """Return the dtype of the current autocast as text, or ``off`` if there is none."""
     casts = current().autocast
     return "off" if casts is None else str(casts.dtype)

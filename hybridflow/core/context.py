@@ -13,35 +13,35 @@ from hybridflow.core.observer import binder_now
 from hybridflow.core.profiling import PROFILER
 
 NEVER = 1 << 63
-"""The `start` of a context in which nothing is recorded: no node is that young."""
+"""The `start` of a context in which nothing is recorded: larger than the number of any node."""
 
 
 class Recorder(Protocol):
-    """What a gradient tape offers to the core."""
+    """The part of a gradient tape that the core uses."""
 
     first_sequence: int
 
     def variable_read(self, variable: Any, edge: Edge) -> None:
-        """Take note that a Variable was read as the value on `edge`."""
+        """Note that a Variable was read as the value on `edge`."""
 
     def pause(self) -> None:
-        """Stop recording for a while."""
+        """Stop recording until `resume`."""
 
     def resume(self) -> None:
-        """Go on recording."""
+        """Continue recording."""
 
     def value_left(self, edge: Edge) -> None:
-        """Take note that a recorded value was turned into NumPy or a Python number."""
+        """Note that a recorded value was turned into NumPy or a Python number."""
 
     def value_cut(self, edge: Edge) -> None:
-        """Note that an output of a compiled call has no gradient, so that what is computed from it is not recorded."""
+        """Note that an output of a compiled call has no gradient: nothing computed from it is recorded."""
 
     def value_assigned(self, variable: Any, edge: Edge) -> None:
-        """Take note that a recorded value was assigned to a Variable."""
+        """Note that a recorded value was assigned to a Variable."""
 
 
 class TracerProtocol(Protocol):
-    """What a tracer offers to the core."""
+    """The part of a tracer that the core uses."""
 
     def bind(self, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
         """Add a node to the graph and return its traced output or outputs."""
@@ -53,46 +53,46 @@ class TracerProtocol(Protocol):
         """Return a Variable's traced value."""
 
     def assign_variable(self, variable: Any, value: Any) -> Any:
-        """Make a traced value the Variable's value; return what stands for that as an operation, or None."""
+        """Make a traced value the Variable's value; return what represents the assignment as an operation, or None."""
 
     def value_read(self, tensor: Any) -> None:
-        """Take note that a concrete tensor was turned into NumPy or a Python number."""
+        """Note that a concrete tensor was turned into NumPy or a Python number."""
 
     def new_variable(self, name: str) -> None:
-        """Take note that a Variable is made during the trace, or refuse it."""
+        """Note that a Variable is created during the trace, or raise if that is not allowed."""
 
     def value_now(self, tensor: Any) -> Any:
-        """Return a traced tensor with the value that it has in the call that is being traced."""
+        """Return a concrete tensor with the value that a traced one has in the call being traced."""
 
 
 class AutocastProtocol(Protocol):
-    """What `hf.autocast` offers to the core."""
+    """The part of `hf.autocast` that the core uses."""
 
     dtype: Any
 
     def __call__(self, op: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return an operation's operands in the dtypes in which it is to run."""
+        """Return the operands, cast to the dtypes in which the operation runs."""
         ...
 
     def variable_read(self, tensor: Any) -> None:
-        """Take note that a tensor is what a Variable holds."""
+        """Note that a tensor is a Variable's value."""
 
 
 class Context:
-    """What surrounds the code that runs now.
+    """The surroundings in which operations run.
 
     Attributes:
         tracer: the tracer that turns operations into nodes, or None.
-        binder: what operations are handed to instead of being executed: the tracer, who keeps results for a function
-            that is run again, or who takes their time.
+        binder: the object that receives operations instead of their kernels, or None: the tracer, an observer that
+            keeps results for a function that runs again, or the profiler.
         tapes: the active tapes, outermost first.
-        grad: whether what requires a gradient is recorded; a tape records what it watches in any case.
-        start: recordings older than this are followed by no active tape, nor forever.
+        grad: whether operations on tensors that require a gradient are recorded; tapes record what they watch anyway.
+        start: the smallest stamp of a recorded node that matters here: operations on older nodes are not recorded.
         device: the jax device chosen by `hf.device`, or None for the default.
-        autocast: what casts the operands of operations, or None.
-        indirect: whether an operation is more than its kernel: it is traced, or its operands are cast.
-        epoch: a number of its own; a Variable read in another epoch is watched by other tapes.
-        run: the thread's runner of kernels, as `RUNNER` names it: what is recorded need not look it up.
+        autocast: the object that casts the operands of operations, or None.
+        indirect: whether an operation does more than run its kernel: it has a binder, or its operands are cast.
+        epoch: a number unique to this context; tapes may differ from one epoch to the next.
+        run: the thread's kernel runner (see `RUNNER`), kept here so that recording need not look it up.
     """
 
     __slots__ = ("autocast", "binder", "device", "epoch", "grad", "indirect", "run", "start", "tapes", "tracer")
@@ -119,26 +119,26 @@ class Context:
         self.run = runner_now() or runner()
 
     def plain(self) -> bool:
-        """Whether this says nothing that None would not."""
+        """Whether this context is equivalent to None, plain eager code."""
         return not self.indirect and not self.tapes and self.device is None and self.grad
 
 
 CONTEXT: ContextVar[Context | None] = ContextVar("hybridflow", default=None)
 context_now = CONTEXT.get
-"""``CONTEXT.get``, bound once: through an imported name CPython makes a bound method per call, which costs more than
-the call."""
+"""``CONTEXT.get``, bound once: otherwise CPython makes a bound method at every call, which costs more than the call."""
 HOST_FUNCTION: ContextVar[str | None] = ContextVar("hybridflow host function", default=None)
-"""The name of the Python function that runs for a compiled call, which may hold the Variables; None outside."""
+"""The name of the Python function that a compiled call is running on the host, or None. Meanwhile the call may own
+the Variables' buffers."""
 _EMPTY = Context()
 
 
 def current() -> Context:
-    """Return the current context, an empty one in plain eager code."""
+    """Return the current context; in plain eager code, an empty one."""
     return CONTEXT.get() or _EMPTY
 
 
 def set_tapes(tapes: tuple[Recorder, ...]) -> None:
-    """Replace the active tapes, keeping the rest."""
+    """Replace the active tapes and keep the rest of the context."""
     context = current()
     if not tapes and not context.indirect and context.device is None and context.grad:
         CONTEXT.set(None)
@@ -165,9 +165,9 @@ def context_of(
 
 @contextmanager
 def init_scope() -> Generator[None, None, None]:
-    """Run a block eagerly, also while a compiled function is traced: once, when it is traced, and on no tape.
+    """Run a block eagerly, even inside a compiled function: once, during tracing, and recorded by no tape.
 
-    `hf.autocast` does not reach into it.
+    `hf.autocast` has no effect inside it.
 
     Example:
         >>> import hybridflow as hf

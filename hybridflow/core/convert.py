@@ -1,4 +1,4 @@
-"""Users' values as NumPy arrays: numbers, nested lists and arrays, each checked against what its dtype can hold."""
+"""Convert users' values (numbers, nested lists, arrays) to NumPy arrays, and check that their dtype can hold them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hybridflow.core.staged_number import default_dtype_of, weak_dtype_of
 
 
 class Wide:
-    """Where float64 came in last: NumPy's default is easily not meant.
+    """The line that last made a float64 tensor from an array, perhaps unintentionally: float64 is NumPy's default.
 
     Attributes:
         place: the user's line.
@@ -34,7 +34,7 @@ class Wide:
 
     @classmethod
     def came_in(cls, depth: int) -> None:
-        """Remember the user's line, `depth` frames up and further."""
+        """Remember the user's line, searching from `depth` frames up."""
         cls.place = user_place(depth + 1)
 
 
@@ -43,17 +43,17 @@ Sequences = (list, tuple, range)
 
 
 def to_numpy(obj: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
-    """Return a NumPy array of the user's value that nobody else can write to.
+    """Return the user's value as a NumPy array that nobody else can write to.
 
     Args:
         obj: a number, an array, or a nested sequence of them.
         dtype: the dtype to convert to.
 
     Raises:
-        ArgumentTypeError: something that is no number.
-        NumberRangeError: a Python number that the dtype cannot hold.
-        DTypeError: an array of objects or strings, or complex numbers where real ones are wanted.
-        ShapeError: nested sequences of different lengths.
+        ArgumentTypeError: if something in it is not a number.
+        NumberRangeError: if the dtype cannot hold a Python number.
+        DTypeError: for an array of objects or strings, or for complex numbers where `dtype` is real.
+        ShapeError: if nested sequences have different lengths.
     """
     if is_number(obj):
         target = dtype or default_dtype(obj)
@@ -75,12 +75,12 @@ def to_numpy(obj: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a Python number (NumPy's scalars are arrays)."""
+    """Whether a value is a Python number; NumPy's scalars count as arrays."""
     return isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic)
 
 
 def _array(obj: Any) -> np.ndarray[Any, Any]:
-    """Return an array-like object as NumPy sees it."""
+    """Return an array-like object as a NumPy array, without a copy where possible."""
     if isinstance(obj, np.ma.MaskedArray):
         raise ArgumentTypeError(
             message("asarray: a tensor has no mask, a masked array does", hint="Use array.filled(value).")
@@ -103,7 +103,7 @@ def _array(obj: Any) -> np.ndarray[Any, Any]:
 
 
 def _from_dlpack(obj: Any) -> Any:
-    """Return the array of an object that offers DLPack; NumPy has no bfloat16 there, jax has."""
+    """Return the array of an object that supports DLPack; through jax where NumPy fails, as for bfloat16."""
     try:
         return np.from_dlpack(obj)
     except RuntimeError as error:
@@ -160,7 +160,7 @@ def _check_all_fit(numbers: list[Any], types: set[type], target: DType) -> None:
 
 
 def common_dtype(leaves: list[Any]) -> DType:
-    """Return the dtype in which Python numbers and arrays (or tensors) meet; float32 if there are none."""
+    """Return the common dtype of Python numbers and arrays (or tensors); float32 if there are none."""
     weak: list[Any] = []
     strong: DType | None = None
     for leaf in leaves:

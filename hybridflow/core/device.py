@@ -19,7 +19,7 @@ from hybridflow.core.forked import require_xla
 def default_is_host() -> bool:
     """Whether jax's default device is the CPU, so that values live in NumPy arrays."""
     if cast(Any, jax.config).jax_platforms == "cpu":
-        return True  # without starting XLA, which a process that is to be forked may do without
+        return True  # answered without starting XLA, so that the process can still be forked
     return jax.default_backend() == "cpu"
 
 
@@ -52,7 +52,7 @@ def device_string(value: Any) -> str:
 
 
 def device_label(device: Any) -> str:
-    """Return what reports call the jax device that was asked for; None asks for none."""
+    """Return the name that reports use for the jax device the user chose; None means no choice."""
     return "default" if device is None else f"{device.platform}:{device.id}"
 
 
@@ -62,7 +62,7 @@ def device_name(device: Any) -> str:
 
 
 def place(value: Any, device: Any) -> Any:
-    """Return a raw value on a device (None: the default one), as NumPy on the host and a `jax.Array` elsewhere."""
+    """Move a raw value to a device (None: the default one): a NumPy array on the host, a `jax.Array` elsewhere."""
     host = default_is_host() if device is None else device.platform == "cpu"
     if host:
         return value if isinstance(value, np.ndarray) else np.asarray(value)
@@ -76,7 +76,7 @@ def place(value: Any, device: Any) -> Any:
 
 @contextmanager
 def device(name: str) -> Generator[None, None, None]:
-    """Create tensors, and compute from nothing, on a device inside a ``with`` block.
+    """Use a device for new tensors and for operations without operands, inside a ``with`` block.
 
     Args:
         name: ``cpu``, ``gpu``, ``gpu:1`` or ``tpu:0``.
@@ -93,6 +93,6 @@ def device(name: str) -> Generator[None, None, None]:
     found = find_device(name)
     context = current()
     if found is jax.devices()[0]:
-        found = None  # it is the default one: naming it changes nothing, so calls share their executables
+        found = None  # the default device, named explicitly: calls still share their executables
     with context_of(context.tracer, context.tapes, found, context.grad, context.autocast):
         yield

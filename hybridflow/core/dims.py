@@ -1,10 +1,10 @@
 """Symbolic sizes: integer polynomials over the unknown dimensions of a trace.
 
 A size is an `int` or a `Dim`. A `Dim` belongs to a `DimScope`, which knows the size each symbol had when the
-trace was made (its hint). Arithmetic builds new polynomials; a comparison answers with the hint and is recorded
+trace was made (its hint). Arithmetic builds new polynomials. A comparison is answered from the hints and recorded
 in the scope as a guard, so a later call with other sizes uses the trace only if every answer is still the same.
-Converting a `Dim` to an `int` guards on equality, and so does what a user's code makes of one that is no size any more:
-a key of a dict, or text. Arithmetic with floats, and true division, give a `SizeFloat`.
+Converting a `Dim` to an `int` guards on equality. So does user code that hashes a `Dim` or turns it into text.
+Arithmetic with floats, and true division, give a `SizeFloat`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OPAQUE: dict[str, Callable[[int, int], int]] = {"//": operator.floordiv, "%": o
 
 
 class Guard(NamedTuple):
-    """A comparison of sizes that a trace relied on, and the answer it got."""
+    """A comparison of sizes that a trace relied on, and its answer."""
 
     left: Dim
     compare: str
@@ -56,13 +56,13 @@ class Guard(NamedTuple):
 
 @dataclass(eq=False)
 class DimScope:
-    """The symbols of one trace: the size each had then, and the guards taken from them.
+    """The symbols of one trace, their sizes in that trace, and the guards on them.
 
     Attributes:
-        hints: the symbols and their sizes.
-        guards: the comparisons whose answers the sizes decide, each once.
-        least: what every symbol is at least; comparisons that this decides need no guard. None says nothing.
-        open: whether the trace goes on, so that a size is to a user's code the number that it is in this call.
+        hints: the size of each symbol during the trace.
+        guards: the comparisons whose answers depend on the sizes, without repetitions.
+        least: a lower bound of every symbol, or None. Comparisons that it decides need no guard.
+        open: whether the trace is still running. Until it ends, user code sees a size as its number in this call.
     """
 
     hints: dict[str, int] = field(default_factory=dict[str, int])
@@ -77,15 +77,15 @@ class DimScope:
         return Dim({(name,): 1}, self)
 
     def named(self, name: str, hint: int, largest: int | None = None) -> Dim:
-        """Return the symbol of a name, which is added if it is not there yet."""
-        name = str(name)  # a plain one
+        """Return the symbol with a name, adding it if it is new."""
+        name = str(name)  # drop a subclass of str
         found = Dim({(name,): 1}, self) if name in self.hints else self.symbol(name, hint)
         if largest is not None:
             self.take(Guard(found, "<=", largest, True))
         return found
 
     def forget_guards(self, count: int) -> None:
-        """Drop all guards but the first few."""
+        """Keep only the first `count` guards."""
         kept = self.guards[:count]
         self.guards.clear()
         self._asked.clear()
@@ -93,7 +93,7 @@ class DimScope:
             self.take(guard)
 
     def take(self, guard: Guard) -> None:
-        """Add a guard that is not there yet."""
+        """Add a guard unless it is there already."""
         key = (text_of(guard.left), guard.compare, text_of(guard.right))
         if key not in self._asked:
             self._asked.add(key)
@@ -105,14 +105,17 @@ class DimScope:
 
 
 class NeedsSizes(BaseException):
-    """The traced code keeps a size outside of itself, where it is a number. Not an `Exception`: see `NeedsNumber`."""
+    """Raised when traced code stores a size outside of the trace, where it must be a number.
+
+    Not an `Exception`, for the reason given at `NeedsNumber`.
+    """
 
 
 SIZES: ContextVar[tuple[DimScope, Mapping[str, int]] | None] = ContextVar("hybridflow sizes", default=None)
-"""The sizes of the graph that is being evaluated: the inputs of graphs nested in it need not tell them all."""
+"""The sizes of the graph that is being evaluated; the inputs of its nested graphs may not determine all of them."""
 
 _UNROLLED_POWER = 8
-"""The largest exponent up to which a power stays a polynomial; others ask for the number."""
+"""The largest exponent for which a power stays a polynomial; beyond it the size becomes a number, with a guard."""
 
 
 def _order(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
@@ -120,13 +123,13 @@ def _order(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
 
 
 class Dim:
-    """A size that depends on the unknown dimensions of a trace. To `isinstance` it is an int."""
+    """A size that depends on the unknown dimensions of a trace; `isinstance` takes it for an int."""
 
     __slots__ = ("scope", "terms")
 
     @property
     def __class__(self) -> type[int]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """`int`, for `isinstance`, since that is what eager code gets; `type` tells the truth."""
+        """`int`, so that `isinstance` answers as in eager code; `type` still returns `Dim`."""
         return int
 
     def __init__(self, terms: dict[Monomial, int], scope: DimScope) -> None:
@@ -228,7 +231,7 @@ class Dim:
         return Dim({(Opaque(kind, as_dim(left), as_dim(right)),): 1}, self.scope)
 
     def _divide(self, other: Size) -> Size | None:
-        """Divide by a constant or a single monomial where that is exact."""
+        """Return the quotient by a constant or a single monomial if it is exact, else None."""
         divisor = _terms(other)
         if len(divisor) != 1:
             return 1 if self.terms == divisor else None
@@ -253,7 +256,7 @@ class Dim:
         return answer
 
     def _decided(self, compare: str, other: Size) -> bool:
-        """Whether a comparison has one answer for all sizes of the symbols, which the hints then give."""
+        """Whether a comparison has the same answer for all sizes, so that it needs no guard."""
         if type(other) not in (int, Dim):
             return False
         least = self.scope.least
@@ -271,7 +274,7 @@ class Dim:
 
     @property
     def symbol(self) -> str | None:
-        """The name, if this is a symbol by itself."""
+        """The name if this is a single symbol, else None."""
         if len(self.terms) != 1:
             return None
         ((monomial, factor),) = self.terms.items()
@@ -307,7 +310,7 @@ class Dim:
     __int__ = __index__
 
     def _is_number(self) -> bool:
-        """Whether it is a user's code that looks: to it a size is the number of this call while the trace goes on."""
+        """Whether user code is asking during the trace: it must see the size as its number in this call."""
         if not self.scope.open:
             return False
         name = sys._getframe(2).f_code.co_filename
@@ -338,7 +341,7 @@ class Dim:
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _FOR_USERS = tuple([_PACKAGE + os.path.join(*room, "") for room in (("convert",), ("guards",), ("nn", "layers"))])
-"""Where hybridflow does in the place of a user's code what that says, or is what a user could have written."""
+"""Folders of hybridflow that act for user code, or that a user could have written: they see sizes as numbers too."""
 
 
 def text_of(size: Any) -> str:
@@ -347,10 +350,10 @@ def text_of(size: Any) -> str:
 
 
 class SizeFloat:
-    """A Python float that is computed of sizes, such as ``1 / x.shape[0]``. To `isinstance` it is a float.
+    """A Python float computed from sizes, such as ``1 / x.shape[0]``; `isinstance` takes it for a float.
 
-    Arithmetic with numbers and sizes gives another one; what meets a tensor is computed for each call's sizes. Code
-    that asks for the number itself gets it, with a guard on the sizes.
+    Arithmetic with numbers and sizes gives another one. An operation with a tensor computes it anew from the sizes of
+    each call. Code that asks for the number itself gets it, with a guard on the sizes.
     """
 
     __slots__ = ("function", "operands", "scope")
@@ -361,11 +364,11 @@ class SizeFloat:
         self.function = function
         self.operands = operands
         self.scope = scope
-        self.at(scope.hints)  # an error belongs to this line
+        self.at(scope.hints)  # raise an error, such as a division by zero, at the line that caused it
 
     @property
     def __class__(self) -> type[float]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """`float`, for `isinstance`, since that is what eager code gets; `type` tells the truth."""
+        """`float`, so that `isinstance` answers as in eager code; `type` still returns `SizeFloat`."""
         return float
 
     def at(self, sizes: Mapping[str, int]) -> Any:
@@ -373,12 +376,12 @@ class SizeFloat:
         return self.function(*[substitute(operand, sizes) for operand in self.operands])
 
     def text(self) -> str:
-        """Return the expression, which is the same for the same computation."""
+        """Return the expression as text; equal computations have equal texts."""
         parts = [operand.text() if type(operand) is SizeFloat else text_of(operand) for operand in self.operands]
         return f"{self.function.__name__}({', '.join(parts)})"
 
     def _number(self) -> Any:
-        """Return the number itself, with a guard on every size that it is computed of."""
+        """Return the number itself, with a guard on every size it depends on."""
         return self.function(*[_as_number(operand) for operand in self.operands])
 
     def __float__(self) -> float:
@@ -400,7 +403,7 @@ def _as_number(operand: Any) -> Any:
 
 
 def size_float(function: Callable[..., Any], *operands: Any) -> Any:
-    """Return arithmetic of sizes and floats, or NotImplemented if there is something else among them."""
+    """Return the `SizeFloat` of an operation on sizes and numbers, or NotImplemented for any other operand."""
     scopes = [operand.scope for operand in operands if type(operand) in (Dim, SizeFloat)]
     if not all(type(operand) in (Dim, SizeFloat, int, float, bool) for operand in operands):
         return NotImplemented
@@ -430,7 +433,7 @@ def _add_float_methods() -> None:
 
 _add_float_methods()
 DECIDING: set[type] = set()
-"""Types of numbers that know sizes, and whose own operators are to be asked."""
+"""Types of numbers that handle sizes themselves: an operator of a size defers to theirs."""
 
 
 def _ask_the_other() -> None:
@@ -456,19 +459,19 @@ def _terms(size: Size) -> dict[Monomial, int]:
 
 
 def same_size(a: Size, b: Size) -> bool:
-    """Whether two sizes are the same expression; never takes a guard."""
+    """Whether two sizes are the same expression; never adds a guard."""
     if type(a) is not Dim and type(b) is not Dim:
         return a == b
     return _terms(a) == _terms(b)
 
 
 def same_shape(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    """Whether two shapes are the same expressions; never takes a guard."""
+    """Whether two shapes have the same expressions; never adds a guard."""
     return len(a) == len(b) and all(map(same_size, a, b))
 
 
 def evaluate(size: Size, sizes: Mapping[str, int]) -> int:
-    """Return the integer a size is for given sizes of the symbols."""
+    """Return a size as an integer, given the sizes of the symbols."""
     if not isinstance(size, Dim):
         return size
     total = 0

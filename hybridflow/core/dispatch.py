@@ -1,4 +1,4 @@
-"""`bind`: the one door through which every operation goes, eager or traced."""
+"""`bind`: the function that every operation goes through, eager or traced."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hybridflow.core.recording import recorded_node
 from hybridflow.core.tensor import Tensor, describe, host_array, leak_text, make_tensor
 
 ANY_DTYPE = frozenset({"layout", "random"})
-"""Traits of ops whose kernels are good at low precision too: they move elements, or leave their numbers to XLA."""
+"""Traits of ops whose kernels also suit low precision: they only move elements, or let XLA compute the numbers."""
 _ndarray = np.ndarray
 _NO_ATTRS: dict[str, Any] = {}
 
@@ -63,13 +63,13 @@ def bind(  # noqa: C901 (every call would cost)
         dtypes = dtypes << 10 | value.dtype.num
         if value.size >= LARGE:
             kernel = op.large_kernel
-    if dtypes not in op.accepted:  # `execute` accepts what the op takes and its kernel is good at
+    if dtypes not in op.accepted:  # `execute` adds the dtypes that suit both the op and its kernel
         return bind_eagerly(op, inputs, attrs, context)
     try:
         run = (runner_now() or runner()) if context is None else context.run
         y = run(kernel, *values, **attrs)
     except Exception:
-        # The general way runs it again and finds the words for what is wrong.
+        # The general path runs the op again and raises a better error.
         return bind_eagerly(op, inputs, attrs, context)
     if type(y) is not _ndarray:
         y = as_arrays(y)
@@ -85,13 +85,13 @@ def bind(  # noqa: C901 (every call would cost)
 
 
 Execute = Callable[[Op, tuple[Tensor, ...], dict[str, Any]], tuple[Any, list[Any], str]]
-"""Finds the raw outputs of an op, its raw inputs and the backend, as `execute` does."""
+"""A function that returns an op's raw outputs, its raw inputs and the backend, as `execute` does."""
 
 
 def bind_eagerly(
     op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], context: Context | None, run: Execute | None = None
 ) -> Any:
-    """Bind an op eagerly, wherever its values are; `run` finds its outputs otherwise than by executing it."""
+    """Bind an op eagerly, wherever its values are; `run` replaces `execute`."""
     edges = connected_edges(op, inputs, context)
     if op.saves.hidden:
         attrs = {**attrs, "residuals": edges is not None}
@@ -106,19 +106,19 @@ def bind_eagerly(
 def connected_edges(
     op: Op, inputs: tuple[Tensor, ...], context: Context | None
 ) -> tuple[Edge | None, ...] | None:
-    """Return the edges of the inputs that are recorded in a context, or None if what the op gives is not."""
+    """Return the inputs' edges that the context follows, or None if the op's outputs need no recording."""
     start = FOREVER if context is None else context.start
     edges = _followed(inputs, start)
     return edges if any(edges) and (start != FOREVER or type(op.vjp) is not Stops) else None
 
 
 def _followed(inputs: tuple[Tensor, ...], start: int) -> tuple[Edge | None, ...]:
-    """Return the edges of those inputs that are recorded from `start` on."""
+    """Return the edge of each input if its node's stamp is at least `start`, else None."""
     return tuple([t._edge if t._edge is not None and t._edge[0].stamp >= start else None for t in inputs])
 
 
 def _passes(op: Op, outputs: tuple[Any, ...]) -> bool:
-    """Whether what an op computes from values that require a gradient requires one too."""
+    """Whether an op's outputs require a gradient if its inputs do."""
     return type(op.vjp) is not Stops and any(is_differentiable(dtype) for _, dtype in outputs)
 
 
@@ -126,7 +126,7 @@ def _passes(op: Op, outputs: tuple[Any, ...]) -> bool:
 def record(
     op: Op, edges: tuple[Edge | None, ...], attrs: dict[str, Any], values: list[Any], outputs: Any, backend: str
 ) -> Any:
-    """Make the node of an executed op and return its visible outputs, connected to it."""
+    """Make the node of an executed op, and return the visible outputs connected to it."""
     saves = op.saves
     many = type(outputs) is tuple
     kept: Container[int]
@@ -168,7 +168,7 @@ def record(
 
 
 def visible_outputs(hidden: int, outputs: tuple[Tensor, ...]) -> Any:
-    """Drop the hidden outputs; if that leaves a single one of several, it comes bare."""
+    """Drop the hidden outputs; if a single visible one is left, return it without a tuple."""
     if not hidden:
         return outputs
     return outputs[0] if len(outputs) == hidden + 1 else outputs[:-hidden]
@@ -192,7 +192,7 @@ def execute(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple[
     if not good or not (values or default_is_host()):
         return _run_lowered(op, inputs, values, attrs), values, "xla"
     if dtypes not in op.accepted:
-        # NumPy takes more dtypes than the op does: its shape rule judges each combination once.
+        # NumPy takes more dtypes than the op does: the op's shape rule checks each combination once.
         op.infer(*[tensor.spec for tensor in inputs], **attrs)
         op.accepted.add(dtypes)
     try:
@@ -206,7 +206,7 @@ def execute(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple[
 
 
 def as_arrays(outputs: Any) -> Any:
-    """Make what NumPy returned arrays: 0-d results come as scalars."""
+    """Turn NumPy's results into arrays: NumPy returns 0-d results as scalars."""
     if type(outputs) is _ndarray:
         return outputs
     if isinstance(outputs, tuple):
@@ -216,7 +216,7 @@ def as_arrays(outputs: Any) -> Any:
 
 
 def raw_input(tensor: Tensor) -> Any:
-    """Return a concrete value: on the CPU a NumPy array, elsewhere the device's array."""
+    """Return a tensor's concrete value: a NumPy array on the CPU, elsewhere the device's array."""
     value = tensor._value
     if type(value) is _ndarray:
         return value  # the same tensor may be an input twice
@@ -228,7 +228,7 @@ def raw_input(tensor: Tensor) -> Any:
 
 
 def _explain(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], error: Exception) -> None:
-    """Let the op's own shape rule raise its better message, if the kernel failed for a reason it knows."""
+    """Raise the better message of the op's shape rule, if that rule also finds an error."""
     try:
         op.infer(*[tensor.spec for tensor in inputs], **attrs)
     except HybridflowError as better:
@@ -240,17 +240,20 @@ _FULLY_COMPILED = frozenset({"nested", "random", "foreign"})
 
 
 def quick_to_compile(op: Op, values: Iterable[Any]) -> bool:
-    """Whether an op alone is compiled with the options that save compile time at the cost of its run time.
+    """Whether a single op is compiled with options that save compile time but run slower.
 
-    Not on many elements: those options run `gelu` of 65536 ten times slower, a convolution twice. Not graphs, nor
-    functions of any size, nor draws, which must be compiled as they would be in a graph: other optimisations contract
-    other products.
+    Large operands are excluded, since the slower code would cost too much there. So are ops that hold a graph, foreign
+    functions, and random draws: they must be compiled as they are inside a graph, because other optimizations
+    contract other products and give other roundings.
     """
     return op.traits.isdisjoint(_FULLY_COMPILED) and not any(value.size >= _LARGE for value in values)
 
 
 def jitted(op: Op, attrs: dict[str, Any], values: Iterable[Any]) -> Callable[..., Any]:
-    """Return the op's lowering, compiled on its own; cached by attributes (and on a graph attribute itself)."""
+    """Return the op's lowering, compiled on its own and cached by attributes.
+
+    The cache is the op's, or that of a graph among the attributes.
+    """
     cache = op.jitted
     for value in attrs.values():
         if hasattr(value, "executables"):
@@ -259,7 +262,7 @@ def jitted(op: Op, attrs: dict[str, Any], values: Iterable[Any]) -> Callable[...
     key: Any = (op.name, quick, attrs_key(attrs))
     around = SIZES.get()
     if around is not None and cache is not op.jitted:
-        key = (*key, *around[1].items())  # nested graphs may ask for sizes that their inputs do not tell
+        key = (*key, *around[1].items())  # nested graphs may use sizes that their inputs do not determine
     found = cache.get(key)
     if found is None:
         options = compiler_options(eager=quick)
@@ -297,5 +300,5 @@ def _check_devices(op: Op, inputs: tuple[Tensor, ...], values: list[Any]) -> Non
 
 
 def run_raw(op: Op, values: list[Any], attrs: dict[str, Any]) -> Any:
-    """Run an op on bare arrays, outside the recording."""
+    """Run an op on bare arrays, without recording it."""
     return execute(op, tuple([make_tensor(value) for value in values]), attrs)[0]

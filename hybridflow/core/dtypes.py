@@ -2,7 +2,7 @@
 
 A dtype is a `numpy.dtype` (bfloat16 comes from `ml_dtypes`, which jax ships with). Promotion follows the
 Array API standard; an integer with a float gives the float's dtype. Python numbers are weak: they take the
-dtype of what they meet, and one that does not fit is an error, never a wrap.
+dtype of the other operand, and one that does not fit is an error, never a wrap.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _KIND: dict[DType, str] = {
 }  # fmt: skip
 
 LOW_PRECISION = frozenset({float16.num, bfloat16.num})
-"""`dtype.num` of the floats that NumPy computes slowly and that XLA therefore computes in eager mode too."""
+"""`dtype.num` of the floats with which NumPy is slow; XLA therefore computes them in eager mode too."""
 DIFFERENTIABLE = frozenset({dtype.num for dtype, kind in _KIND.items() if kind in ("float", "complex")})
-"""`dtype.num` of the floats and complex numbers: hashing a number is several times faster than hashing a dtype."""
+"""`dtype.num` of the floats and complex dtypes; a number hashes several times faster than a dtype."""
 WIDE = frozenset({int64.num, uint64.num, float64.num, complex128.num})
-"""`dtype.num` of the dtypes that jax only keeps inside `enable_x64`."""
+"""`dtype.num` of the dtypes that jax supports only inside `enable_x64`."""
 
 
 def as_dtype(dtype: Any) -> DType:
@@ -108,10 +108,10 @@ _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 @cache
 def promote_types(a: DType, b: DType) -> DType:
-    """Return the dtype in which values of two dtypes meet.
+    """Return the dtype to which values of two dtypes are promoted.
 
     Raises:
-        DTypeError: for uint64 with a signed integer, which no integer dtype holds.
+        DTypeError: for uint64 with a signed integer, since no integer dtype holds both.
     """
     if a == b:
         return a
@@ -144,7 +144,7 @@ def _promote_signed(unsigned: DType, signed: DType) -> DType:
 
 
 def weak_dtype(number: bool | int | float | complex, dtype: DType) -> DType:
-    """Return the dtype in which a Python number meets a tensor of `dtype`."""
+    """Return the dtype to which a Python number and a tensor of `dtype` are promoted."""
     kind = _KIND[dtype]
     if isinstance(number, bool):
         return dtype
@@ -169,13 +169,13 @@ _ALWAYS_FITS = 1 << 7
 
 
 def check_fits(number: object, dtype: DType) -> None:
-    """Raise if a Python number cannot become `dtype` without changing what it is.
+    """Raise if `dtype` cannot hold a Python number.
 
-    A float may round, to infinity too, and loses its fraction in an integer dtype.
+    A float may round, even to infinity, and loses its fraction in an integer dtype.
 
     Raises:
-        NumberRangeError: an integer outside the dtype's range; a float that no integer of the dtype is near.
-        DTypeError: a complex number where a real one is wanted.
+        NumberRangeError: for an integer outside the dtype's range, or a float outside that of an integer dtype.
+        DTypeError: for a complex number where the dtype is real.
     """
     if type(number) is Dim:
         if dtype.itemsize < 4 and is_integer(dtype) and number > _range_of(dtype)[1]:
@@ -195,7 +195,7 @@ def check_fits(number: object, dtype: DType) -> None:
 
 
 def _check_int(whole: int | None, number: float, dtype: DType) -> None:
-    """Raise unless an integer (None: none at all) lies in the range of a dtype."""
+    """Raise unless an integer lies in the range of a dtype; None never does."""
     if dtype == bool_:
         return
     low, high = _range_of(dtype)
@@ -226,5 +226,5 @@ def _short(number: float) -> str:
 
 
 def as_differentiable(dtype: DType) -> DType:
-    """Return the float dtype an integer or bool becomes where a float is needed (the default, float32)."""
+    """Return the dtype itself if it can carry a gradient, else float32, the default float."""
     return dtype if is_differentiable(dtype) else float32

@@ -1,4 +1,4 @@
-"""The errors hybridflow raises: one class per kind, each also the builtin a user would catch."""
+"""The errors that hybridflow raises: one class per kind, each derived from the builtin that a user would catch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DTypeError(HybridflowError, TypeError):
 
 
 class ArgumentError(HybridflowError, ValueError):
-    """An argument whose value is not one of those allowed."""
+    """An argument with a value that is not allowed."""
 
 
 class ArgumentTypeError(HybridflowError, TypeError):
@@ -28,7 +28,7 @@ class ArgumentTypeError(HybridflowError, TypeError):
 
 
 class ForeignNameError(HybridflowError, AttributeError):
-    """A name that other packages have, and hybridflow has not: the text says what to write."""
+    """A name of another package that hybridflow lacks; the message says what to write instead."""
 
 
 class IndexRangeError(HybridflowError, IndexError):
@@ -40,7 +40,7 @@ class NumberRangeError(HybridflowError, OverflowError):
 
 
 class TapeError(HybridflowError, RuntimeError):
-    """A gradient tape used in a way its state does not allow."""
+    """A gradient tape used in a way that its state does not allow."""
 
 
 class TapeStateError(HybridflowError, ValueError):
@@ -56,11 +56,11 @@ class TraceError(HybridflowError, RuntimeError):
 
 
 class TracedValueError(TraceError, TypeError):
-    """Python asked a traced tensor for the value it does not have yet."""
+    """Python code that needs the value of a traced tensor, which has none yet."""
 
 
 class DepthError(TraceError, RecursionError):
-    """A function whose calls or branches are inside each other more often than Python can follow."""
+    """A function with more nested calls or branches than Python's recursion limit allows."""
 
 
 class LeakError(TraceError):
@@ -84,7 +84,7 @@ class CheckError(HybridflowError, AssertionError):
 
 
 class ParityError(HybridflowError, AssertionError):
-    """Eager and compiled results that differ by more than rounding."""
+    """Eager and compiled results that differ by more than rounding errors."""
 
 
 class DeviceError(HybridflowError, RuntimeError):
@@ -92,7 +92,7 @@ class DeviceError(HybridflowError, RuntimeError):
 
 
 class ForkError(HybridflowError, RuntimeError):
-    """Something that needs XLA in a process that was forked from one in which it ran."""
+    """Something that needs XLA, in a process that was forked after XLA had started."""
 
 
 class MemoryBudgetError(HybridflowError, MemoryError):
@@ -108,19 +108,19 @@ class FileError(HybridflowError, OSError):
 
 
 class FileMissingError(FileError, FileNotFoundError):
-    """A file that is not there."""
+    """A file that does not exist."""
 
 
 class FileThereError(FileError, FileExistsError):
-    """A file that is there already, and is not to be replaced."""
+    """A file that exists already and may not be replaced."""
 
 
 class FileFormatError(HybridflowError, ValueError):
-    """A file whose content is not what it should be."""
+    """A file whose content is not in the expected format."""
 
 
 class MissingPackageError(HybridflowError, ImportError):
-    """Something that needs a package which is not installed."""
+    """A feature that needs a package which is not installed."""
 
 
 class TargetError(HybridflowError, ValueError):
@@ -133,19 +133,19 @@ def structure_text(tree: object) -> str:
 
 
 class EffectWarning(UserWarning):
-    """A compiled function reads what is different at every call, but is traced only once."""
+    """A compiled function that reads something that changes at every call, but is traced only once."""
 
 
 class BroadcastWarning(UserWarning):
-    """A loss whose prediction and target broadcast against each other, so that every pair of elements is compared."""
+    """A loss whose prediction and target broadcast against each other, so that it compares every pair of elements."""
 
 
 class CacheWarning(UserWarning):
-    """The store of executables cannot be used, so functions are compiled as if there were none."""
+    """An on-disk store of executables that cannot be used, so that functions are compiled without it."""
 
 
 class FileWarning(UserWarning):
-    """A file that is damaged, and passed over."""
+    """A damaged file that is skipped."""
 
 
 class RetraceWarning(UserWarning):
@@ -153,7 +153,7 @@ class RetraceWarning(UserWarning):
 
 
 def message(what: str, *, got: str | None = None, hint: str | None = None) -> str:
-    """Compose an error text: what differs, the call as it was, and the next step."""
+    """Compose an error message: what is wrong, the call as it was, and what to do."""
     lines = [what]
     if got is not None:
         lines.append(f"  got: {got}")

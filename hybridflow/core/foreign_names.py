@@ -1,6 +1,6 @@
-"""What PyTorch, NumPy, TensorFlow and JAX call things: the one table of their names, as data.
+"""The names that PyTorch, NumPy, TensorFlow and JAX use, as one table of data.
 
-`hf` stands for the package in question, `hf.nn` for what is about neural networks there (``torch.nn.functional``,
+`hf` stands for the package in question, `hf.nn` for its neural network functions (``torch.nn.functional``,
 ``tf.nn``, ``jax.nn``), and `x` for a tensor.
 """
 
@@ -15,10 +15,10 @@ class Name(NamedTuple):
     """A name of other packages that works here as it does there.
 
     Attributes:
-        packages: whose name it is.
-        call: the name, and what it is called with where `ours` is more than another name. ``*sizes`` are numbers or
-            one tuple of them; keywords of `KEYWORDS` are taken too.
-        ours: the same in names of hybridflow: an expression of `x` and of what `call` names.
+        packages: the packages that have the name.
+        call: the name, followed by its parameters where `ours` is more than another name. ``*sizes`` are numbers or
+            one tuple of them; keywords of `KEYWORDS` are accepted too.
+        ours: the hybridflow equivalent: a name, or an expression of `x` and the parameters of `call`.
     """
 
     packages: str
@@ -30,10 +30,10 @@ class Hint(NamedTuple):
     """A name of other packages that does not work here.
 
     Attributes:
-        packages: whose name it is.
+        packages: the packages that have the name.
         name: the name.
         ours: what to write instead.
-        because: how that differs from what the name means there.
+        because: how `ours` differs from the name's meaning there.
     """
 
     packages: str
@@ -46,12 +46,12 @@ class Keyword(NamedTuple):
     """A keyword of other packages.
 
     Attributes:
-        packages: whose keyword it is.
+        packages: the packages that have the keyword.
         name: the keyword.
-        ours: the keywords that mean the same here, of which a function has at most one.
-        instead: what to write where it has none.
+        ours: the equivalent keywords here; a function has at most one of them.
+        instead: what to write if a function has none of them.
         but: functions for which the keyword means something else, and what to write for them.
-        unless: a keyword with which it means the same for those too.
+        unless: a keyword that makes the meaning the same again for those functions.
     """
 
     packages: str
@@ -63,10 +63,10 @@ class Keyword(NamedTuple):
 
 
 class Different(NamedTuple):
-    """A name that hybridflow has too, for something that is not quite the same.
+    """A name that hybridflow has too, with a slightly different meaning.
 
     Attributes:
-        packages: who means something else by it.
+        packages: the packages where it means something else.
         name: the name.
         there: what it means there.
         here: what it means here.
@@ -266,7 +266,7 @@ NAMES = (
     Name("tensorflow", "hf.math", "hf"),
     Name("jax", "hf.numpy", "hf"),
 )  # fmt: skip
-"""The names that work, sorted by what they are about."""
+"""The names that work, grouped by topic."""
 
 _IMMUTABLE = "tensors are immutable; a Variable is assigned"
 _FUNCTIONS = "functions are layers of hf.nn.Sequential as they are"
@@ -380,7 +380,7 @@ HINTS = (
     Hint("torch", "hf.nn.CrossEntropyLoss", "hf.mean(hf.nn.softmax_cross_entropy(logits, labels))", _PER_EXAMPLE),
     Hint("torch", "hf.nn.MSELoss", "hf.mean(hf.nn.mse(prediction, target))", _PER_EXAMPLE),
 )  # fmt: skip
-"""The names that are errors which say what to write instead."""
+"""The names that raise an error which says what to write instead."""
 
 _PAIR = "torch gives values and indices then: use axis= for the values, hf.{} for the indices."
 _UNBIASED = "torch divides by n - 1 then: add correction=1 for that, correction=0 to divide by n."
@@ -412,7 +412,7 @@ KEYWORDS = (
     Keyword("torch", "dropout_p", ("dropout",), "Apply hf.nn.dropout to the result."),
     Keyword("torch", "reduction", (), f"Leave it out and use hf.mean or hf.sum: {_PER_EXAMPLE}."),
 )  # fmt: skip
-"""The keywords of functions that have options. An argument of None is taken for one that is not given."""
+"""The keywords of functions with options. An argument of None counts as not given."""
 
 DIFFERENT = (
     Different("torch", "hf.max(x, axis), hf.min, hf.median, hf.sort",
@@ -434,4 +434,4 @@ DIFFERENT = (
     Different("numpy", "hf.sum of int8 to int32", "sums in int64", "sums in int32"),
     Different("tensorflow", "hf.argmax", "reduces axis 0 by default", "reduces all axes by default"),
 )  # fmt: skip
-"""The names that mean something else here."""
+"""The names that mean something different here."""

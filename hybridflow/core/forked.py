@@ -1,7 +1,7 @@
-"""What a forked process cannot do: XLA's threads, and whatever locks they held, stayed with its parent.
+"""Errors instead of deadlocks in a forked process: XLA's threads do not survive the fork.
 
-A child forked from a process that has begun to run XLA would wait forever for threads that it does not have, so it is
-told. What NumPy's kernels compute goes on working, and so does everything in a child of a process without XLA.
+If XLA had started before the fork, the child would wait forever for threads that it does not have, so it raises
+instead. NumPy kernels still work there. In a child of a process without XLA everything works.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from hybridflow.core.settings import SETTINGS
 
 
 class _Process:
-    """What a process knows of its fork.
+    """The state of this process after a fork.
 
     Attributes:
-        lost: whether XLA's threads are its parent's.
-        read: takes a `jax.Array` and returns it as a NumPy array, waiting for it.
+        lost: whether XLA's threads were lost in the fork.
+        read: the function that returns a `jax.Array` as a NumPy array, waiting for it.
     """
 
     __slots__ = ("lost", "read")
@@ -32,7 +32,7 @@ class _Process:
         self.read: Callable[[Any], np.ndarray[Any, Any]] = np.asarray
 
     def forked(self) -> None:
-        """Take note, in the child, of what it does not have."""
+        """In the child: note that XLA's threads are lost, if it had started."""
         if xla_has_started():
             self.lost = True
             self.read = _read_if_there
@@ -48,10 +48,10 @@ def require_xla(what: str) -> None:
     """Raise if XLA cannot run here.
 
     Args:
-        what: what would run it.
+        what: the name of what would run it, for the message.
 
     Raises:
-        ForkError: in a process that was forked from one in which XLA ran.
+        ForkError: if the process was forked from one that had started XLA.
     """
     if PROCESS.lost:
         raise ForkError(

@@ -1,4 +1,4 @@
-"""The user's functions as a trace runs them: the conversion of their source, which comes later in the import order."""
+"""The user's functions as a trace runs them. `attached` gives the conversion, which is imported later than this."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ F = TypeVar("F", bound=Callable[..., Any])
 KEPT: weakref.WeakSet[Any] = weakref.WeakSet()
 """Functions that are never converted."""
 LAYERS = "hybridflow.nn.layers."
-"""hybridflow's own modules that are to a trace what a user's are: their code is converted, their objects watched."""
+"""hybridflow's own modules that a trace treats like a user's: it converts their code and watches their objects."""
 
 
 def is_own(module: str) -> bool:
-    """Whether a module of a name is part of hybridflow, whose state a trace need not watch: not its `LAYERS`."""
+    """Whether a module, given by name, is a part of hybridflow whose state a trace need not watch (not `LAYERS`)."""
     return module.startswith("hybridflow.") and not module.startswith(LAYERS)
 
 
 def is_layers(module: Any) -> bool:
-    """Whether a module of a name is one of `LAYERS`: its functions and globals do not change."""
+    """Whether a module, given by name, is one of `LAYERS`: its functions and globals do not change."""
     return isinstance(module, str) and module.startswith(LAYERS)
 
 
 class Whole:
-    """A base of classes whose objects jax could take apart, but a compiled function gets as they are.
+    """Base of classes whose objects are pytrees to jax, but which a compiled function takes as they are.
 
-    They are keyed by identity, and what is read of them is guarded, as for objects that jax knows no structure of.
+    A compiled function keys them by identity and guards the attributes it reads, as it does for ordinary objects.
     """
 
     __slots__ = ()
 
     exist = False
-    """Whether there is such a class: if not, nobody looks for its objects."""
+    """Whether there is any such class; if not, the search for its objects is skipped."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether this one is: a structure of tensors that was made of another one is none."""
+        """Whether this object is taken as it is; a structure of tensors that was mapped from another is not."""
         raise NotImplementedError
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a compiled function gets a value as it is, though jax could take it apart."""
+    """Whether a compiled function takes a value as it is, although it is a pytree to jax."""
     return isinstance(value, Whole) and value.is_whole
 
 
 def as_traced(function: Any) -> Any:
-    """Return a user's function as it is to be called now: converted inside a trace, untouched outside."""
+    """Return a user's function, converted if a trace is running."""
     context = context_now()
     return function if context is None or context.tracer is None else attached("converted")(function)
 
 
 def no_convert(function: F) -> F:
-    """Leave a function as it is when a compiled function calls it: its Python control flow is not converted.
+    """Mark a function whose Python control flow is not converted when a compiled function calls it.
 
     Args:
         function: a Python function.
@@ -67,7 +67,7 @@ def no_convert(function: F) -> F:
         The same function.
 
     Raises:
-        ArgumentTypeError: something else than a Python function.
+        ArgumentTypeError: if it is not a Python function.
 
     Example:
         >>> import hybridflow as hf
@@ -89,5 +89,5 @@ def no_convert(function: F) -> F:
 
 
 def is_kept(code: CodeType) -> bool:
-    """Whether a function of this code is marked with `no_convert`."""
+    """Whether a function with this code is marked with `no_convert`."""
     return any(one.__code__ is code for one in KEPT)

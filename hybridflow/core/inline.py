@@ -1,7 +1,7 @@
-"""Functions whose calls of small functions are replaced by what those do, when they are defined.
+"""Inline small functions into their callers, when the callers are defined.
 
-A call costs CPython about 0.05 us, an operation on small arrays 0.6 us. So that what several of the paths that every
-operation takes have in common is written once, and costs them no call, they are marked with `inlined`.
+On small arrays, Python calls are a large part of the cost of an operation. Several hot paths share code; `inlined`
+lets that code be written once without costing them a call.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def inlined(*pieces: Callable[..., Any]) -> Callable[[F], F]:
-    """Replace, in a function and those inside of it, calls of pieces that are whole statements by the pieces' code.
+    """Replace calls of pieces, in a function and its inner functions, by the pieces' code.
 
-    Such a statement is ``return piece(...)`` or ``names = piece(...)``, with names and constants for arguments. A piece
-    is a function whose one ``return`` is its last statement. The function does what it did; where the source is not
-    at hand it stays as it is written. What is run stands in `linecache`, so that tracebacks show it.
+    A call is replaced if it is a whole statement: ``return piece(...)`` or ``names = piece(...)``, with names and
+    constants for arguments. A piece is a function whose only ``return`` is its last statement. The function behaves
+    as before. Where the source is not available, it stays as it is. The code that runs is stored in `linecache`, so
+    that tracebacks show it.
     """
 
     def decorate(function: F) -> F:
@@ -48,7 +49,7 @@ def inlined(*pieces: Callable[..., Any]) -> Callable[[F], F]:
 def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     assert isinstance(tree, ast.FunctionDef)
-    for node in ast.walk(tree):  # annotations would be evaluated, and documentation is not run
+    for node in ast.walk(tree):  # drop annotations, which would be evaluated, and docstrings
         if isinstance(node, ast.FunctionDef):
             node.returns = None
             for arg in node.args.posonlyargs + node.args.args:
@@ -59,7 +60,7 @@ def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
 
 
 def _give_globals(piece: Callable[..., Any], space: dict[str, Any]) -> None:
-    """Add the globals that a piece reads to those of a function."""
+    """Add the globals that a piece reads to the function's globals."""
     around = cast(Any, piece).__globals__
     for name in piece.__code__.co_names:
         if name in around:
@@ -104,7 +105,7 @@ class _Inliner(ast.NodeTransformer):
             name in own and not any(target in _read(one) for other, one in given.items() if other != name)
             for name, target in zip(results, wanted, strict=True)
         )
-        if direct:  # the piece's variables are the function's
+        if direct:  # let the piece write straight into the function's variables
             own |= dict(zip(results, wanted, strict=True))
         renamed = {**given, **{name: ast.Name(to, ast.Load()) for name, to in own.items()}}
         before = [
@@ -128,7 +129,7 @@ def _read(tree: ast.AST) -> set[str]:
 
 
 def _names(value: ast.expr) -> list[str]:
-    """Return the names that an expression consists of, none if it is something else."""
+    """Return the names in an expression that is a name or a tuple of names, else an empty list."""
     several = value.elts if isinstance(value, ast.Tuple) else [value]
     return [one.id for one in several if isinstance(one, ast.Name)] if all(
         isinstance(one, ast.Name) for one in several) else []  # fmt: skip
@@ -139,7 +140,7 @@ class _Renamer(ast.NodeTransformer):
         self.names = names
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-        """Leave annotations out."""
+        """Drop annotations."""
         assert node.value is not None
         return self.visit(ast.Assign([node.target], node.value))
 

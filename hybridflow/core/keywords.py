@@ -1,4 +1,4 @@
-"""Keywords of other packages, such as ``dim=``: what they mean here, or an error that says what to write."""
+"""Keywords of other packages, such as ``dim=``: map each to ours, or raise an error that says what to write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROWS = {row.name: row for row in KEYWORDS}
 
 
 class Other(TypedDict, total=False):
-    """The keywords of other packages that functions with axes take for theirs; at run time also those of `KEYWORDS`."""
+    """The foreign keywords that functions with axes accept, for type checkers; at run time all of `KEYWORDS` work."""
 
     dim: Any
     dims: Any
@@ -21,16 +21,16 @@ class Other(TypedDict, total=False):
 
 
 def our_keyword(function: str, keyword: str, names: Collection[str], given: Collection[str] = ()) -> str:
-    """Return the keyword of a function that means what a keyword of another package does.
+    """Return a function's keyword that means the same as a keyword of another package.
 
     Args:
         function: the function's name.
-        keyword: what was given.
+        keyword: the foreign keyword.
         names: the function's own keywords.
-        given: those of them that are given.
+        given: the own keywords that the call passes.
 
     Raises:
-        ArgumentTypeError: there is none.
+        ArgumentTypeError: if there is none.
     """
     row = _ROWS.get(keyword)
     hint = f"It takes: {', '.join(names)}."
@@ -43,14 +43,14 @@ def our_keyword(function: str, keyword: str, names: Collection[str], given: Coll
 
 
 def respelled(function: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Call a public function again, with its own keywords in place of other packages'.
+    """Call a public function again, with foreign keywords replaced by its own.
 
     Args:
-        function: it.
-        given: its arguments by name; what it does not know itself is under ``other``.
+        function: the function.
+        given: its arguments by name; the keywords that it does not know are under ``other``.
 
     Raises:
-        ArgumentTypeError: a keyword that means nothing here, or the same argument twice.
+        ArgumentTypeError: if a keyword means nothing here, or an argument is given twice.
     """
     name = cast(Any, function).__name__
     parameters = inspect.signature(function).parameters
@@ -60,7 +60,7 @@ def respelled(function: Callable[..., Any], given: dict[str, Any]) -> Any:
     settled = [one for one in own if given[one] is not parameters[one].default]
     for keyword, value in other.items():
         if value is None and keyword in _ROWS:
-            continue  # as NumPy's functions call methods: out=None
+            continue  # NumPy's functions call methods with out=None
         ours = our_keyword(name, keyword, own, settled)
         if ours in settled:
             raise ArgumentTypeError(message(f"{name}: {ours} is given twice", got=f"{ours}=, {keyword}="))

@@ -1,8 +1,8 @@
-"""`Node`: one recorded operation, in a graph or on the eager recording.
+"""`Node`: one recorded operation, in a graph or in the eager recording.
 
 An edge is a pair ``(node, index)``: output `index` of `node`. A tensor carries the edge that produced it. An
-eager node also holds the arrays its gradient rule reads (`saved`), never tensors, so that nothing is kept alive
-that no rule needs; a graph's nodes hold none.
+eager node also holds the arrays that its gradient rule reads (`saved`). It holds arrays rather than tensors, so that
+nothing else is kept alive. A graph's nodes hold none.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 Edge = tuple["Node", int]
 Where = tuple[CodeType, int] | tuple[CodeType, int, str]
-"""A place in the user's code: the code object and the offset of the instruction, read into a line lazily, and the name
-scope if there is one. What computes a gradient has its forward operation's place, in the scope `GRADIENT`."""
+"""A place in the user's code: the code object, the offset of the instruction (turned into a line when needed), and the
+name scope if there is one. An operation of a gradient has the place of its forward operation, in scope `GRADIENT`."""
 GRADIENT = "gradient"
 
 SEQUENCE = itertools.count(1)
-next_sequence: Callable[[], int] = SEQUENCE.__next__  # ``next(SEQUENCE)`` is the same, and quicker
+next_sequence: Callable[[], int] = SEQUENCE.__next__  # ``next(SEQUENCE)`` does the same, faster
 FOREVER = 1 << 62
-"""The stamp of what depends on a leaf that requires a gradient: it is recorded without a tape too. Every such stamp
-is this object, so operators ask with `is`, which is quicker for a number of this size."""
+"""The stamp of nodes that depend on a leaf that requires a gradient: they are recorded without a tape too. Every such
+stamp is this object, so operators compare with `is`, which is faster for a number of this size."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 PROGRAMS: set[str] = set()
-"""Files of hybridflow whose lines count as the user's while they run: those of the demo."""
+"""Files of hybridflow whose lines count as user code while they run, such as the demo's."""
 _BETWEEN = frozenset([contextmanager.__code__.co_filename, jax.tree_util.tree_map.__code__.co_filename])
-"""Files through which hybridflow calls itself: what is computed there is on the line of who called hybridflow."""
+"""Library files through which hybridflow calls itself: the search for the user's line skips them."""
 _COMMAND = "hybridflow"
-"""The script that installers write for the command line; ``python -m`` starts it from a frozen module."""
+"""The name of the command-line script that installers write; ``python -m`` starts from a frozen module instead."""
 
 
 class Node:
@@ -49,16 +49,17 @@ class Node:
 
     Attributes:
         op: the operation's record.
-        inputs: one edge per input; ``None`` where an eager input has no recorded producer.
+        inputs: one edge per input; None for an eager input without a recorded producer.
         attrs: the attributes, all hashable.
-        outputs: per output, its spec or (eager) anything with a shape and dtype that became cheap to keep.
-        where: the user's place, or None.
-        saved: eager only: ``(y, *xs)`` as the rule reads them, None where it does not.
-        input_specs: eager only: ``(shape, dtype, value)`` of the inputs that neither edges nor saved arrays can tell;
-            the value of numbers, which costs nothing to keep, and None for others.
-        sequence: position in the recording, which is a topological order.
-        stamp: as `sequence`, renewed when a tape watches the node; `FOREVER` if it depends on what requires a gradient.
-        notes: per output, what `.backward()` is to do with its gradient; not set on most nodes.
+        outputs: per output, its spec or (eager) a pair of shape and dtype, which is cheaper to make.
+        where: the place in the user's code, or None.
+        saved: eager only: ``(y, *xs)``, with None for those that the gradient rule does not read.
+        input_specs: eager only: ``(shape, dtype, value)`` of each input that has no edge and is not saved; the value
+            is kept for 0-d inputs, where it costs nothing, and is None for others.
+        sequence: the position in the recording, which is in topological order.
+        stamp: like `sequence`, but renewed when a tape watches the node; `FOREVER` if the node depends on a leaf that
+            requires a gradient.
+        notes: per output, the `Notes` for `.backward()`; not set on most nodes.
         backend: ``host``, ``xla`` or (in a graph) ``graph``.
         scope: the trace that owns a graph's node.
     """
@@ -101,7 +102,7 @@ class Node:
 
     @property
     def scope_name(self) -> str:
-        """The name scope, such as ``encoder/layer_1``; of what computes its gradient, ``gradient/encoder/layer_1``."""
+        """The name scope, such as ``encoder/layer_1``, or ``gradient/encoder/layer_1`` for nodes of its gradient."""
         return scope_of(self.where)
 
     def __repr__(self) -> str:
@@ -118,7 +119,7 @@ def make_node(
     backend: str = "graph",
     scope: Any = None,
 ) -> Node:
-    """Build a node that saves nothing (a graph's, or a leaf)."""
+    """Build a node that saves nothing: a graph's node, or a leaf."""
     node = object.__new__(Node)
     node.op = op
     node.inputs = inputs
@@ -134,18 +135,18 @@ def make_node(
 
 
 def renew(node: Node) -> None:
-    """Make a node belong to the recording from now on."""
+    """Give a node a new stamp, so that tapes started by now follow it."""
     if node.stamp != FOREVER:
         node.stamp = next_sequence()
 
 
 def user_place(depth: int = 1) -> Where | None:
-    """Return the nearest place outside hybridflow, starting `depth` frames up, in the name scope of now."""
+    """Return the nearest place outside hybridflow, starting `depth` frames up, with the current name scope."""
     return user_place_from(sys._getframe(depth))
 
 
 def user_place_from(frame: FrameType | None) -> Where | None:
-    """Return the nearest place outside hybridflow, of a frame and those that called it."""
+    """Return the nearest place outside hybridflow, among a frame and its callers."""
     while frame is not None:
         file = frame.f_code.co_filename
         users = not file.startswith(_PACKAGE) or (PROGRAMS and file in PROGRAMS)
@@ -160,21 +161,21 @@ def user_place_from(frame: FrameType | None) -> Where | None:
 
 
 _SCOPE: ContextVar[str] = ContextVar("name_scope", default="")
-OPEN_SCOPES: set[object] = set()  # of any thread: empty almost always, so that nobody else looks further
+OPEN_SCOPES: set[object] = set()  # of all threads; almost always empty, which makes the check cheap
 
 
 @contextmanager
 def name_scope(name: str) -> Generator[None]:
-    """Give what is computed in a block, or in a decorated function, a name to be shown under.
+    """Group the operations of a block, or of a decorated function, under a name.
 
-    Pictures of graphs, costs and profiles group operations by it, gradients included; scopes nest. Values, traces and
-    their number are not touched.
+    Pictures of graphs, costs and profiles use the groups, for gradients too. Scopes nest. They change neither values
+    nor traces, and cause no retracing.
 
     Args:
-        name: the name; ``a/b`` is scope b inside of scope a.
+        name: the name; ``a/b`` is scope b inside scope a.
 
     Raises:
-        ArgumentError: a name that is empty or has an empty part.
+        ArgumentError: if the name is empty or has an empty part.
 
     Example:
         >>> import hybridflow as hf
@@ -200,12 +201,12 @@ def name_scope(name: str) -> Generator[None]:
 
 
 def scope_of(where: Where | None) -> str:
-    """Return the name scope of a place, empty if there is none."""
+    """Return the name scope of a place, or an empty text."""
     return where[2] if where is not None and len(where) == 3 else ""
 
 
 def in_gradient(where: Where | None) -> Where | None:
-    """Return the place of what computes the gradient of what is at a place."""
+    """Return the place for operations that compute the gradient of the operation at a place."""
     if where is None:
         return None
     scope = scope_of(where)
@@ -213,7 +214,7 @@ def in_gradient(where: Where | None) -> Where | None:
 
 
 def where_file_line(where: Where | None) -> tuple[str, int] | None:
-    """Return the file and line of a place, None for what starts the command line: that is no line of the user's."""
+    """Return the file and line of a place, or None for the command line's start, which is not the user's code."""
     if where is None:
         return None
     code, offset = where[0], where[1]
@@ -227,12 +228,12 @@ def where_file_line(where: Where | None) -> tuple[str, int] | None:
 
 
 def is_gradient(where: Where | None) -> bool:
-    """Whether what is at a place computes a gradient."""
+    """Whether the operation at a place computes a gradient."""
     return scope_of(where).partition("/")[0] == GRADIENT
 
 
 def short_where(where: Where | None) -> str:
-    """Return a place as ``FILE:LINE`` without the folder, empty if it is not known."""
+    """Return a place as ``FILE:LINE`` without the folder, or an empty text if it is not known."""
     place = where_file_line(where)
     return "" if place is None else f"{os.path.basename(place[0])}:{place[1]}"
 

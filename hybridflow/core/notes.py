@@ -1,4 +1,4 @@
-"""`Notes`: what `.backward()` is to do with the gradient of one value, and what it did with it."""
+"""`Notes`: how `.backward()` handles the gradient of one value, and that gradient itself."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hybridflow.core.node import FOREVER, Edge, Node
 
 
 class Notes:
-    """What is kept at one value for `.backward()`.
+    """Information about one value for `.backward()`.
 
     Attributes:
-        leaf: whether the value is a leaf, at which gradients accumulate.
-        retains: whether the gradient of a value that is no leaf is kept.
+        leaf: whether the value is a leaf, where gradients accumulate.
+        retains: whether the gradient is kept although the value is not a leaf.
         grad: the gradient, if there is one; a Variable's is in `cell`.
-        hooks: functions of the gradient, in the order in which they were given.
-        cell: what holds a Variable's gradient, None for tensors.
+        hooks: functions of the gradient, in the order of registration.
+        cell: the `GradientCell` of a Variable, None for tensors.
     """
 
     __slots__ = ("cell", "grad", "hooks", "leaf", "retains")
@@ -38,7 +38,7 @@ def notes_at(edge: Edge | None) -> Notes | None:
 
 
 def take_notes(edge: Edge) -> Notes:
-    """Return the notes of a value, which has some from now on."""
+    """Return the notes of a value, creating them if it has none."""
     found = notes_at(edge)
     if found is None:
         found = Notes()
@@ -47,7 +47,7 @@ def take_notes(edge: Edge) -> Notes:
 
 
 def attach_notes(edge: Edge, notes: Notes) -> None:
-    """Give a value its notes."""
+    """Set the notes of a value."""
     node, index = edge
     node.notes = {**getattr(node, "notes", {}), index: notes}
 

@@ -1,7 +1,7 @@
-"""Who hears of every Variable that a function reads and assigns, and may stand between: see `hf.checkpoint`.
+"""Observers of the Variables that a function reads and assigns, for `hf.checkpoint`.
 
-One who only listens takes note of the values that Variables had; one who plays them back hands them to a function that
-is run again, and keeps to itself what that assigns.
+The first run of a function records the values that its Variables had. When the function runs again, a replaying
+observer gives it those values back, and keeps its assignments from the Variables themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _Observed:
-    """How many observers there are in all threads: nobody looks for one otherwise."""
+    """The number of observers in all threads; at zero, the lookup is skipped."""
 
     __slots__ = ("count",)
 
@@ -26,15 +26,15 @@ _OBSERVER: ContextVar[Observer | None] = ContextVar("hybridflow observer", defau
 
 
 class Observer:
-    """Listens to Variables; see `observing`.
+    """Records or replays the values of Variables; see `observing`.
 
     Args:
-        values: per Variable's leaf, the raw value to hand out; if not given, nothing is changed.
-        binder: what operations are handed to in eager code, as to a tracer in a trace; they run as ever if not given.
+        values: the raw values to replay, by the Variable's leaf; if None, values are only recorded.
+        binder: the object that receives eager operations, as a tracer does in a trace; if None, they run as usual.
 
     Attributes:
         values: the raw value that each Variable had before the function read or assigned it.
-        replays: whether those are handed out.
+        replays: whether reads return these values.
     """
 
     def __init__(self, values: dict[Any, Any] | None = None, binder: Any = None) -> None:
@@ -44,14 +44,14 @@ class Observer:
         self._outer = _OBSERVER.get()
 
     def value_of(self, variable: Any, value: Any) -> Any:
-        """Return the raw value that a Variable has to the function."""
+        """Return the raw value that the function sees in a Variable."""
         if self._outer is not None:
             value = self._outer.value_of(variable, value)
         known = self.values.setdefault(variable._leaf, value)
         return known if self.replays else value
 
     def assigned(self, variable: Any, value: Any) -> bool:
-        """Take note that a Variable is assigned; return whether it is not to be changed itself."""
+        """Note that a Variable is assigned; return whether the Variable itself must stay unchanged."""
         if self.replays:
             self.values[variable._leaf] = value
             return True
@@ -60,25 +60,25 @@ class Observer:
 
 
 def observed_value(variable: Any, value: Any) -> Any:
-    """Return the raw value that a Variable has here."""
+    """Return the raw value of a Variable, as the current observer shows it."""
     observer = _OBSERVER.get()
     return value if observer is None else observer.value_of(variable, value)
 
 
 def observed_assignment(variable: Any, value: Any) -> bool:
-    """Take note that a Variable is assigned; return whether it is not to be changed itself."""
+    """Note that a Variable is assigned; return whether the Variable itself must stay unchanged."""
     observer = _OBSERVER.get()
     return observer is not None and observer.assigned(variable, value)
 
 
 def binder_now() -> Any:
-    """Return what operations of eager code are handed to, None if they run as ever."""
+    """Return the current observer's binder of eager operations, or None if they run as usual."""
     observer = _OBSERVER.get() if OBSERVED.count else None
     return None if observer is None else observer.binder
 
 
 def replaying() -> bool:
-    """Whether a function is run again here, that should not be seen to run."""
+    """Whether a function is being replayed, which must have no visible effects."""
     if not OBSERVED.count:
         return False
     observer = _OBSERVER.get()
@@ -91,7 +91,7 @@ def replaying() -> bool:
 
 @contextmanager
 def observing(values: dict[Any, Any] | None = None, binder: Any = None) -> Generator[Observer]:
-    """Observe the Variables that a block reads and assigns, or hand out values of theirs: see `Observer`."""
+    """Record or replay the values of the Variables that a block reads and assigns; see `Observer`."""
     observer = Observer(values, binder)
     token = _OBSERVER.set(observer)
     OBSERVED.count += 1

@@ -1,4 +1,4 @@
-"""`Op`: the one record of an operation, and the decorator that makes it from a public function."""
+"""`Op`: the record of an operation, and the decorator that makes it from a public function."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 Array = Any
-"""A `numpy.ndarray` or `jax.Array`: what kernels, lowerings and raw gradient rules work on."""
+"""A `numpy.ndarray` or `jax.Array`, the operands of kernels, lowerings and raw gradient rules."""
 
 
 @dataclass(frozen=True)
 class No:
-    """A column that an operation deliberately leaves out, and why."""
+    """A column of `Op` that is left out on purpose, with the reason."""
 
     why: str
 
@@ -33,11 +33,11 @@ class No:
 
 
 class Stops(No):
-    """A gradient rule that passes nothing by definition, and why: gradients through it are None, not an error."""
+    """A gradient rule that passes nothing by definition, with the reason: its gradients are None, not an error."""
 
 
 class Flat(Stops):
-    """The rule of what is constant almost everywhere: no walk goes through it, and what is before it gets zeros."""
+    """The rule of an op that is constant almost everywhere: backward walks stop there, and its inputs get zeros."""
 
 
 class Each:
@@ -45,8 +45,8 @@ class Each:
 
     Args:
         rules: the functions.
-        local: for two inputs that broadcast against each other, functions that give their gradients in the result's
-            shape, before what was broadcast is summed. They read nothing but what is saved for that input's gradient.
+        local: for two inputs that broadcast against each other, functions that return their gradients in the result's
+            shape, before the sum over broadcast axes. Each reads only what is saved for its input's gradient.
     """
 
     __slots__ = ("local", "rules")
@@ -61,10 +61,10 @@ class Each:
 
 
 def on_host(rule: Callable[..., Any], host: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a gradient rule a second form for NumPy arrays, ``host(g, y, *xs, **attrs)``, which need not be pure inside.
+    """Give a gradient rule a second form for NumPy arrays, ``host(g, y, *xs, **attrs)``, which may use buffers inside.
 
-    It returns what the rule does, or None where the rule itself shall answer; it writes to none of its arguments. Only
-    eager gradients of the first order run it, and a test compares it with the rule on the op's samples.
+    The second form returns the same as the rule, or None to leave the case to the rule. It must not write to its
+    arguments. Only first-order eager gradients run it. A test compares it with the rule on the op's samples.
     """
     cast(Any, rule).host = host
     return rule
@@ -73,7 +73,7 @@ def on_host(rule: Callable[..., Any], host: Callable[..., Any]) -> Callable[...,
 class Joint:
     """A gradient rule of an op that carries graphs: ``(F, g, y, *xs, wanted, **attrs)``.
 
-    It computes all gradients at once, so it is told for which inputs they are wanted.
+    It computes all gradients at once; `wanted` says which inputs need one.
     """
 
     __slots__ = ("rule",)
@@ -87,11 +87,11 @@ class Joint:
 
 
 class MultiplyAdds:
-    """A ``flops`` column of products that are summed: a multiplication and an addition each.
+    """A ``flops`` column for sums of products: each product counts as a multiplication and an addition.
 
     Args:
-        macs: ``(outputs, *inputs, **attrs)`` (specs) to the number of those pairs.
-        others: likewise to the number of operations that are no such pairs.
+        macs: a function ``(outputs, *inputs, **attrs)`` of specs that returns the number of products.
+        others: a function of the same arguments that returns the number of all other operations.
     """
 
     __slots__ = ("macs", "others")
@@ -107,27 +107,28 @@ class MultiplyAdds:
 
 
 Reach = tuple[int, int]
-"""Bits of the inputs that a gradient comes to, and of those before what is constant almost everywhere."""
+"""Two bit sets of inputs: those that a gradient reaches, and those it would reach only through ops with a `Flat` rule,
+whose gradients are zeros."""
 
 
 @dataclass(frozen=True)
 class Saves:
-    """What a gradient rule reads, and so what the recording keeps alive.
+    """The values that a gradient rule reads, which the recording therefore keeps alive.
 
     Args:
-        x: positions of the inputs whose values the rule reads, or ``"all"``, or ``"rest"``: all but the first; the
-            others arrive as specs.
-        each: per input, the positions of what its own gradient reads of all that (-1 is `y`), or ``"others"``: all
-            inputs but itself. What the gradients of unconnected inputs read is not saved then. Entries of inputs that
-            may be left out come last.
+        x: positions of the inputs whose values the rule reads, or ``"all"``, or ``"rest"`` (all but the first); the
+            rule gets the other inputs as specs.
+        each: per input, the positions of the values that its own gradient reads (-1 is `y`), or ``"others"``: all
+            inputs but itself. Values that only gradients of unconnected inputs read are then not saved. Entries of
+            optional inputs come last.
         y: whether the rule reads the outputs' values.
-        hidden: how many trailing outputs exist only for the rule (or a function of the attributes that says). The
-            kernel, lowering and infer of such an op take ``residuals=``: True asks for the hidden outputs behind
-            the visible ones.
-        expose: for an op that carries graphs, from its attributes to those with which all of its outputs, the hidden
-            ones included, are visible ones.
-        depends: for an op that carries graphs, from its attributes to what each visible output depends on; None where
-            every output depends on every input.
+        hidden: the number of trailing outputs that exist only for the rule, or a function of the attributes that
+            returns it. The kernel, lowering and infer of such an op take ``residuals=``: True asks for the hidden
+            outputs after the visible ones.
+        expose: for an op that carries graphs, a function of its attributes that returns attributes with which the
+            hidden outputs are visible too.
+        depends: for an op that carries graphs, a function of its attributes that returns the inputs each visible
+            output depends on; None if every output depends on every input.
     """
 
     x: tuple[int, ...] | Literal["all", "rest"] = ()
@@ -149,13 +150,13 @@ class Saves:
             alone = self.each is not None and sum(wanted) == 1
             kept = {i for i, own in enumerate(wanted) if self.keeps(i) and not (alone and own)}
             return frozenset(kept | {-1} if self.y else kept)
-        each = self.each[: len(wanted)]  # it goes on for inputs that may be left out
+        each = self.each[: len(wanted)]  # it may have further entries, for optional inputs
         return frozenset({position for own, want in zip(each, wanted, strict=True) if want for position in own})
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A good call of the public function, from which every automatic test of the op is made.
+    """A valid call of the public function; the automatic tests of the op are made from these.
 
     Args:
         args: positional arguments (arrays and plain values).
@@ -170,7 +171,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Bad:
-    """A call that must fail, the error it must raise, and a part of its text."""
+    """A call that must fail, with the error that it must raise and a part of the message."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -221,27 +222,28 @@ TRAITS = {
 
 @dataclass(eq=False, slots=True)
 class Op:
-    """Everything hybridflow knows of one operation.
+    """Everything hybridflow knows about one operation.
 
     Attributes:
         name: the name in the IR.
-        kernel: NumPy function ``(*arrays, **attrs)`` or `No`.
-        lower: jax function of the same signature.
-        infer: ``(*specs, **attrs)`` to the spec, or tuple of specs, of the outputs; raises with the sizes.
-        vjp: ``(F, g, y, *xs, **attrs)`` to one gradient per input: an array, None, or a function without
-            arguments that computes it if it is wanted (or `Each`: one such function per input). `g` and `y` are
-            tuples if the op has several outputs.
-            `Stops` where no gradient passes, `No` where asking for one is an error.
-        saves: what the rule reads.
-        flops: ``(outputs, *inputs, **attrs)`` (specs) to the number of floating-point operations.
-        samples: good and bad calls.
+        kernel: a NumPy function ``(*arrays, **attrs)``, or `No`.
+        lower: a jax function with the same signature.
+        infer: the shape rule, a function ``(*specs, **attrs)`` that returns the outputs' spec or tuple of specs; its
+            errors name the sizes.
+        vjp: the gradient rule, a function ``(F, g, y, *xs, **attrs)`` that returns one gradient per input: an array,
+            None, or a function without arguments that computes it on demand. Or `Each`, with one rule per input.
+            `g` and `y` are tuples if the op has several outputs. `Stops` if no gradient passes; `No` if asking for
+            one is an error.
+        saves: the values that the gradient rule reads.
+        flops: a function ``(outputs, *inputs, **attrs)`` of specs that returns the number of floating-point operations.
+        samples: valid and invalid calls.
         traits: see `TRAITS`.
-        method: names under which the function is a method of `Tensor`.
+        method: the names of the function as a method of `Tensor`.
         ulp: the error bound of one element, in units in the last place of the result's dtype.
-        public: the function users call.
-        onnx: the ONNX operator that does the same; or ``(o, *inputs, **attrs)`` that writes it with several, where `o`
-            has ONNX's operators as methods (floats of low precision arrive in float32); or `No`. One that takes
-            ``residuals=`` writes the hidden outputs too when it is True.
+        public: the function that users call.
+        onnx: the name of the equivalent ONNX operator; or a function ``(o, *inputs, **attrs)`` that writes several
+            operators, which are methods of `o` (low-precision floats arrive in float32); or `No`. A function that
+            takes ``residuals=`` writes the hidden outputs too when it is True.
     """
 
     name: str
@@ -267,12 +269,12 @@ class Op:
     accepted: set[Any] = field(default_factory=set[Any], repr=False)
 
     def __post_init__(self) -> None:
-        """Derive what the fast paths ask of every call.
+        """Derive what the fast paths need at every call.
 
-        `fast_kernel` is the kernel if it needs no ``residuals``, and `large_kernel` does the same to large arrays, in
-        several threads where NumPy's own function is the kernel; `plain` says that the rule runs on bare arrays as
-        it is; `host_rule` is a rule's form for the host, and `pullback` what the walk back calls there, found out when
-        it first does.
+        `fast_kernel` is the kernel if it needs no ``residuals``. `large_kernel` does the same for large arrays, in
+        several threads if the kernel is a NumPy function. `plain` says that the gradient rule runs on bare arrays as
+        it is. `host_rule` is the rule's form for NumPy arrays. `pullback` is the function that the backward walk calls
+        on the host, set on first use.
         """
         self.host_rule = getattr(self.vjp, "host", None)
         hidden = bool(self.saves.hidden)
@@ -284,7 +286,7 @@ class Op:
         return f"<Op {self.name}>"
 
     def spec_arguments(self, count: int) -> Sequence[int]:
-        """Return which of ``(y, *xs)`` the rule looks at and the recording may not save, so need a spec instead."""
+        """Return the positions of ``(y, *xs)`` that the rule uses but the recording may not save: they need a spec."""
         looked = self.looked_at
         if looked is None:
             looked = _looked_at(self.vjp)
@@ -310,7 +312,7 @@ _ALL = (-1,)
 
 
 def _looked_at(rule: Any) -> tuple[int, ...]:
-    """Return the positions of ``(y, *xs)`` whose names a rule's code loads, or `_ALL` where that is not plain."""
+    """Return the positions of ``(y, *xs)`` whose names a rule's code loads, or `_ALL` if that cannot be told."""
     if isinstance(rule, Each):
         if rule.local is None:
             found = [_looked_at(one) for one in rule.rules]
@@ -330,7 +332,7 @@ def _looked_at(rule: Any) -> tuple[int, ...]:
 
 
 REGISTRY: dict[str, Op] = {}
-"""Every op by its IR name; filled by `op` and `register`, never by hand."""
+"""Every op by its IR name; only `op` and `register` add to it."""
 
 
 def register(record: Op) -> Op:
@@ -351,7 +353,7 @@ def register(record: Op) -> Op:
 
 
 class OpFunction(Protocol[P, R_co]):
-    """A public function with its record beside it; at run time the plain function itself."""
+    """The type of a public function with its record as the attribute `op`; at run time a plain function."""
 
     op: Op
 
@@ -365,7 +367,7 @@ _expose: list[Expose] = []
 
 
 def on_public(expose: Expose) -> None:
-    """Say what makes the function that users call of a record and its plain function (done once, by `operators`)."""
+    """Set the function that makes an op's public function from its record and plain function (`operators` does)."""
     _expose.append(expose)
 
 
@@ -384,14 +386,14 @@ def op(
     name: str | None = None,
     onnx: Onnx | None = None,
 ) -> Callable[[Callable[P, R]], OpFunction[P, R]]:
-    """Make a public function an operation: its body normalises arguments and calls `bind(fn.op, ...)`.
+    """Make a public function an operation: its body normalizes arguments and calls `bind(fn.op, ...)`.
 
     Args:
         kernel, lower, infer, vjp, samples, saves, flops, ulp: the columns of `Op`.
         traits: trait names.
         method: names of `Tensor` methods, separated by spaces.
         name: the IR name, if not the function's.
-        onnx: the column of `Op`; what users add need not have one.
+        onnx: the column of `Op`; optional for users' operations.
     """
 
     def decorate(function: Callable[P, R]) -> OpFunction[P, R]:
@@ -425,7 +427,7 @@ def op(
 
 
 def public_names(namespace: dict[str, Any]) -> list[str]:
-    """Return the public functions and classes that a module itself defines, for its ``__all__``: no inner ops."""
+    """Return the names of a module's own public functions and classes for its ``__all__``, without inner ops."""
     module = namespace["__name__"]
 
     def names() -> Iterator[str]:

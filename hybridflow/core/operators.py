@@ -1,8 +1,8 @@
-"""Operators, methods and one-operand functions on their fast paths.
+"""Fast paths of operators, methods and one-operand functions.
 
-A call whose operands are host tensors of one dtype that NumPy is good at skips everything that cannot concern it:
-conversion, promotion, attributes, devices. Everything else goes through the public function and `bind`, and the two
-ways give the same result (tested for every op that has both).
+If all operands are host tensors of one dtype that NumPy handles well, a call skips conversion, promotion, attributes
+and devices. Every other call goes through the public function and `bind`. Both paths give the same result, which is
+tested for every op that has both.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _ndarray = np.ndarray
 _getframe = sys._getframe
 _NO_ATTRS: dict[str, Any] = {}
 _NUMBER = object()
-"""In place of the spec of a 0-d operand, which is recorded with its value."""
+"""A marker instead of the spec of a 0-d operand, which is recorded with its value."""
 _DTYPES = "i1 i2 i4 i8 u1 u2 u4 u8 f4 f8"
 _FLOATS = "f4 f8"
 _REALS = frozenset({np.dtype(name).num for name in _FLOATS.split()})
 
 
 def _accepted(op: Op, operands: int, dtypes: str) -> frozenset[int]:
-    """Return which of the dtypes (by number) the op takes as they are."""
+    """Return the numbers of the dtypes that the op takes without a cast."""
     good: set[int] = set()
     for dtype in map(np.dtype, dtypes.split()):
         try:
@@ -52,16 +52,16 @@ def _accepted(op: Op, operands: int, dtypes: str) -> frozenset[int]:
 
 
 def _call_like(a: Any, b: Any, y: Any, kernel: Any, for_a: Any, for_b: Any) -> tuple[Any, ...]:
-    """Return what calls of a binary operator with operands of the same shapes and dtype share.
+    """Return the data that calls of a binary operator share if their operands have the same shapes and dtype.
 
-    Those, the kernel, the result's shape and specs, and the specs of the left and of the right operand, if it is not
-    recorded, where its gradient's rule does not save it.
+    These are the operands' shapes and dtype, the kernel, the result's shape and specs, and the specs to record for the
+    left and for the right operand if it is neither recorded nor saved.
 
     Args:
         a, b: the operands.
         y: the result.
-        kernel: what computes it.
-        for_a, for_b: which of ``(y, a, b)`` is saved where only the left, or the right, operand is recorded.
+        kernel: the function that computed it.
+        for_a, for_b: which of ``(y, a, b)`` are saved if only the left, or only the right, operand is recorded.
     """
     left, right = [
         None if kept is not None and kept[index] else (x.shape, x.dtype, None) if x.ndim else _NUMBER
@@ -84,8 +84,8 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
     passes = type(op.vjp) is not Stops
     fast: frozenset[int] | None = None
     usual: Any = None  # the accepted dtype that came last
-    usual_call: tuple[Any, ...] = (None,) * 8  # what `_call_like` made last
-    usual_place: Any = (None, 0)  # where the user called last: comparing is all that the next call from there pays
+    usual_call: tuple[Any, ...] = (None,) * 8  # the last result of `_call_like`
+    usual_place: Any = (None, 0)  # the last caller: another call from there costs only a comparison
 
     def operator(self: Any, other: Any) -> Any:  # noqa: C901
         nonlocal fast, usual, usual_call, usual_place
@@ -117,7 +117,7 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
             try:
                 y = run(kernel if a.size < LARGE else large_kernel, a, b)
             except (ValueError, RuntimeError):
-                return public(self, other)  # which finds the words for what is wrong
+                return public(self, other)  # it raises a better error
             if type(y) is not _ndarray:
                 y = np.asarray(y)
             return make_tensor(y)
@@ -133,7 +133,7 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
             return public(self, other)
         if not shape:
             y = np.asarray(y)  # it came as a scalar
-        if edge_b is None:  # only what the gradient of the other one reads is saved
+        if edge_b is None:  # save only what the other operand's gradient reads
             kept = for_a
             specs = specs_b if specs_b is not _NUMBER else (None, ((), dtype, b))
         elif edge_a is None:
@@ -158,13 +158,13 @@ _ONE_OF_TWO = (True, False), (False, True)
 
 
 def _of_saved(y: bool, a: bool, b: bool) -> tuple[bool, bool, bool] | None:
-    """Return which of the result and the operands are saved, None if none is."""
+    """Return which of the result and the operands are saved, or None if none are."""
     return (y, a, b) if y or a or b else None
 
 
 @inlined(followed, called_from, recorded_node, make_tensor)
 def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Make a function of one operand; a kernel may name another, `of_reals`, that does the same for real numbers."""
+    """Make a function of one operand; a kernel may have an attribute `of_reals`, a faster kernel for real numbers."""
     kernel = cast(Callable[..., Any], getattr(op.kernel, "of_reals", op.kernel))
     large_kernel = for_large(kernel)
     save_x, save_y = op.saves.keeps(0), op.saves.y
@@ -172,7 +172,7 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
     fast: frozenset[int] | None = None
     usual: Any = None  # the accepted dtype that came last
     usual_call: tuple[Any, ...] = (None, None, None, None)  # the operand's shape and dtype, the kernel and specs
-    usual_place: Any = (None, 0)  # where the user called last: comparing is all that the next call from there pays
+    usual_place: Any = (None, 0)  # the last caller: another call from there costs only a comparison
 
     @functools.wraps(public)
     def function(x: Any) -> Any:
@@ -224,7 +224,7 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 def _quick(value: Any, like: Any) -> Any:
-    """Return an operand as a tensor, where that is quick and what promotion would do: Variables, floats with floats."""
+    """Return an operand as a tensor if that is quick: a Variable, or a Python float that meets a float tensor."""
     if type(value) is Variable:
         return value.read()
     if type(value) is float and isinstance(like, Tensor | Variable):
@@ -236,7 +236,7 @@ def _quick(value: Any, like: Any) -> Any:
 
 
 def _operand(value: Any) -> bool:
-    """Whether a value can be an operand: tensors, numbers, arrays and what Variables hold."""
+    """Whether a value can be an operand: a tensor, Variable, number or array."""
     return isinstance(value, TensorMethods | bool | int | float | complex | np.ndarray | np.generic | jax.Array)
 
 

@@ -1,8 +1,11 @@
-"""Checks of compiled calls whose outcome nobody has waited for yet.
+"""Checks of compiled calls that are still running.
 
-A compiled call returns before XLA has run it. Whether its checks held is one more output, which is looked at when a
-result is read in the thread that made the call, when one of the call's own results is read anywhere, or when the same
-trace is called again and the outcome is known by then, at most `MOST` calls later; whichever comes first.
+A compiled call returns before XLA has run it. The outcome of its checks is one more output, which is read at the first
+of these events:
+
+- the thread that made the call reads any result;
+- any thread reads one of the call's own results;
+- the same trace is called again, and the outcome is known by then, at most `MOST` calls later.
 """
 
 from __future__ import annotations
@@ -14,14 +17,14 @@ from typing import Any
 from hybridflow.core.forked import PROCESS
 
 MOST = 16
-"""How many calls of a trace may be unsettled."""
+"""The largest number of unsettled calls of one trace."""
 
 
 class PendingChecks:
     """The checks of one call.
 
     Args:
-        flags: bool, shape () or (n,): whether each check held; a `jax.Array` that may not be computed yet.
+        flags: whether each check held, bool of shape () or (n,): a `jax.Array` that may not be computed yet.
         owner: the trace that was called.
         fail: raises the error of the first check that is False.
     """
@@ -41,13 +44,13 @@ class PendingChecks:
             self._fail(flags)
 
     def forget(self) -> None:
-        """Have nobody but the call's own results ask again."""
+        """Remove the call from the thread's list; only its own results will still settle it."""
         calls = LOCAL.calls
         if self in calls:
             calls.remove(self)
 
     def later(self) -> None:
-        """Raise at once if the outcome is known; have it settled later otherwise."""
+        """Settle the checks now if the outcome is known, else later."""
         if self.flags.is_ready():
             self.settle()
         else:
@@ -55,7 +58,7 @@ class PendingChecks:
 
 
 class _Local(threading.local):
-    """The calls of one thread that are not settled."""
+    """The unsettled calls of one thread."""
 
     calls: list[PendingChecks]
 
@@ -71,22 +74,22 @@ def settle_calls() -> None:
     """Settle the calls of this thread.
 
     Raises:
-        HybridflowError: a check failed.
+        HybridflowError: if a check failed.
     """
     for call in tuple(LOCAL.calls):
         call.settle()
 
 
 def settle_known(owner: object) -> None:
-    """Settle those calls of one trace whose outcome is known; wait only for the oldest of many.
+    """Settle the calls of one trace whose outcome is known; wait for a call only if there are too many.
 
-    Waiting for each call before the next one would cost a training step its overlap with Python.
+    Waiting for every call would keep a training step from overlapping with Python.
 
     Raises:
-        HybridflowError: a check failed.
+        HybridflowError: if a check failed.
     """
     calls = [call for call in LOCAL.calls if call.owner is owner]
     for number, call in enumerate(calls):
         if not call.flags.is_ready() and number >= len(calls) - MOST:
-            break  # nor are those after it
+            break  # later calls are not ready either
         call.settle()

@@ -1,4 +1,4 @@
-"""Who takes the time of what runs: see `hf.profile`."""
+"""The profiler that times what runs; see `hf.profile`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any, Protocol
 
 
 class Profiler(Protocol):
-    """What `hf.profile` offers to the rest."""
+    """The part of `hf.profile` that other modules use."""
 
     def records(self) -> bool:
-        """Whether what runs here and now is to be timed."""
+        """Whether to time what runs now in this thread."""
         ...
 
     def bind(self, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
         """Execute an operation."""
 
     def engine(self, engine: Any) -> Any:
-        """Return an engine of gradients that computes as another does."""
+        """Return a gradient engine that computes the same as the given one, and is timed."""
 
     def executable(self, trace: Any, values: Sequence[Any], device: Any) -> Any:
-        """Return what runs a compiled function's trace."""
+        """Return the executable that runs a compiled function's trace, with timing."""
 
     def compiled(self, owner: Any, key: Any, name: str, device: Any, make: Any) -> Any:
-        """Return what runs a graph that `make` compiles."""
+        """Return the executable of a graph that `make` compiles, with timing."""
 
 
 PROFILER: ContextVar[Profiler | None] = ContextVar("hybridflow profiler", default=None)

@@ -1,4 +1,4 @@
-"""How an executed operation is recorded: what `dispatch` and the quick ways through `operators` have in common."""
+"""Recording of an executed operation, shared by `dispatch` and the fast paths of `operators`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def recorded_node(
     backend: str,
     lasting: bool,
 ) -> Node:
-    """Return the node of an operation that was executed now; see `Node` for what it is made of.
+    """Return the node of an operation that was just executed; see `Node` for the arguments.
 
-    It is recorded for ever if it is `lasting`: computed from what requires a gradient.
+    If it is `lasting`, that is computed from a value that requires a gradient, its stamp is `FOREVER`.
     """
     node = Node()
     node.op = op
@@ -44,12 +44,12 @@ def recorded_node(
 
 
 def followed(edge: Edge | None, start: int, lasting: bool, passes: bool) -> tuple[Edge | None, bool]:
-    """Return an operand's edge if it is recorded from `start` on, and whether what the operation gives is lasting.
+    """Return an operand's edge if its stamp is at least `start`, else None, and whether the result is lasting.
 
     Args:
-        edge: the operand's.
-        start: recordings older than this are followed by nobody.
-        lasting: what another operand says.
+        edge: the operand's edge.
+        start: the smallest stamp that the context follows.
+        lasting: whether the operands before this one make the result lasting.
         passes: whether the operation passes gradients.
     """
     if edge is not None:
@@ -62,11 +62,11 @@ def followed(edge: Edge | None, start: int, lasting: bool, passes: bool) -> tupl
 
 
 def called_from(frame: FrameType, usual: Any) -> tuple[Where | None, Any]:
-    """Return the user's place, and the one that the next call is compared with: comparing is all that most calls pay.
+    """Return the user's place, and the place to compare with at the next call: most calls cost only a comparison.
 
     Args:
-        frame: the caller's.
-        usual: what this returned before, or ``(None, 0)``.
+        frame: the caller's frame.
+        usual: the second result of the call before, or ``(None, 0)``.
     """
     if frame.f_code is usual[0] and not OPEN_SCOPES:
         where = usual if frame.f_lasti == usual[1] else (usual[0], frame.f_lasti)

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 LOADED = time.time()
-"""When this process loaded the package, in seconds since the epoch."""
+"""The time when this process loaded the package, in seconds since the epoch."""
 
 
 class Settings:
-    """What `hf.config` has set.
+    """The settings of `hf.config`.
 
     Attributes:
-        eager: compiled functions run op by op.
-        checks: compiled functions check what only values can tell, such as indices.
-        full_tracebacks: errors of compiled calls show hybridflow's own lines too.
-        cache_dir: where the store of executables is; True: where the environment says; False: nowhere.
-        cache_bytes: how large that may become; None: as the environment says.
-        plain: a call on the fast path may run as it is.
+        eager: whether compiled functions run op by op.
+        checks: whether compiled functions check values at run time, such as indices.
+        full_tracebacks: whether errors of compiled calls show hybridflow's own lines too.
+        cache_dir: the folder of the store of executables; True takes the environment's, False turns the store off.
+        cache_bytes: the size limit of the store; None takes the environment's.
+        plain: whether a call on the fast path needs no special treatment.
     """
 
     __slots__ = ("_can_run", "cache_bytes", "cache_dir", "checks", "eager", "full_tracebacks", "plain")
@@ -39,12 +39,12 @@ class Settings:
         self._decide()
 
     def forbid_runs(self) -> None:
-        """Have no call on the fast path run any more: what is compiled cannot run in this process."""
+        """Turn the fast path of calls off, since executables cannot run in this process."""
         self._can_run = False
         self._decide()
 
     def _decide(self) -> None:
-        self.plain = self.checks and not self.eager and self._can_run  # the one thing that the fast path asks
+        self.plain = self.checks and not self.eager and self._can_run  # the only setting that the fast path reads
 
 
 SETTINGS = Settings()

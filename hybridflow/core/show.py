@@ -1,4 +1,4 @@
-"""Tensors as terminals and notebooks show them: what is in them at a glance, and the values of small ones."""
+"""Tensors in terminals and notebooks: a summary at a glance, and the values of small tensors."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from hybridflow.core.units import format_bytes
 SMALL = 60
 """Tensors of at most this many elements show their values beside the summary."""
 BINS = 20
-"""Bars of a histogram."""
+"""The number of bars in a histogram."""
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the elements of a tensor are.
+    """Statistics of a tensor's elements.
 
     Attributes:
-        low, high, mean, deviation: of the finite elements (magnitudes, if they are complex; True is 1); None if there
-            are none.
-        nans, infinities, zeros: how many elements are so.
-        bars: how many finite elements are in each of `BINS` equal parts of the range; empty if
-            they are all equal or there are fewer than that.
+        low, high, mean, deviation: statistics of the finite elements, or None if there are none. Complex elements
+            count by magnitude, and True counts as 1.
+        nans, infinities, zeros: the number of such elements.
+        bars: the number of finite elements in each of `BINS` equal parts of the range. Empty if all are equal, if
+            there are fewer than `BINS` elements, or if they are bool.
     """
 
     low: float | None
@@ -55,14 +55,14 @@ def summary_of(array: np.ndarray[Any, Any]) -> Summary:
             return Summary(None, None, None, None, nans, infinities, zeros, ())
         low, high = numbers.min().item(), numbers.max().item()
         mean, deviation = float(numbers.mean(dtype=np.float64)), float(numbers.std(dtype=np.float64))
-        # Halves: a range of float64 may be larger than float64.
+        # Halve the numbers, since high - low may overflow float64.
         drawn = high > low and array.size >= BINS and array.dtype != bool
         halves = np.histogram(numbers / 2, BINS, (low / 2, high / 2))[0].tolist() if drawn else ()
     return Summary(low, high, mean, deviation, nans, infinities, zeros, tuple(halves))
 
 
 def _real(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array in a dtype that NumPy can do statistics in."""
+    """Return an array in a dtype in which NumPy computes statistics."""
     if array.dtype == bool:
         return array.astype(np.uint8)
     if array.dtype.kind == "c":
@@ -71,7 +71,7 @@ def _real(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def facts_of(array: np.ndarray[Any, Any], found: Summary) -> list[str]:
-    """Return what a summary says, in short texts."""
+    """Return the facts of a summary as short texts."""
     facts = [f"n={array.size:,}", format_bytes(array.nbytes)]
     if array.dtype == bool:
         return [*facts, f"{array.size - found.zeros:,} True"]
@@ -85,7 +85,7 @@ def facts_of(array: np.ndarray[Any, Any], found: Summary) -> list[str]:
 
 
 def warnings_of(found: Summary) -> list[str]:
-    """Return what is likely wrong with the elements."""
+    """Return short warnings about NaNs and infinities."""
     counts = ("NaN", found.nans), ("Inf", found.infinities)
     return [f"{count:,} {name}!" for name, count in counts if count]
 
@@ -95,12 +95,12 @@ def _short(number: float | None) -> str:
 
 
 def rich_tensor(kind: str, tensor: Tensor, name: str | None = None) -> Text:
-    """Return a tensor as a text in colours.
+    """Return a tensor as colored text.
 
     Args:
         kind: ``Tensor`` or ``Variable``.
         tensor: the tensor.
-        name: the Variable's.
+        name: the Variable's name.
     """
     text = Text()
     text.append(_title(kind, tensor.spec, name), style="bold cyan")
@@ -133,7 +133,7 @@ def html_tensor(kind: str, tensor: Tensor, name: str | None = None) -> str:
 
 
 def blocks(bars: tuple[int, ...]) -> str:
-    """Return a histogram as characters; a bar with anything in it is not empty."""
+    """Return a histogram as characters; a bar with at least one element is visible."""
     most = max(bars)
     return "".join(_BLOCKS[0 if not one else max(1, round(one / most * (len(_BLOCKS) - 1)))] for one in bars)
 

@@ -1,4 +1,4 @@
-"""What a graph begins with: inputs, whose values a call gives, and constants, which it holds itself."""
+"""The sources of a graph: inputs, whose values come from the call, and constants, which the graph holds."""
 
 from __future__ import annotations
 

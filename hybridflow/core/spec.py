@@ -15,10 +15,10 @@ Shape = tuple[Size, ...]
 
 
 class SizeName(str):
-    """A size that is left open, and is the same wherever the name stands.
+    """An open size with a name; it is the same wherever the name occurs.
 
     Attributes:
-        max: how large it may be, if that is known.
+        max: the largest size allowed, or None.
     """
 
     __slots__ = ("max",)
@@ -33,14 +33,14 @@ class SizeName(str):
 
 
 def dim(name: str, *, max: int | None = None) -> Any:
-    """Return a size for `TensorSpec` that is left open; a name alone stands for `dim(name)`.
+    """Return an open size for `TensorSpec`; a name alone is short for `dim(name)`.
 
     Args:
-        name: an identifier; where it stands again, the size is the same.
-        max: how large it may be.
+        name: an identifier; the size is the same wherever the name occurs.
+        max: the largest size allowed.
 
     Raises:
-        ArgumentTypeError: another name or number.
+        ArgumentTypeError: if the name is not an identifier, or `max` is not a positive integer.
 
     Example:
         >>> import hybridflow as hf
@@ -63,12 +63,12 @@ def _named(name: str, largest: int | None) -> SizeName:
 
 
 def is_open_size(size: Any) -> bool:
-    """Whether a size of a spec is left open."""
+    """Whether a size of a spec is open."""
     return size is None or type(size) is SizeName
 
 
 def example_size(size: Any, example: int) -> Any:
-    """Return a size of a spec, or in the place of one that is left open an example, if it is not too large."""
+    """Return a size of a spec; for an open size, the example, or the largest size allowed if that is smaller."""
     if type(size) is SizeName:
         return example if size.max is None else min(example, size.max)
     return example if size is None else size
@@ -78,8 +78,8 @@ class TensorSpec:
     """The shape and dtype of a tensor.
 
     Args:
-        shape: the size of each dimension; ``None`` is a dimension of any size, a name one that is the same wherever
-            the name stands (see `hf.dim`).
+        shape: the size of each dimension. None means any size; a name means a size that is the same wherever the
+            name occurs (see `hf.dim`).
         dtype: the dtype.
         name: an optional name for messages.
 
@@ -159,7 +159,7 @@ def spec_of(value: Any) -> TensorSpec:
 
 
 def make_spec(shape: tuple[Any, ...], dtype: DType) -> TensorSpec:
-    """Build a spec from parts that are known to be right, without the checks of the constructor."""
+    """Build a spec from parts that are known to be valid, without the constructor's checks."""
     spec = object.__new__(TensorSpec)
     spec.shape = shape
     spec.dtype = dtype

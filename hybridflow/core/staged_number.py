@@ -1,8 +1,8 @@
-"""`StagedNumber`: a Python number that a branch or loop on tensors decides, while the function is traced.
+"""`StagedNumber`: in a trace, a Python number whose value depends on a branch or loop on tensors.
 
-Eagerly it is a Python number: it takes the dtype of the tensors that it meets, and arithmetic among such numbers is
-done in doubles and in integers of any length. In a trace a tensor of shape () holds it, float64 or int64, and the
-arithmetic is done on these, so that each call rounds as Python does; integers that leave 64 bits fail the call.
+In eager code this is a Python number: it takes the dtype of the tensors it meets, and arithmetic among such numbers
+uses doubles and integers of any length. In a trace, a float64 or int64 tensor of shape () holds it. Arithmetic on
+these tensors rounds as Python does; an integer that does not fit 64 bits makes the call fail.
 The operators are in `hybridflow.convert.staged`.
 """
 
@@ -17,7 +17,7 @@ from hybridflow.core.errors import DTypeError, message
 from hybridflow.core.node import format_where
 
 Kinds = frozenset[type]
-"""Which of bool, int and float a number may be; more than one if that depends on the way that a call takes."""
+"""The types that a number may have (bool, int, float); several if the type depends on the branch that a call takes."""
 
 BOOL: Kinds = frozenset((bool,))
 INT: Kinds = frozenset((int,))
@@ -28,13 +28,13 @@ _EXAMPLES: dict[type, Any] = {bool: False, int: 0, float: 0.0}
 
 
 class StagedNumber:
-    """A bool, int or float that each call has its own value of; to `isinstance` it is one.
+    """A bool, int or float whose value each call decides; `isinstance` takes it for one.
 
     Attributes:
-        kinds: what it may be.
+        kinds: the types it may have.
         raw: the tensor that holds it: bool, int32, int64, or float64.
-        limit: the largest magnitude that an integer can have here.
-        origin: what says why it may be of several kinds, for messages.
+        limit: the largest magnitude that the integer can have.
+        origin: why it may have several types, for messages.
         where: the place in the user's code that made it.
     """
 
@@ -60,11 +60,11 @@ class StagedNumber:
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The widest kind, for `isinstance`."""
+        """The widest type it may have, for `isinstance`."""
         return widest(self.kinds)
 
     def examples(self) -> list[Any]:
-        """Return a Python number of each kind."""
+        """Return a Python number of each type."""
         return [_EXAMPLES[kind] for kind in self.kinds]
 
     def __copy__(self) -> StagedNumber:
@@ -78,12 +78,12 @@ DECIDING.add(StagedNumber)
 
 
 def widest(kinds: Kinds) -> type:
-    """Return the kind that holds the numbers of all kinds."""
+    """Return the type that can hold numbers of all the types."""
     return float if float in kinds else int if int in kinds else bool
 
 
 def several_kinds(number: StagedNumber, what: str) -> DTypeError:
-    """Return the error for a number of which it matters here whether it is an int or a float."""
+    """Return the error for a number that may have several types, where the type matters."""
     names = " or ".join(sorted(kind.__name__ for kind in number.kinds))
     return DTypeError(
         message(f"a Python number that is {names}, as a tensor decides, {what}",
@@ -93,7 +93,7 @@ def several_kinds(number: StagedNumber, what: str) -> DTypeError:
 
 
 def weak_dtype_of(number: Any, dtype: DType) -> DType:
-    """Return the dtype in which any Python number meets a tensor of `dtype`; see `weak_dtype`."""
+    """Return `weak_dtype` of any Python number, staged ones included."""
     if type(number) is not StagedNumber:
         return weak_dtype(number, dtype)
     found = {weak_dtype(one, dtype) for one in number.examples()}
@@ -103,7 +103,7 @@ def weak_dtype_of(number: Any, dtype: DType) -> DType:
 
 
 def default_dtype_of(number: Any) -> DType:
-    """Return the dtype of any Python number on its own; see `default_dtype`."""
+    """Return `default_dtype` of any Python number, staged ones included."""
     if type(number) is not StagedNumber:
         return default_dtype(number)
     found = {default_dtype(one) for one in number.examples()}

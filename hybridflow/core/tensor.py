@@ -1,4 +1,4 @@
-"""`Tensor`, an immutable value, and the conversions into it."""
+"""`Tensor`, an immutable array, and conversions to it."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ WATCHED = register(
 
 
 class Tensor(TensorMethods):
-    """An immutable array: a NumPy array on the host, a `jax.Array` on a device, or a value yet to come in a trace.
+    """An immutable array: a NumPy array on the host, a `jax.Array` on a device, or in a trace a value to be computed.
 
     Make one with `hf.asarray`. Arithmetic, comparison, indexing and NumPy-style methods are operations of `hf`.
 
-    ``a += b`` gives the name `a` to a new tensor; whoever else holds the old one keeps it. ``a[key] = value`` is an
-    error: ``a = a.at[key].set(value)`` says the same, and gradients flow through it.
+    ``a += b`` binds the name `a` to a new tensor; other references to the old one keep it. ``a[key] = value`` is an
+    error. Write ``a = a.at[key].set(value)`` instead; gradients flow through it.
 
     Example:
         >>> import hybridflow as hf
@@ -134,7 +134,7 @@ class Tensor(TensorMethods):
     # -- the value --------------------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """Return the value as a read-only NumPy view (a copy if it lives on a device).
+        """Return the value as a read-only NumPy array: a view, or a copy if the value lives on a device.
 
         Raises:
             TracedValueError: inside a trace, where there is no value yet.
@@ -160,7 +160,7 @@ class Tensor(TensorMethods):
         return array.item()
 
     def _note_left(self) -> None:
-        """Tell the tracer, which relies on the value, and the active tapes, whose `why_none` can say where it left."""
+        """Tell the tracer that the trace relies on the value, and the active tapes where it left, for `why_none`."""
         context = context_now()
         if context is None:
             return
@@ -177,16 +177,16 @@ class Tensor(TensorMethods):
         return array.tolist()
 
     def to(self, target: Any = None, /, dtype: Any = None, *, device: str | None = None) -> Tensor:
-        """Return the tensor in another dtype, on another device, or both; its gradient comes back as it was here.
+        """Return the tensor in another dtype, on another device, or both; gradients come back in its own dtype.
 
         Args:
-            target: a device such as ``"gpu:0"``, a dtype, or a tensor that has both.
-            dtype: the dtype, next to a device.
-            device: the device by keyword.
+            target: a device such as ``"gpu:0"``, a dtype, or a tensor whose device and dtype to take.
+            dtype: the dtype, if `target` is a device or missing.
+            device: the device, if `target` is a dtype or missing.
 
         Raises:
-            ArgumentTypeError: nothing to go to, or a dtype or device that is given twice.
-            TracedValueError: another device, inside a trace.
+            ArgumentTypeError: if neither dtype nor device is given, or one of them is given twice.
+            TracedValueError: if the device changes inside a trace.
 
         Example:
             >>> import hybridflow as hf
@@ -220,10 +220,10 @@ class Tensor(TensorMethods):
         return make_tensor(place(self._value, target), self._edge)
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
-        """Return the tensor on another device, as the Array API standard spells it; see `to`.
+        """Return the tensor on another device: the Array API standard's name for `to`.
 
         Raises:
-            ArgumentError: a stream was given; XLA orders its work itself.
+            ArgumentError: if a stream is given; XLA orders its work itself.
         """
         if stream is not None:
             raise ArgumentError(message("to_device: takes no stream", got=repr(stream), hint="Leave stream=None."))
@@ -249,8 +249,7 @@ class Tensor(TensorMethods):
         given: dict[str, Any] = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
         kwargs = {name: argument for name, argument in given.items() if argument is not None}
         if isinstance(value, np.ndarray):
-            # An exporter cannot mark memory read-only for every consumer, so what leaves is a copy; NumPy has no
-            # bfloat16 there, jax has.
+            # Export a copy, since not every consumer respects a read-only flag. NumPy cannot export bfloat16, jax can.
             left: Any = value.copy()
             if value.dtype == bfloat16:
                 left = jax.device_put(left, jax.devices("cpu")[0])
@@ -337,7 +336,7 @@ class Tensor(TensorMethods):
 
 
 def make_tensor(value: Any, edge: Edge | None = None) -> Tensor:
-    """Wrap an array that nobody else will write to."""
+    """Wrap an array that nobody else will write to in a tensor."""
     tensor = _new(Tensor)
     tensor._value = value
     tensor._alt = None
@@ -346,7 +345,7 @@ def make_tensor(value: Any, edge: Edge | None = None) -> Tensor:
 
 
 def format_tensor(kind: str, tensor: Tensor, name: str | None = None) -> str:
-    """Format a tensor: its values, dtype and (unless obvious) shape; a traced one says so."""
+    """Format a tensor: its values, dtype and, unless obvious, shape; for a traced tensor, its spec."""
     label = f", name={name!r}" if name else ""
     if tensor._value is None:
         return f"{kind}(traced {tensor.spec}{label})"
@@ -362,7 +361,7 @@ def _unpickle(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def require_value(tensor: Tensor, wanted: str) -> None:
-    """Raise if a traced tensor is asked for its value, or if the compiled call that a value comes from has failed."""
+    """Raise if the tensor is traced and has no value, or if a check of the compiled call that made it failed."""
     settle_reads(tensor)
     if tensor._value is None:
         node = cast(Edge, tensor._edge)[0]
@@ -389,9 +388,9 @@ def require_value(tensor: Tensor, wanted: str) -> None:
 
 
 def settle_reads(tensor: Tensor) -> None:
-    """Raise if a check of the compiled call that a value comes from has failed, or of one before it."""
+    """Raise if a check failed in the compiled call that made the value, or in an earlier call of this thread."""
     if type(tensor._value) is np.ndarray:
-        return  # read before
+        return  # it was read before
     if PENDING.calls:
         settle_calls()
     if type(tensor._alt) is PendingChecks:
@@ -413,7 +412,7 @@ def leak_text(tensor: Tensor) -> str:
 
 
 def host_array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Return the value as a NumPy array, waiting for it if a device still computes it."""
+    """Return the value as a NumPy array, waiting until it is computed."""
     value = tensor._value
     if type(value) is np.ndarray:
         return value
@@ -432,26 +431,26 @@ def host_array(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None) -> Tensor:
-    """Return a tensor of a number, nested sequence, array, tensor or Variable.
+    """Return a tensor made from a number, nested sequence, array, tensor or Variable.
 
     Arrays keep their dtype; Python floats become float32 and integers int32. A user's array is copied. Tensors in a
-    nested sequence are stacked, and gradients flow through that.
+    nested sequence are stacked, and gradients flow through the stacking.
 
     Args:
         obj: the value.
         dtype: the dtype to convert to.
-        device: the device to put it on, such as ``"cpu"`` or ``"gpu:0"``; jax's default one if not given.
-        copy: False raises if a copy would be needed; tensors are never copied, since they are immutable.
+        device: the device, such as ``"cpu"`` or ``"gpu:0"``; by default, that of `hf.device` or jax's default one.
+        copy: False raises an error if a copy is needed. Tensors are never copied, since they are immutable.
 
     Returns:
         The tensor.
 
     Raises:
-        NumberRangeError: a Python number that the dtype cannot hold.
-        ShapeError: nested sequences of different lengths.
-        DTypeError: an array of objects or strings, or complex numbers where real ones are wanted.
-        ArgumentTypeError: other things that are no numbers.
-        ArgumentError: a copy is needed and `copy` is False.
+        NumberRangeError: if the dtype cannot hold a Python number.
+        ShapeError: if nested sequences have different lengths.
+        DTypeError: for an array of objects or strings, or for complex numbers where `dtype` is real.
+        ArgumentTypeError: if the value is not numeric in any other way.
+        ArgumentError: if a copy is needed and `copy` is False.
 
     Example:
         >>> import hybridflow as hf
@@ -490,10 +489,10 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
 
 
 def _size_tensor(size: Dim | SizeFloat, dtype: DType) -> Tensor:
-    """Return a symbolic size, or a float made of some, as a tensor that holds what it is in each call.
+    """Return a symbolic size, or a float computed from sizes, as a tensor with its value in each call.
 
     Raises:
-        LeakError: outside of the trace, where it has no value.
+        LeakError: outside the trace, where it has no value.
     """
     context = context_now()
     if context is None or context.tracer is None:
@@ -510,14 +509,14 @@ _TRACED = frozenset({TracedFloat, TracedArray, StagedNumber, Dim, SizeFloat})
 
 
 def tensors_in(obj: Any) -> bool:
-    """Whether a nested sequence has tensors or Variables in it."""
+    """Whether a value is, or a nested sequence contains, a tensor, a Variable or a traced number."""
     if not isinstance(obj, list | tuple):
         return isinstance(obj, TensorMethods) or type(obj) in _TRACED
     return not NUMBERS.issuperset(map(type, cast("list[Any]", obj))) and any(map(tensors_in, cast("list[Any]", obj)))
 
 
 def _stacked(obj: Any, dtype: DType | None) -> Tensor:
-    """Return a nested sequence of tensors (and numbers and arrays) as one tensor, through which gradients flow."""
+    """Stack a nested sequence of tensors, numbers and arrays into one tensor; gradients flow through it."""
     leaves: list[Any] = []
 
     def walk(item: Any) -> Any:
@@ -539,7 +538,7 @@ def _stacked(obj: Any, dtype: DType | None) -> Tensor:
 
 
 def as_tensor(value: Any) -> Tensor:
-    """Return what an operation got as an input as a tensor: tensors as they are, Variables read, others converted."""
+    """Return an operation's input as a tensor: tensors as they are, Variables read, others converted."""
     if type(value) is Tensor:
         return value
     if isinstance(value, TensorMethods):
@@ -548,7 +547,7 @@ def as_tensor(value: Any) -> Tensor:
 
 
 def watch_tensor(tensor: Tensor) -> Edge:
-    """Give a tensor an edge that belongs to the recording from now on, and return it.
+    """Give a tensor an edge with a new stamp, so that active tapes follow it, and return the edge.
 
     Raises:
         DTypeError: if the dtype cannot carry a gradient.
@@ -566,7 +565,7 @@ def watch_tensor(tensor: Tensor) -> Edge:
 
 
 def describe(value: Any) -> str:
-    """Describe an argument the way error texts show calls: tensors as specs, the rest by repr."""
+    """Describe an argument for error messages: tensors by spec, others by repr."""
     if isinstance(value, TensorMethods | TensorSpec):
         return str(value if isinstance(value, TensorSpec) else cast(Any, value).spec)
     if isinstance(value, np.ndarray) and value.dtype != object:

@@ -1,8 +1,8 @@
-"""`TracedArray`: an array of NumPy, or of another library, among the arguments of a function while it is traced.
+"""`TracedArray`: in a trace, an array argument of NumPy or another library.
 
-Eagerly the function gets the array itself, so the array's own rules hold until it meets a tensor or goes to a function
-of hybridflow. In a trace a `TracedArray` stands for it. It does what NumPy and hybridflow do alike, and what they do
-differently is an error. The operators and methods are in `hybridflow.tracing.numpy_rules`.
+In eager code the function gets the array itself, which follows its own rules until it meets a tensor or is passed to a
+function of hybridflow. In a trace, a `TracedArray` takes its place. It supports what NumPy and hybridflow do alike,
+and raises an error where they differ. The operators and methods are in `hybridflow.tracing.numpy_rules`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class TracedArray:
-    """An array that each call has its own value of; to `isinstance` it is one of its library.
+    """An array whose value each call decides; `isinstance` takes it for an array of its library.
 
     Attributes:
-        tensor: the traced tensor that holds it, which is what functions of hybridflow take.
+        tensor: the traced tensor that holds it; functions of hybridflow use this.
         kind: its type: ``np.ndarray``, a type of NumPy's scalars, or that of another library.
         origin: the argument that it comes from, for messages.
-        certain: whether it is an array in every call; if not, a branch or loop on tensors leaves a tensor in some.
+        certain: whether it is an array in every call; if not, a branch or loop on tensors makes it a tensor in some.
     """
 
     __slots__ = ("__weakref__", "certain", "kind", "origin", "tensor")
@@ -48,7 +48,7 @@ class TracedArray:
         return self.kind
 
     def like(self, tensor: Tensor) -> TracedArray:
-        """Return another tensor as an array of the same library: NumPy's arrays without a dimension are scalars."""
+        """Return another tensor as an array of the same library; for NumPy, a 0-d array becomes a scalar."""
         kind = self.kind
         if kind is np.ndarray or issubclass(kind, np.generic):
             kind = np.ndarray if tensor.shape else tensor.dtype.type
@@ -65,5 +65,5 @@ class TracedArray:
 
 
 def without_array(value: Any) -> Any:
-    """Return the tensor of what stands for an array, and everything else as it is."""
+    """Return the tensor of a `TracedArray`, and any other value as it is."""
     return value.tensor if type(value) is TracedArray else value

@@ -1,9 +1,9 @@
-"""`TracedFloat`: a Python float among the arguments of a function while it is traced.
+"""`TracedFloat`: in a trace, a Python float argument.
 
-A trace must not depend on the number, so that a learning-rate schedule is one trace. Arithmetic among Python numbers
-is kept as a program that every call runs again in Python's doubles; what meets a tensor becomes an input of shape ().
-Code that asks for the number itself raises `NeedsNumber`, and the function is traced again with the number in its
-signature.
+A trace must not depend on the number, so that one trace serves a whole learning-rate schedule. Arithmetic among Python
+numbers is kept as a program, which every call runs again in Python's doubles. A number that meets a tensor becomes an
+input of shape (). Code that asks for the number itself raises `NeedsNumber`; the function is then traced again with the
+number in its signature.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from hybridflow.core.staged_number import StagedNumber
 
 
 class NeedsNumber(BaseException):
-    """The traced code asked for the value of float arguments. Not an `Exception`: users' handlers must not see it.
+    """Raised when traced code asks for the value of float arguments.
+
+    Not an `Exception`, so that users' handlers do not catch it.
 
     Attributes:
-        arguments: positions of the float arguments that the number comes from.
+        arguments: the positions of the float arguments that the number comes from.
     """
 
     def __init__(self, arguments: frozenset[int]) -> None:
@@ -39,7 +41,7 @@ class Step(NamedTuple):
 
 
 class NumberTracer(Protocol):
-    """What the tracer offers to its traced floats."""
+    """The part of a tracer that its traced floats use."""
 
     @property
     def alive(self) -> bool:
@@ -51,16 +53,16 @@ class NumberTracer(Protocol):
         ...
 
     def needs_numbers(self, arguments: frozenset[int]) -> None:
-        """Raise `NeedsNumber` for float arguments; the trace is of no use even if that is swallowed."""
+        """Raise `NeedsNumber` for float arguments; the trace is discarded even if user code catches that."""
         ...
 
     def may_fail(self, number: TracedFloat) -> None:
-        """Have the number computed by each call, used or not: it may raise, as it would eagerly."""
+        """Make each call compute the number even if nothing uses it: it may raise an error, as in eager code."""
         ...
 
 
 class TracedFloat:
-    """A float that each call has its own value of. To `isinstance` it is a float; `type` tells the truth."""
+    """A float whose value each call decides. `isinstance` takes it for a float; `type` returns `TracedFloat`."""
 
     __slots__ = ("_arguments", "_step", "_tracer")
 
@@ -73,7 +75,7 @@ class TracedFloat:
 
     @property
     def __class__(self) -> type[float]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """`float`, for `isinstance`: C code, which looks at the type, asks for the number instead."""
+        """`float`, for `isinstance`. C code looks at the type itself, so it asks for the number instead."""
         return float
 
     @property
@@ -83,7 +85,7 @@ class TracedFloat:
 
     @property
     def arguments(self) -> frozenset[int]:
-        """The positions of the floats that the number comes from."""
+        """The positions of the float arguments that the number comes from."""
         return self._arguments
 
     def tensor(self, dtype: DType = float32) -> Any:
@@ -121,7 +123,7 @@ class TracedFloat:
         return result
 
     def __pow__(self, other: Any) -> Any:
-        # A float exponent may make the result complex, which only the numbers tell.
+        # A float exponent may make the result complex, depending on the numbers.
         return self._apply(operator.pow, self, other) if type(other) is int else self._foreign(other)
 
     def __rpow__(self, other: Any) -> Any:

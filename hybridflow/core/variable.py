@@ -1,4 +1,4 @@
-"""`Variable`: a place that holds a tensor and can be assigned another."""
+"""`Variable`: a mutable container of a tensor."""
 
 from __future__ import annotations
 
@@ -45,29 +45,28 @@ VARIABLE = register(
 _unnamed = itertools.count()
 
 _WORTH = 1 << 12
-"""Arrays of at least this many elements are checked for memory that can be used again; for smaller ones the check costs
-more than it saves."""
+"""The smallest number of elements for which memory reuse is tried; below it, the check costs more than it saves."""
 
 WRITES = threading.RLock()
 """Held while a compiled call owns the buffers of the Variables it assigns."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=cast(Any, WRITES)._at_fork_reinit)  # the child has no thread that holds it
+    os.register_at_fork(after_in_child=cast(Any, WRITES)._at_fork_reinit)  # its holder is not in the child
 
 
 class Variable(TensorMethods):
-    """A place that holds a tensor and can be assigned another of the same shape and dtype.
+    """A container of a tensor, which can be replaced by another of the same shape and dtype.
 
     Args:
         initial_value: anything `hf.asarray` takes.
         dtype: the dtype to convert it to.
         name: a name for messages and graphs.
         trainable: whether a `hf.GradientTape` watches it when it is read.
-        requires_grad: whether it is a leaf of `.backward()`: what is computed from it is recorded without a tape, and
+        requires_grad: whether it is a leaf of `.backward()`: operations on it are recorded without a tape, and
             gradients accumulate in ``.grad``.
-        like: the parameter that it is kept for, as the slots of optimizers are.
+        like: the parameter that it belongs to, for example as an optimizer slot.
 
     Raises:
-        DTypeError: `requires_grad` with a dtype that has no gradient.
+        DTypeError: if `requires_grad` is True and the dtype has no gradient.
 
     Example:
         >>> import hybridflow as hf
@@ -81,7 +80,7 @@ class Variable(TensorMethods):
     __array_priority__ = 1000
 
     moves_on: ClassVar[bool] = False
-    """Whether every run of a graph made by hand assigns the Variable, as it does random states."""
+    """Whether every run of a hand-made graph assigns the Variable, as for random states."""
 
     def __init__(
         self,
@@ -124,7 +123,7 @@ class Variable(TensorMethods):
         self._notes: Notes | None = None
 
     def _become_leaf(self) -> None:
-        """Let what is computed from the Variable be recorded, and its gradients accumulate."""
+        """Make the Variable a leaf: operations on it are recorded, and its gradients accumulate."""
         if not is_differentiable(self.dtype):
             raise DTypeError(
                 message(f"Variable: requires_grad=True, and {self.dtype} has no gradient",
@@ -145,8 +144,8 @@ class Variable(TensorMethods):
     def trainable(self) -> bool:
         """Whether a tape watches the Variable when it is read.
 
-        Of a Variable with ``requires_grad=True`` it also says whether `.backward()` reaches it. It may be set, though
-        not inside a compiled function.
+        For a Variable with ``requires_grad=True`` it also controls whether `.backward()` reaches it. It can be set,
+        but not inside a compiled function.
         """
         return self._trainable
 
@@ -166,11 +165,11 @@ class Variable(TensorMethods):
 
     @property
     def like(self) -> Variable | None:
-        """The parameter that the Variable is kept for, such as a momentum; None if it is for itself."""
+        """The parameter that the Variable belongs to, for example as its momentum; None if there is none."""
         return self._like
 
     def require_gradient(self) -> None:
-        """Let gradients accumulate in ``.grad``, as ``requires_grad=True`` does, if the dtype has gradients."""
+        """Accumulate gradients in ``.grad``, as with ``requires_grad=True``, if the dtype has gradients."""
         if self._notes is None and is_differentiable(self.dtype):
             self._become_leaf()
             if not self._trainable:
@@ -178,11 +177,11 @@ class Variable(TensorMethods):
 
     @property
     def active_notes(self) -> Notes | None:
-        """What a leaf of `.backward()` knows; None if the Variable is none, or is frozen."""
+        """The notes for `.backward()`, or None if the Variable is not a leaf or is frozen."""
         return self._notes if self._edge is not None else None
 
     def rename(self, name: str) -> None:
-        """Call the Variable by another name from now on."""
+        """Change the Variable's name."""
         self._name = name
         self._leaf.attrs["name"] = name
         if self._notes is not None:
@@ -219,7 +218,7 @@ class Variable(TensorMethods):
         return device_string(self.current())
 
     def current(self) -> Any:
-        """Return the raw value, waiting for a compiled call in another thread that is about to replace it."""
+        """Return the raw value; if a compiled call in another thread is replacing it, wait for that."""
         value = self._value
         if value is None:
             with WRITES:
@@ -229,7 +228,7 @@ class Variable(TensorMethods):
         return observed_value(self, value) if OBSERVED.count else value
 
     def store(self, value: Any) -> None:
-        """Replace the raw value by one of the same shape and dtype."""
+        """Replace the raw value with one of the same shape and dtype."""
         if not OBSERVED.count or not observed_assignment(self, value):
             self._value = value
 
@@ -251,7 +250,7 @@ class Variable(TensorMethods):
         return tensor
 
     def _node_of(self, epoch: int) -> Node:
-        """Return the node that reads come from under the present tapes: a tape must not know others' readings."""
+        """Return the node for reads in an epoch: tapes of different contexts must not share the node of a read."""
         reading = self._reading
         if reading[0] != epoch:
             node = make_node(VARIABLE, (), self._leaf.attrs, self._leaf.outputs, backend="host")
@@ -267,11 +266,11 @@ class Variable(TensorMethods):
             value: a tensor, array or number of the Variable's shape; Python numbers and sequences take its dtype.
 
         Returns:
-            The Variable itself; in a graph made by hand, the assignment as a tensor of the graph.
+            The Variable itself; in a hand-made graph, the assignment as a tensor of the graph.
 
         Raises:
-            ShapeError: another shape.
-            DTypeError: another dtype.
+            ShapeError: if the shape differs.
+            DTypeError: if the dtype differs.
         """
         tensor = (
             as_tensor(value)
@@ -324,9 +323,9 @@ class Variable(TensorMethods):
             return self.assign(cast(Any, self.read()) - self._operand(value))
 
     def _becomes(self, ufunc: np.ufunc, value: Tensor) -> bool:
-        """Assign ``ufunc(self, value)``, written where an operand was that nobody else has; False if that cannot be.
+        """Assign ``ufunc(self, value)``, computed in the buffer of `value`; return False if that is not possible.
 
-        A step of training then moves as much memory less as the weights take.
+        The buffer must belong to nobody else. This saves each training step an allocation of the weights' size.
         """
         array, old = value._value, self._value
         if type(array) is not np.ndarray or not _WORTH <= array.size < LARGE or type(old) is not np.ndarray:
@@ -341,7 +340,7 @@ class Variable(TensorMethods):
         return True
 
     def _at_full_width(self) -> AbstractContextManager[Any]:
-        """Return a context in which the Variable meets what is narrower in its own dtype, `hf.autocast` or not."""
+        """Return a context without `hf.autocast`, so that the update is computed in the Variable's dtype."""
         context = context_now()
         if context is None or context.autocast is None:
             return nullcontext()
@@ -351,7 +350,7 @@ class Variable(TensorMethods):
         return asarray(value, dtype=self.dtype) if isinstance(value, list | tuple) else value
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """Return the present value as a read-only NumPy copy that later assignments do not change."""
+        """Return the current value as a read-only NumPy array that later assignments do not change."""
         return self.read().numpy()
 
     def item(self) -> Any:
@@ -368,11 +367,11 @@ class Variable(TensorMethods):
         return self.read().__dlpack_device__()
 
     def to(self, target: Any = None, /, dtype: Any = None, *, device: str | None = None) -> Tensor:
-        """Return the present value as a tensor in another dtype or on another device; see `Tensor.to`."""
+        """Return the current value as a tensor in another dtype or on another device; see `Tensor.to`."""
         return self.read().to(target, dtype, device=device)
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
-        """Return the present value as a tensor on another device; see `Tensor.to_device`."""
+        """Return the current value as a tensor on another device; see `Tensor.to_device`."""
         return self.read().to_device(device, stream=stream)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
@@ -438,7 +437,7 @@ class Variable(TensorMethods):
 
 
 def _origin(value: Any, tensor: Tensor) -> str:
-    """Say where a float64 value came from, as far as that is known; nothing of other dtypes."""
+    """Say where a float64 value came from, if that is known; return an empty text for other dtypes."""
     dtype = tensor.dtype
     if dtype != np.float64:
         return ""
@@ -452,7 +451,7 @@ def _origin(value: Any, tensor: Tensor) -> str:
 
 
 def _first_of_dtype(node: Node, dtype: DType) -> Node:
-    """Return the node that was made first, of those from which a value of a dtype comes without leaving the dtype."""
+    """Return the oldest node from which a value is computed in one dtype throughout."""
     first, seen, waiting = node, {id(node)}, [node]
     while waiting:
         node = waiting.pop()
@@ -465,7 +464,7 @@ def _first_of_dtype(node: Node, dtype: DType) -> Node:
 
 
 def current_values(variables: Sequence[Variable]) -> list[Any]:
-    """Return the raw value of each, as `current` does, while `WRITES` is held."""
+    """Return the raw value of each Variable, as `current` does; the caller holds `WRITES`."""
     if not OBSERVED.count:
         values = [variable._value for variable in variables]
         for value in values:
@@ -477,13 +476,13 @@ def current_values(variables: Sequence[Variable]) -> list[Any]:
 
 
 class GradientCell(Variable):
-    """Where a Variable's gradient is.
+    """The container of a Variable's gradient.
 
-    It is a Variable, so that a compiled function assigns it as it does others: if the call counts, and only then.
+    It is a Variable itself, so that a compiled function assigns it like any other: only if the call succeeds.
 
     Attributes:
-        present: whether there is a gradient now; the value is meaningless otherwise.
-        hooks: the Variable's hooks, in the order in which they were given.
+        present: whether there is a gradient; if not, the value is meaningless.
+        hooks: the Variable's hooks, in the order of registration.
     """
 
     __slots__ = ("hooks", "present")
@@ -493,7 +492,7 @@ class GradientCell(Variable):
 
     @classmethod
     def of(cls, value: Any, name: str) -> GradientCell:
-        """Return a cell for gradients like `value`, without one."""
+        """Return an empty cell for gradients with the shape and dtype of `value`."""
         result = object.__new__(cls)
         result._fill(value, name, False)
         result.present = False
@@ -511,10 +510,10 @@ def _unpickle_variable(
 
 
 class TrainableFlags:
-    """Which of some Variables are trainable, as one number that is always present.
+    """The trainable flags of several Variables, packed into one number that is kept up to date.
 
     Attributes:
-        value: for each Variable a bit of whether a tape watches it, and one of whether `.backward()` reaches it.
+        value: two bits per Variable: whether a tape watches it, and whether `.backward()` reaches it.
     """
 
     __slots__ = ("__weakref__", "_variables", "value")
@@ -527,7 +526,7 @@ class TrainableFlags:
         self.renew()
 
     def renew(self) -> None:
-        """Look at the Variables again."""
+        """Read the flags from the Variables again."""
         value = 0
         for reference in self._variables:
             one = reference()
@@ -536,11 +535,11 @@ class TrainableFlags:
 
 
 _FLAGS: weakref.WeakKeyDictionary[Node, weakref.WeakSet[TrainableFlags]] = weakref.WeakKeyDictionary()
-"""Who is to hear of it when a Variable, by its leaf, becomes trainable or stops being so."""
+"""The flags to renew when a Variable becomes or stops being trainable, by the Variable's leaf."""
 
 
 class _Counted:
-    """What `Variable.assign_sub` and `Variable._becomes` find if nobody else has their operand, or its array."""
+    """Measures the reference counts that `Variable.assign_sub` and `Variable._becomes` see for unshared objects."""
 
     def of_operand(self, value: Any) -> int:
         return getrefcount(value)
@@ -555,9 +554,10 @@ def _operand() -> Tensor:
 
 
 def _counts() -> tuple[int, int]:
-    """Return what `sys.getrefcount` says of an operand that only the call has, and of an array that only a tensor has.
+    """Return what `sys.getrefcount` says of an operand that only the call holds, and of an array only a tensor holds.
 
-    An interpreter that does not count the caller's own variable cannot tell the two apart: then nothing is a temporary.
+    On an interpreter that does not count the caller's own variable, temporaries cannot be recognized; the first number
+    is then 0, which never matches.
     """
     counted, kept = _Counted(), _operand()
     temporary, array = counted.of_operand(_operand()), counted.of_array(kept)

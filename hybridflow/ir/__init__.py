@@ -1,6 +1,6 @@
-"""The graph: its nodes, its text, and the rules it keeps.
+"""The graph: its nodes, its text, and its rules.
 
-The operations that only graphs hold are registered with it, so that every text of a graph can be parsed.
+Importing it registers the operations that only graphs contain, so that every text of a graph can be parsed.
 """
 
 from hybridflow.core.sources import Constant as Constant

@@ -32,15 +32,15 @@ _UNKNOWN = frozenset({TracedFloat, StagedNumber})
 
 
 class Scope:
-    """What the nodes of one trace share; dead once the trace has ended."""
+    """The identity of one trace, shared by its nodes; `alive` is False once the trace has ended."""
 
     __slots__ = ("alive", "name", "parent")
 
     when = "while the function is being compiled"
-    """Why traced tensors have no value, for messages."""
+    """When traced tensors have no value, for messages."""
     where = "the compiled function"
     leaked = "a traced tensor leaked out of the compiled function"
-    """What is wrong with a tensor that is used elsewhere, for messages; and what to do."""
+    """For messages: what is wrong with a tensor that is used outside the trace; `hint` says what to do."""
     hint = "Return the value from the function instead of storing it."
 
     def __init__(self, name: str, parent: Scope | None) -> None:
@@ -86,21 +86,22 @@ REREAD = register(
         onnx=lambda o, value, variable: value,  # pyright: ignore[reportUnknownLambdaType]
     )
 )
-"""``(assigned value, Variable)`` to the value: reading a Variable counts for its gradient after an assignment too."""
+"""An operation that takes ``(assigned value, Variable)`` and returns the value, but passes the gradient to the
+Variable: reading a Variable counts for its gradient after an assignment too."""
 
 
 class GraphBuilder:
-    """Collects the nodes of one trace.
+    """The tracer that collects the nodes of one trace.
 
-    Tensors made outside become inputs of the graph (`captures`), Variables too (`variables`); a nested builder,
-    for a branch or a loop body, captures the traced tensors of the builders around it in the same way. While
-    `place` is set, new nodes belong to that place of the user's code (a gradient's to its forward node's).
+    Tensors made outside become inputs of the graph (`captures`), and so do Variables (`variables`). A nested builder,
+    for a branch or a loop body, captures the traced tensors of outer builders in the same way. While `place` is set,
+    new nodes get that place in the user's code; nodes of a gradient get the place of their forward node.
 
-    Variables that the traced code creates (`created`: name and place) are real at once.
+    Variables that the traced code creates (`created`: name and place) exist at once.
 
     Args:
         name: the graph's name.
-        writes: whether the graph's user hands assigned Variables on to the trace around it.
+        writes: whether Variables may be assigned: the graph's user passes assignments on to the outer trace.
     """
 
     def __init__(self, name: str, writes: bool = False) -> None:
@@ -119,7 +120,7 @@ class GraphBuilder:
         self.variables: dict[Node, VariableState] = {}
         self.readings: dict[tuple[Edge, int], Edge] = {}
         self.checks: list[Check] = []
-        self.gradient_of: dict[Node, Node] = {}  # a node of a gradient, and the node that it is the gradient of
+        self.gradient_of: dict[Node, Node] = {}  # from a gradient's node to its forward node
         self.created: list[tuple[str, Where | None]] = []
         self.argument_values: list[Any] = []
         self.freed: set[Node] = set()
@@ -137,7 +138,7 @@ class GraphBuilder:
         return make_tensor(None, (node, 0))
 
     def float_argument(self) -> TracedFloat:
-        """Add a Python float that each call has its own value of, and return what stands for it."""
+        """Add a Python float argument whose value each call decides, and return its stand-in."""
         self.floats += 1
         return TracedFloat(self, self.floats - 1, frozenset([self.floats - 1]))
 
@@ -147,7 +148,7 @@ class GraphBuilder:
         return self.scope.alive
 
     def needs_numbers(self, arguments: frozenset[int]) -> None:
-        """Raise `NeedsNumber` for float arguments; the trace is of no use even if that is swallowed."""
+        """Raise `NeedsNumber` for float arguments; the trace is discarded even if user code catches that."""
         if self.observations is None:
             raise NeedsNumber(arguments)
         self.observations.floats.require_numbers(arguments)
@@ -161,12 +162,12 @@ class GraphBuilder:
         return make_tensor(None, (found[1], 0))
 
     def value_read(self, tensor: Tensor) -> None:
-        """Take note that a concrete tensor was turned into NumPy or a Python number."""
+        """Note that a concrete tensor was turned into NumPy or a Python number."""
         if self.observations is not None:
             self.observations.value_read(tensor)
 
     def may_fail(self, number: TracedFloat) -> None:
-        """Have a Python number computed by each call, used or not, if what computes it always runs."""
+        """Make each call compute a Python number even if nothing uses it, unless a branch or loop body computes it."""
         if current().tracer is self:
             self.fallible.append(number)
 
@@ -180,7 +181,7 @@ class GraphBuilder:
         """Return a tensor's edge in this graph, capturing it if it comes from outside.
 
         Raises:
-            LeakError: a traced tensor of a trace that is not around this one.
+            LeakError: for a tensor of a trace that is not an outer one.
         """
         edge = tensor._edge
         if tensor._value is None:
@@ -205,7 +206,7 @@ class GraphBuilder:
         return found[1], 0
 
     def knows(self, tensor: Tensor) -> bool:
-        """Whether a tensor was made in this trace or around it, not in a branch or loop body inside it."""
+        """Whether a tensor was made in this trace or outside it, not in a branch or loop body inside it."""
         owner = None if tensor._edge is None else tensor._edge[0].scope
         scope: Scope | None = self.scope
         while scope is not None and scope is not owner:
@@ -231,11 +232,11 @@ class GraphBuilder:
         return make_tensor(None, self._reading(edge, variable.active_notes))
 
     def value_of(self, variable: Variable) -> Tensor:
-        """Return a Variable's traced value without reading it: no tape, and no gradient, hears of that."""
+        """Return a Variable's traced value without counting as a read for tapes and gradients."""
         return make_tensor(None, self._state(variable).edge)
 
     def _reading(self, value: Edge, notes: Notes | None) -> Edge:
-        """Return the edge of a Variable's value for the present tapes: they must not know what others read."""
+        """Return the edge of a Variable's value for the current tapes: tapes must not share the node of a read."""
         context = current()
         if not context.tapes and notes is None:
             return value
@@ -259,7 +260,7 @@ class GraphBuilder:
         return state
 
     def assign_variable(self, variable: Variable, value: Tensor) -> Tensor | None:
-        """Make a traced value the Variable's value from here on."""
+        """Make a traced value the Variable's value from here on in the trace."""
         if not self.writes:
             raise TraceError(
                 message(
@@ -278,14 +279,14 @@ class GraphBuilder:
         return None
 
     def before_assignment(self, builder: GraphBuilder, variable: Variable) -> None:
-        """Take note that a Variable is assigned, here or in a branch or loop body."""
+        """Note that a Variable is assigned, here or in a branch or loop body."""
 
     def has_gradient(self, cell: Variable) -> bool:
         """Whether a Variable has a gradient at this point of the trace."""
         return self.outer.has_gradient(cell) if self.outer is not None else self._state(cell).has_gradient()
 
     def set_gradient(self, cell: Variable, present: bool) -> None:
-        """Take note that a Variable has a gradient from here on, or none.
+        """Note whether a Variable has a gradient from here on in the trace.
 
         Raises:
             TraceError: in a branch or loop body, which other calls may not run.
@@ -298,15 +299,15 @@ class GraphBuilder:
         self._state(cell).present = present
 
     def run_hooks(self, notes: Notes) -> None:
-        """Take note that a Variable's hooks run in this trace."""
+        """Note that a Variable's hooks run in this trace."""
         if notes.cell is not None:
             self._state(notes.cell).hooks = tuple(notes.hooks.values())
 
     def new_variable(self, name: str) -> None:
-        """Take note of a Variable that is made during the trace.
+        """Note that a Variable is created during the trace.
 
         Raises:
-            TraceError: in a branch or loop on tensors, which the trace runs whatever the condition is.
+            TraceError: in a branch or loop on tensors, which is traced whatever its condition is.
         """
         place = user_place(2)
         if self.outer is not None:
@@ -319,7 +320,7 @@ class GraphBuilder:
         self.created.append((name, place))
 
     def value_now(self, tensor: Tensor) -> Tensor:
-        """Return a traced tensor with the value that it has in the call that is being traced."""
+        """Return a concrete tensor with the value that a traced one has in the call being traced."""
         edge = self.edge_of(tensor)
         given: dict[Node, Any] = dict(zip(self.arguments, self.argument_values, strict=False))
         given.update({node: captured._value for captured, node in self.captures.values()})
@@ -355,7 +356,7 @@ class GraphBuilder:
         edges = tuple([self.edge_of(tensor) for tensor in inputs])
         for value in attrs.values():
             if type(value) in _UNKNOWN or (type(value) is tuple and not _UNKNOWN.isdisjoint(map(type, value))):
-                hash(value)  # an attribute is part of the graph: the number itself is needed
+                hash(value)  # asks for the number itself, since attributes are part of the graph
         if op.saves.hidden:
             attrs = {**attrs, "residuals": residuals}
         outputs = op.infer(*[node.spec(index) for node, index in edges], **attrs)
@@ -370,7 +371,10 @@ class GraphBuilder:
     # -- the end ----------------------------------------------------------------------------------------------
 
     def finish(self, outputs: Sequence[Tensor]) -> Graph:
-        """Return the graph: arguments, numbers, captures, Variables in; outputs, assigned Variables, checks out."""
+        """Return the graph.
+
+        The inputs are arguments, numbers, captures, Variables; the outputs are results, assigned Variables, checks.
+        """
         edges = [self.edge_of(tensor) for tensor in outputs]
         edges += [state.edge if self.outer is not None else self._guarded(state) for state in self.assigned()]
         edges += self._flags()
@@ -383,14 +387,14 @@ class GraphBuilder:
         return Graph(self.name, inputs, tuple(self.nodes), tuple(edges), self.dims)
 
     def _flags(self) -> list[Edge]:
-        """Return the outcome of the checks: in one output, since each output costs a call a microsecond."""
+        """Return the outcomes of the checks; stacked into one output if possible, since every output costs time."""
         if self.outer is not None or len(self.checks) < 2:
             return [self.edge_of(check.ok) for check in self.checks]
         stack = cast(Any, REGISTRY["stack"].public)
         return [cast(Edge, stack([check.ok for check in self.checks])._edge)]
 
     def _guarded(self, state: VariableState) -> Edge:
-        """Return the value to write to a Variable: the old one if a check of the call fails."""
+        """Return the value to write to a Variable: the old value if a check of the call fails."""
         if not self.checks:
             return state.edge
         choose, both = REGISTRY["where"], REGISTRY["logical_and"]
@@ -406,9 +410,10 @@ class GraphBuilder:
 
 
 class Traced(NamedTuple):
-    """A graph and what its builder knows.
+    """A graph with its captures, checks and Variables.
 
-    Captured tensors and then Variables become its last inputs, assigned Variables and then checks its last outputs.
+    Its last inputs are the captured tensors, then the Variables. Its last outputs are the assigned Variables, then the
+    checks.
     """
 
     graph: Graph
@@ -425,18 +430,18 @@ class Traced(NamedTuple):
 def trace_body(
     function: Callable[..., Sequence[Any]], specs: Sequence[TensorSpec], name: str, names: Sequence[str] = ()
 ) -> Traced:
-    """Trace a function of tensors to a list of tensors; the Variables that it reads are captured like tensors.
+    """Trace a function of tensors that returns a list of tensors; it captures the Variables that it reads.
 
     Args:
-        function: takes one tensor per spec; returns tensors (or what `as_tensor` takes).
-        specs: the arguments.
+        function: a function of one tensor per spec that returns tensors, or values that `as_tensor` takes.
+        specs: the specs of the arguments.
         name: the graph's name.
         names: the arguments' names.
 
     Raises:
-        TraceError: the function assigns a Variable, or reads one though there is no trace around.
+        TraceError: if the function assigns a Variable, or reads one without an outer trace.
     """
-    with without_autocast():  # what is traced here was made of operations that have their dtypes
+    with without_autocast():  # the operations traced here were cast already
         traced = trace_with_variables(function, specs, name, names, writes=False)
     if not traced.variables:
         return traced
@@ -454,10 +459,10 @@ def trace_with_variables(
     *,
     writes: bool = True,
 ) -> Traced:
-    """Trace a function of tensors to a list of tensors, and leave it to the caller what its Variables are.
+    """Trace a function of tensors that returns a list of tensors; the caller handles its Variables.
 
     Args:
-        function, specs, name, names: as `trace_body` takes them.
+        function, specs, name, names: as for `trace_body`.
         writes: whether it may assign Variables.
     """
     from hybridflow.core.tensor import as_tensor
@@ -476,7 +481,7 @@ def trace_with_variables(
 
 
 def add_check(ok: Tensor, error: type[Exception], text: str, example: Exception | None = None) -> None:
-    """Make the current trace's calls fail with `error`, or `example` again, unless `ok` (bool, shape ()) holds."""
+    """Make calls of the current trace fail unless `ok` (bool, shape ()) holds: with `error`, or one like `example`."""
     tracer = current().tracer
     assert isinstance(tracer, GraphBuilder)
     if ok.dtype != np.bool_:

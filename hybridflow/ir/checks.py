@@ -1,4 +1,4 @@
-"""Conditions that must hold for a call of a graph to count, and the errors of calls in which one does not."""
+"""Checks: conditions that must hold in a call of a graph, and the errors of calls where one fails."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hybridflow.core.tensor import Tensor
 
 
 class Check(NamedTuple):
-    """A condition that must hold for a call to count.
+    """A condition that must hold in a call; otherwise the call fails.
 
     Attributes:
-        ok: bool, shape ().
-        error: the class of the error otherwise.
-        text: its text.
-        where: the user's place.
-        example: the error itself, if the user's code made it; calls raise its like, attributes included.
-        python_state: what was changed of Python's state so far when the check was met, as `Journal.now` returns it.
+        ok: the condition, bool of shape ().
+        error: the class of the error.
+        text: the text of the error.
+        where: the place in the user's code.
+        example: the error itself, if the user's code made it; calls raise a copy, including its attributes.
+        python_state: the changes of Python's state up to the check, as `Journal.now` returns them.
     """
 
     ok: Tensor
@@ -28,10 +28,10 @@ class Check(NamedTuple):
     python_state: Any = None
 
     def failure(self, name: str) -> Exception:
-        """Return the error of a call in which it does not hold.
+        """Return the error of a call in which the condition does not hold.
 
         Args:
-            name: what the call is one of.
+            name: the name of the called function.
         """
         place = f"in {name}, at {format_where(self.where)}"
         if self.example is None:
@@ -42,7 +42,7 @@ class Check(NamedTuple):
 
 
 def again(error: Exception) -> Exception:
-    """Return an exception like another: its class, arguments and attributes, without where it was raised."""
+    """Return a copy of an exception: its class, arguments and attributes, without its traceback."""
     kind: Any = type(error)
     made = kind.__new__(kind, *error.args)
     made.args = error.args

@@ -1,4 +1,4 @@
-"""Graphs made by hand: what a ``with hf.Graph()`` block adds to."""
+"""Hand-made graphs, to which the operations of a ``with hf.Graph()`` block are added."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hybridflow.ir.effects import has_effect
 from hybridflow.ir.graph import Graph, clone_node, input_node
 
 _HINT = 61
-"""What every open size is while the graph is made. It is one number for all, so that open sizes can meet."""
+"""The value of every open size while the graph is made: the same for all, so that open sizes fit each other."""
 
 
 class GraphScope(Scope):
-    """What the nodes of a graph made by hand share."""
+    """The scope of a hand-made graph."""
 
     __slots__ = ()
 
@@ -36,10 +36,10 @@ class GraphScope(Scope):
 
 
 class Construction(GraphBuilder):
-    """The builder behind a graph made by hand.
+    """The builder behind a hand-made graph.
 
-    Every read of a Variable is its value at the start of a run. To assign one is an operation of its own, which a run
-    performs at its end, if it is fetched.
+    Every read of a Variable gives its value at the start of a run. An assignment is an operation of its own, which a
+    run performs at its end if it is fetched.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -51,7 +51,7 @@ class Construction(GraphBuilder):
         self._entered: list[Token[Context | None]] = []
 
     def enter(self) -> None:
-        """Let operations be added."""
+        """Start the block in which operations are added."""
         if current().tracer is not None:
             raise TraceError(
                 message("Graph: a graph is entered inside a compiled function or another graph",
@@ -84,10 +84,10 @@ class Construction(GraphBuilder):
         return tensor
 
     def new_variable(self, name: str) -> None:
-        """Let a Variable be made: it is not part of the graph, only what reads and assigns it is."""
+        """Allow creating a Variable: only its reads and assignments are part of the graph."""
 
     def assign_variable(self, variable: Variable, value: Tensor) -> Tensor | None:
-        """Add the operation that assigns a Variable; generators move on by themselves, run by run."""
+        """Add the operation that assigns a Variable; random states advance by themselves in every run."""
         if variable.moves_on:
             super().assign_variable(variable, value)
             return None
@@ -97,10 +97,10 @@ class Construction(GraphBuilder):
         return made
 
     def before_assignment(self, builder: GraphBuilder, variable: Variable) -> None:
-        """Refuse what no run could fetch.
+        """Raise for an assignment that no run could fetch.
 
         Raises:
-            TraceError: an assignment in a branch or loop body.
+            TraceError: if the assignment is in a branch or loop body.
         """
         if builder is not self and not variable.moves_on:
             raise TraceError(
@@ -110,12 +110,12 @@ class Construction(GraphBuilder):
             )  # fmt: skip
 
     def has_gradient(self, cell: Variable) -> bool:
-        """Refuse: see `set_gradient`."""
+        """Raise an error, as `set_gradient` does."""
         self.set_gradient(cell, True)
         return True
 
     def set_gradient(self, cell: Variable, present: bool) -> None:
-        """Refuse: no run would leave gradients in Variables.
+        """Raise an error: runs do not store gradients in Variables.
 
         Raises:
             TraceError: always.
@@ -128,7 +128,7 @@ class Construction(GraphBuilder):
         )  # fmt: skip
 
     def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Add a node, with what its gradient rule needs, and return its visible outputs."""
+        """Add a node, including the hidden outputs for its gradient rule, and return its visible outputs."""
         outputs = self.bind_all(op, inputs, attrs, residuals=bool(op.saves.hidden))
         hidden = op.hidden_outputs({**attrs, "residuals": True}) if op.saves.hidden else 0
         visible = outputs[: len(outputs) - hidden]
@@ -138,7 +138,7 @@ class Construction(GraphBuilder):
         """Return the edge of a tensor or Variable of this graph.
 
         Raises:
-            LeakError: a tensor from elsewhere.
+            LeakError: if the tensor is not from this graph.
         """
         if isinstance(value, Variable):
             return self._state(value).original
@@ -155,7 +155,7 @@ class Construction(GraphBuilder):
     # -- pruning ----------------------------------------------------------------------------------------------
 
     def needed(self, outputs: Sequence[Edge], given: set[Edge]) -> set[Node]:
-        """Return the nodes and inputs that outputs depend on, but not beyond what is given."""
+        """Return the nodes and inputs that outputs depend on; the search stops at given edges."""
         found: set[Node] = set()
         stack = [edge for edge in outputs if edge not in given]
         while stack:
@@ -167,7 +167,7 @@ class Construction(GraphBuilder):
         return found
 
     def side_roots(self, needed: set[Node], outputs: Sequence[Edge]) -> list[Edge]:
-        """Return the checks and effects that look at nothing but what is computed, or fed and used, anyway."""
+        """Return the checks and effects that only use values which a run computes or is fed anyway."""
         known = needed | {edge[0] for node in needed for edge in node.inputs if edge is not None}
         known |= {node for node, _ in outputs} | {node for node in self.nodes if node.op is CONSTANT}
         ends = [cast(Edge, check.ok._edge) for check in self.checks]
@@ -181,7 +181,7 @@ class Construction(GraphBuilder):
 
     @staticmethod
     def _looked_at(end: Node, private: set[Node]) -> set[Node]:
-        """Return what a check looks at: where the nodes that only it needs begin."""
+        """Return the nodes that a check uses, without the private nodes that only serve checks."""
         found: set[Node] = set()
         stack = [end]
         while stack:
@@ -193,7 +193,7 @@ class Construction(GraphBuilder):
         return found
 
     def _private(self, ends: set[Node]) -> set[Node]:
-        """Return the nodes whose results only these ends use, themselves included."""
+        """Return `ends` and the nodes that only they use, directly or indirectly."""
         users: dict[Node, list[Node]] = {}
         for node in self.nodes:
             for edge in node.inputs:
@@ -206,7 +206,7 @@ class Construction(GraphBuilder):
         return private
 
     def pruned(self, outputs: Sequence[Edge], given: Sequence[Edge]) -> Graph:
-        """Return the part of the graph that computes outputs, as a graph of its own; what is given are its inputs."""
+        """Return the part of the graph that computes outputs, as a new graph; given edges become inputs."""
         needed = self.needed(outputs, set(given))
         inputs = [node for node in self.graph.inputs if node in needed]
         moved: dict[Edge, Edge] = {}
@@ -225,10 +225,10 @@ class Construction(GraphBuilder):
 
 
 def construction_of(graph: Graph) -> Construction:
-    """Return what builds a graph made by hand.
+    """Return the builder of a hand-made graph.
 
     Raises:
-        TraceError: the graph was traced.
+        TraceError: if the graph was traced or parsed.
     """
     found = graph.construction
     if found is None:
@@ -242,11 +242,11 @@ def construction_of(graph: Graph) -> Construction:
 
 
 def placeholder(shape: Sequence[int | str | None], dtype: Any = float32, name: str | None = None) -> Tensor:
-    """Add an input to the graph whose block this is; a `hf.Session` feeds it.
+    """Add an input to the graph of the current block; a `hf.Session` feeds it.
 
     Args:
-        shape: its sizes; None is any size, a name one that is the same wherever it stands. Where open sizes meet they
-            count as equal, which runs check.
+        shape: its sizes. None means any size; a name means a size that is the same wherever the name occurs. Open
+            sizes that must fit each other are assumed to be equal, which runs check.
         dtype: its dtype.
         name: a name for messages and prints.
 
@@ -254,7 +254,7 @@ def placeholder(shape: Sequence[int | str | None], dtype: Any = float32, name: s
         Its tensor.
 
     Raises:
-        TraceError: outside of ``with graph:``.
+        TraceError: outside a ``with graph:`` block.
 
     Example:
         >>> import hybridflow as hf
@@ -273,10 +273,10 @@ def placeholder(shape: Sequence[int | str | None], dtype: Any = float32, name: s
 
 
 def open_sizes(construction: Construction, edges: Sequence[Edge], values: Sequence[Any]) -> dict[str, int]:
-    """Return what fed values say of the graph's open sizes.
+    """Return the graph's open sizes, as fed values tell them.
 
     Raises:
-        ShapeError: two of them say different things of one.
+        ShapeError: if two values disagree about a size.
     """
     sizes: dict[str, int] = {}
     for (node, index), value in zip(edges, values, strict=True):
@@ -293,5 +293,5 @@ def open_sizes(construction: Construction, edges: Sequence[Edge], values: Sequen
 
 
 def reached(construction: Construction, tensors: Sequence[Any]) -> list[Tensor]:
-    """Return tensors and Variables of a graph as its tensors."""
+    """Return tensors and Variables of a graph as traced tensors of it."""
     return [make_tensor(None, construction.own_edge(tensor)) for tensor in tensors]

@@ -1,6 +1,6 @@
-"""What the nodes of a graph cost: floating-point operations and the bytes they read and write.
+"""The costs of a graph's nodes: floating-point operations, and bytes read and written.
 
-Nothing runs: counts are made of specs. Sizes may be symbolic; then so are the counts, unless sizes are given.
+Nothing runs: the counts follow from specs. If sizes are symbolic, so are the counts, unless sizes are given.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Body(NamedTuple):
 
     Attributes:
         graph: the graph.
-        times: how often one run of the node runs it, at most; None if nothing bounds that.
-        exact: whether it runs exactly so often.
-        alternative: whether it and the node's other alternatives exclude each other.
+        times: the largest number of runs in one run of the node; None if there is no bound.
+        exact: whether it runs exactly that often.
+        alternative: whether only one of the node's alternatives runs.
     """
 
     graph: Graph
@@ -36,10 +36,10 @@ class Body(NamedTuple):
 
 
 class Bodies:
-    """The ``flops`` column of an operation that carries graphs: what it runs, and how often.
+    """The ``flops`` column of an operation that carries graphs: the graphs it runs, and how often.
 
     Args:
-        of: from the attributes to the bodies.
+        of: a function of the attributes that returns the bodies.
     """
 
     __slots__ = ("of",)
@@ -48,7 +48,7 @@ class Bodies:
         self.of = of
 
     def __call__(self, outputs: Any, *specs: Any, **attrs: Any) -> Any:
-        """Count every body as often as it may run (once, if nothing bounds that), and one of the alternatives."""
+        """Count every body as often as it may run (once if there is no bound), and only the largest alternative."""
         del outputs, specs
         total: Any = 0
         choices: list[Any] = []
@@ -62,7 +62,7 @@ class Bodies:
 
 
 def largest(counts: list[Any]) -> Any:
-    """Return the largest of some counts; their sum, where symbolic sizes do not say which that is."""
+    """Return the largest of some counts; if one is symbolic, return their sum, which is an upper bound."""
     if any(isinstance(count, Dim) for count in counts):
         total: Any = 0
         for count in counts:
@@ -74,8 +74,8 @@ def largest(counts: list[Any]) -> Any:
 def graph_flops(graph: Graph) -> Any:
     """Return the floating-point operations of one run of a graph.
 
-    A loop's body counts once per step: as many as there are, or may be at most, or one where no bound is known. Of
-    two branches the one that costs more counts. A symbolic size makes the count symbolic.
+    A loop's body counts once per step: the exact number or its bound, or one step if there is no bound. Of two
+    branches, only the more expensive one counts. A symbolic size makes the count symbolic.
     """
     total: Any = 0
     for node in graph.nodes:
@@ -86,11 +86,11 @@ def graph_flops(graph: Graph) -> Any:
 
 
 class Cost(NamedTuple):
-    """What one or several nodes cost.
+    """The cost of one or several nodes.
 
     Attributes:
-        flops: floating-point operations, a multiplication and an addition each counting as one.
-        macs: multiply-adds: pairs of them in products of matrices, convolutions and their like.
+        flops: floating-point operations; a multiplication and an addition count as two.
+        macs: multiply-adds in matrix products, convolutions and the like.
         read: bytes read, every input of every node once.
         written: bytes written.
     """
@@ -115,16 +115,16 @@ class Cost(NamedTuple):
 
 
 class NodeCost(NamedTuple):
-    """What a node costs in one call of the outermost graph.
+    """The cost of a node in one call of the outermost graph.
 
     Attributes:
-        node: the node; one that carries graphs stands there through the nodes in them.
-        cost: of all of its runs.
-        runs: how often it runs; at most, if not `exact`.
-        exact: whether it runs exactly so often. In a loop that nothing bounds it counts once.
+        node: the node; a node that carries graphs is replaced by the nodes inside them.
+        cost: the cost of all its runs.
+        runs: the number of its runs; an upper bound if not `exact`. A loop without a bound counts one step.
+        exact: whether it runs exactly that often.
         bounded: whether `runs` is a bound at all.
-        taken: whether it is part of the total: of two branches only the one that costs more is.
-        inside: the names of the graphs that it is in, from the outermost one on.
+        taken: whether it is part of the total: of two branches, only the more expensive one is.
+        inside: the names of the graphs that contain it, outermost first.
     """
 
     node: Node
@@ -137,7 +137,7 @@ class NodeCost(NamedTuple):
 
 
 def concrete(spec: TensorSpec, sizes: Sizes | None) -> TensorSpec:
-    """Return a spec at given sizes of the symbols."""
+    """Return a spec with symbols replaced by given sizes."""
     if sizes is None or not any(isinstance(size, Dim) for size in spec.shape):
         return spec
     return make_spec(substitute(spec.shape, sizes), spec.dtype)
@@ -149,7 +149,7 @@ def input_specs(node: Node, sizes: Sizes | None = None) -> list[TensorSpec]:
 
 
 def moves_nothing(node: Node) -> bool:
-    """Whether a node's output is (a view of) its first input, or there before the call."""
+    """Whether a node moves no data: its output is its first input or a view of it, or exists before the call."""
     traits = node.op.traits
     if "source" in traits:
         return True
@@ -160,7 +160,7 @@ def moves_nothing(node: Node) -> bool:
 
 
 def bodies(node: Node, sizes: Sizes | None = None) -> tuple[Body, ...] | None:
-    """Return what a node carries and runs, None if it carries no graphs (or does not run them)."""
+    """Return the graphs that a node carries and runs, or None if there are none."""
     count = node.op.flops
     if not isinstance(count, Bodies):
         return None
@@ -191,17 +191,16 @@ def own_cost(node: Node, sizes: Sizes | None = None) -> Cost:
 
 
 LARGE_PRODUCT = 10_000_000
-"""A matrix product is large if it has at least this many floating-point operations."""
+"""The number of floating-point operations from which a matrix product is large."""
 MOST_PRODUCTS = 200
-"""In graphs of more products than that what they gain is not worth their first calls: see `has_large_products`."""
+"""The largest number of products for which XLA's library pays off: each costs time in its first call."""
 
 
 def has_large_products(graph: Graph, sizes: Sizes) -> bool:
     """Whether the matrix products of a graph are large on average, all of float32, and not too many.
 
-    XLA's library for them needs 2 to 7 ms of a first call for each, whether it is compiled or loaded. Measured with
-    jaxlib 0.10.2 on a CPU: a pre-norm transformer of 24 layers, 432 products, would take 2.1 s for a first call that
-    loads, instead of 1.3, for a step of 0.95; dense layers with residuals, 143 products, take a step of 0.87.
+    XLA's library for them makes steps faster, but needs some milliseconds per product in the first call, whether the
+    program was compiled or loaded. With many products, the first call would become much slower.
     """
     products = [node for node in graph.walk() if node.op.has("dot")]
     if len(products) > MOST_PRODUCTS:
@@ -214,11 +213,11 @@ def has_large_products(graph: Graph, sizes: Sizes) -> bool:
 
 
 def node_costs(graph: Graph, sizes: Sizes | None = None) -> list[NodeCost]:
-    """Return what every node costs in one run of a graph, those of nested graphs in the place of who carries them.
+    """Return the cost of every node in one run of a graph; nodes that carry graphs are replaced by the nodes inside.
 
     Args:
         graph: the graph.
-        sizes: the size of each symbol; without them counts that depend on symbols are symbolic.
+        sizes: the size of each symbol; without it, counts that depend on symbols are symbolic.
     """
     return list(_walk(graph, sizes, NodeCost(None, Cost())))  # pyright: ignore[reportArgumentType]
 
@@ -243,7 +242,7 @@ def _walk(graph: Graph, sizes: Sizes | None, around: NodeCost) -> Iterator[NodeC
 
 
 def _chosen(carried: tuple[Body, ...], sizes: Sizes | None) -> Body | None:
-    """Return the alternative that costs most; None if there are none, or symbolic sizes do not say."""
+    """Return the most expensive alternative; None if there are none, or symbolic sizes leave it open."""
     found: list[tuple[Any, Any, Body]] = []
     for body in carried:
         if body.alternative:
@@ -255,28 +254,28 @@ def _chosen(carried: tuple[Body, ...], sizes: Sizes | None) -> Body | None:
 
 
 def graph_cost(graph: Graph, sizes: Sizes | None = None) -> Cost:
-    """Return the cost of one run of a graph: loops as often as they may run, of branches the one that costs more."""
+    """Return the cost of one run of a graph: loops with all possible steps, and the more expensive branches."""
     return total(node_costs(graph, sizes))
 
 
 _FLOPS, _BYTES = 5e10, 2e10
-"""What a processor does in a second, about: floating-point operations, and bytes moved, each node's counted."""
+"""Rough speeds of a processor per second: floating-point operations, and bytes moved (summed over nodes)."""
 
 
 def seconds_on_cpu(cost: Cost) -> float:
-    """Return how long something takes on a processor, about; what only gives new shapes takes no time."""
+    """Return a rough time on a processor; operations that only change shapes take none."""
     return cost.flops / _FLOPS + cost.moved / _BYTES
 
 
 def node_cost(node: Node, sizes: Sizes | None = None) -> Cost:
-    """Return the cost of one run of a node, that of the graphs it carries included."""
+    """Return the cost of one run of a node, including the graphs it carries."""
     if bodies(node) is None:
         return own_cost(node, sizes)
     return graph_cost(Graph("node", (), (node,), ()), sizes)
 
 
 def total(costs: list[NodeCost]) -> Cost:
-    """Return the sum of what nodes cost, of branches only the one that costs more."""
+    """Return the sum of the nodes' costs; of two branches, only the more expensive one counts."""
     result = Cost()
     for one in costs:
         if one.taken:

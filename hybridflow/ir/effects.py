@@ -1,4 +1,4 @@
-"""What must run even if nothing reads its result."""
+"""Effects: nodes that must run even if nothing reads their results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def has_effects(graph: Graph) -> bool:
 
 
 def silenced(graph: Graph) -> Graph:
-    """Return a graph that computes the same outputs without the effects that they do not need.
+    """Return a graph that computes the same outputs, without the effects that the outputs do not need.
 
-    It is for running again what has run: a gradient that recomputes a branch must not print what the branch printed.
+    It is used to run a graph again: a gradient that recomputes a branch must not print the branch's text again.
     """
     if not has_effects(graph):
         return graph

@@ -1,4 +1,4 @@
-"""Running a graph node by node: on jax values (lowering), on NumPy arrays, or on tensors."""
+"""Run a graph node by node: on jax values (lowering), on NumPy arrays, or on tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridflow.core.node import Edge, Node
 from hybridflow.ir.graph import Graph
 
 RunNode = Callable[[Node, list[Any], dict[str, Any]], Any]
-"""``(node, input values, attrs)`` to the output, or a tuple of outputs if the node has several."""
+"""A function ``(node, input values, attrs)`` that returns the output, or a tuple if the node has several outputs."""
 
 
 def evaluate(
@@ -30,9 +30,9 @@ def evaluate(
     Args:
         graph: the graph.
         values: one value per input.
-        run: what running one node means.
-        keep_dims: leave symbolic sizes in attributes as they are.
-        sizes: the size of each symbol, if the inputs do not tell.
+        run: the function that runs one node.
+        keep_dims: whether to keep symbolic sizes in attributes.
+        sizes: the size of each symbol, if the inputs do not determine them.
     """
     if not graph.dims.hints or keep_dims:
         return _evaluate(graph, values, run, None)
@@ -88,7 +88,7 @@ def bind_sizes(graph: Graph, values: Sequence[Any]) -> dict[str, int]:
 
 
 def symbol_positions(graph: Graph) -> tuple[tuple[int, int, str], ...]:
-    """Return the input and axis at which each symbol of a graph can be read."""
+    """Return the input and axis from which each symbol of a graph can be read."""
     found: dict[str, tuple[int, int, str]] = {}
     for position, spec in enumerate(graph.input_specs if graph.dims.hints else ()):
         for axis, size in enumerate(spec.shape):
@@ -99,7 +99,7 @@ def symbol_positions(graph: Graph) -> tuple[tuple[int, int, str], ...]:
 
 
 def sizes_around(graph: Graph) -> Mapping[str, int] | None:
-    """Return the sizes of the graph around one that is lowered in it, None if it has no symbols."""
+    """Return the current symbol sizes for a graph nested in the one being lowered; None if it has no symbols."""
     around = SIZES.get()
     return None if around is None or not graph.dims.hints else around[1]
 
@@ -119,7 +119,7 @@ def run_lowering(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
 
 
 class NamerProtocol(Protocol):
-    """What names the operations of a lowered program after the nodes that they come from."""
+    """An object that names the operations of a lowered program after their nodes."""
 
     suffix: str
 
@@ -132,11 +132,11 @@ NAMER: ContextVar[NamerProtocol | None] = ContextVar("namer", default=None)
 
 
 RUN_NODE: ContextVar[RunNode] = ContextVar("run_node", default=run_lowering)
-"""What `lower_graph` runs a node by."""
+"""The function with which `lower_graph` runs a node."""
 
 
 def lower_graph(graph: Graph, sizes: Mapping[str, int] | None = None) -> Callable[..., tuple[Any, ...]]:
-    """Return the graph as one jax function of its inputs; `sizes` says the symbols' sizes if these do not."""
+    """Return the graph as one jax function of its inputs; `sizes` gives the symbols' sizes if the inputs do not."""
 
     def lowered(*values: Any) -> tuple[Any, ...]:
         return evaluate(graph, values, RUN_NODE.get(), sizes=sizes)

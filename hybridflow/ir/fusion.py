@@ -1,4 +1,4 @@
-"""What passes put into a final graph to steer XLA: breaks between fusions, and outlined graphs."""
+"""Operations that passes insert into a final graph to steer XLA: fusion breaks and outlined graphs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BREAK = register(
         onnx=lambda o, x: x,  # pyright: ignore[reportUnknownLambdaType]
     )
 )
-"""A value that XLA computes once, however many fusions read it."""
+"""The identity, as a fusion break: XLA computes its input once, however many fusions read it."""
 
 
 def _first(x: Any, then: Any) -> Any:
@@ -52,11 +52,12 @@ TIED = register(
         onnx=lambda o, x, then: x,  # pyright: ignore[reportUnknownLambdaType]
     )
 )
-"""``(x, then)`` to x, for XLA only there once `then` is computed: what is computed of it is not what was before."""
+"""An operation that takes ``(x, then)`` and returns x, which XLA can only use once `then` is computed. So XLA cannot
+merge operations on it with earlier ones on x."""
 
 
 def one_or_all(outputs: tuple[Any, ...]) -> Any:
-    """Return outputs as an operation does: a single one by itself."""
+    """Return outputs as an operation does: a single one without a tuple."""
     return outputs[0] if len(outputs) == 1 else outputs
 
 
@@ -66,7 +67,7 @@ def _outlined_kernel(*xs: Any, graph: Graph) -> Any:
 
 def _outlined_lower(*xs: Any, graph: Graph) -> Any:
     sizes = sizes_around(graph)
-    if never() is None:  # not for XLA:CPU: others inline it in any case, and so it can be differentiated
+    if never() is None:  # not XLA:CPU: other backends inline it anyway, and this can be differentiated
         return one_or_all(lower_graph(graph, sizes)(*xs))
     key = ("outlined", NAMER.get(), *(() if sizes is None else sizes.items()))
     found = graph.executables.get(key)
@@ -97,9 +98,9 @@ OUTLINED = register(
         onnx=lambda o, *xs, graph: o.inline(graph, xs),  # pyright: ignore[reportUnknownLambdaType]
     )
 )
-"""A graph that XLA compiles once and calls wherever it stands, and into which it fuses nothing."""
+"""An operation that runs a graph which XLA compiles once, calls at every use, and does not fuse with other code."""
 
 
 def reads_never(graph: Graph) -> bool:
-    """Whether lowering a graph asks for the hidden input that is always False."""
+    """Whether lowering a graph needs the hidden input that is always False."""
     return any("reads_never" in node.op.traits for node in graph.walk())

@@ -1,4 +1,4 @@
-"""`Graph`: nodes in order from inputs to outputs, the one form of every traced computation."""
+"""`Graph`: nodes in order from inputs to outputs, the form of every traced computation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GRADIENTS: list[Callable[[Graph, Any, Any, Any], Any]] = []
 
 
 def on_gradients(function: Callable[[Graph, Any, Any, Any], Any]) -> None:
-    """Have `Graph.gradients` answered by a function: differentiation comes after the graph in the import order."""
+    """Set the function behind `Graph.gradients`: differentiation is imported later than the graph."""
     _GRADIENTS[:] = [function]
 
 
@@ -27,8 +27,8 @@ def on_gradients(function: Callable[[Graph, Any, Any, Any], Any]) -> None:
 class Graph:
     """A computation: `outputs` as a function of `inputs`.
 
-    Most graphs are traced and never change. One that is made empty grows: in ``with graph:`` operations are not
-    executed but added to it, and a `hf.Session` runs what is fetched of it.
+    Most graphs are traced and never change. A graph that is made empty can grow: inside ``with graph:``, operations
+    are added to it instead of being executed. A `hf.Session` then runs the parts that are fetched.
 
     Attributes:
         name: the traced function's name.
@@ -36,10 +36,10 @@ class Graph:
         nodes: every other node, each after the nodes it reads.
         outputs: the edges returned.
         dims: the symbolic sizes of the inputs.
-        executables: what was compiled of this graph, freed with it.
-        construction: what adds to the graph, if it is made by hand.
-        captured: of a compiled function's graph, the tensors and Variables that some inputs take their values from.
-        output_names: of a compiled function's graph, what its outputs are.
+        executables: a cache of executables and derived graphs, freed with this graph.
+        construction: the builder, if the graph is hand-made.
+        captured: for a compiled function's graph, the tensors and Variables that give some inputs their values.
+        output_names: for a compiled function's graph, the names of its outputs.
 
     Example:
         >>> import hybridflow as hf
@@ -76,15 +76,15 @@ class Graph:
         Args:
             ys: a tensor of the graph, or a pytree of them, which are summed.
             xs: tensors and Variables of the graph, in any nesting.
-            output_gradients: what the gradients start from, like `ys`; ones if not given.
+            output_gradients: gradients of `ys` to start from, in the structure of `ys`; ones if None.
 
         Returns:
-            The structure of `xs`, with tensors of the graph; None for what `ys` do not depend on.
+            The structure of `xs`, with tensors of the graph; None where `ys` do not depend on a tensor.
 
         Raises:
-            TraceError: outside of the graph's block.
-            ArgumentTypeError: something that is no tensor.
-            ArgumentError: `output_gradients` unlike `ys`.
+            TraceError: outside the graph's block.
+            ArgumentTypeError: if something is not a tensor.
+            ArgumentError: if `output_gradients` do not match `ys`.
         """
         return _GRADIENTS[0](self, ys, xs, output_gradients)
 
@@ -102,28 +102,28 @@ class Graph:
         """Return the graph in the DOT language of Graphviz.
 
         Args:
-            color: what the boxes' colours say: ``"flops"``, ``"bytes"``, or a dict with a number per node.
+            color: the meaning of the boxes' colors: ``"flops"``, ``"bytes"``, or a dict with a number per node.
 
         Raises:
-            ArgumentError: another word for `color`.
+            ArgumentError: if `color` is another word.
         """
         return attached("to_dot")(self, color)
 
     def to_svg(self, path: str | PathLike[str], *, color: Any = None) -> None:
-        """Write a picture of the graph as SVG: every operation, in the name scopes and lines that it comes from.
+        """Write a picture of the graph as SVG: every operation, grouped by name scope and line.
 
         Args:
             path: the file.
-            color: as `to_dot` takes it.
+            color: as for `to_dot`.
         """
         attached("to_svg")(self, path, color)
 
     def to_html(self, path: str | PathLike[str], *, color: Any = None) -> None:
-        """Write a page with a picture of the graph that folds, searches and zooms; it needs no network.
+        """Write a page with a picture of the graph, with folding, search and zoom; it needs no network.
 
         Args:
             path: the file.
-            color: as `to_dot` takes it.
+            color: as for `to_dot`.
         """
         attached("to_html")(self, path, color)
 
@@ -138,21 +138,20 @@ class Graph:
     def to_onnx(self, path: str | PathLike[str], *, as_inputs: bool = False) -> None:
         """Write the graph as an ONNX model, which Netron shows and ONNX's runtimes run.
 
-        Every operation names the line that it comes from. Sizes left open are those of the model; what the trace
-        relied on of them is in its metadata. What ONNX leaves to the runtimes stays open: the order of sums, which
-        of 0.0 and -0.0 is larger, what `hf.nn.max_pool` makes of NaN. float16 and bfloat16 are computed in float32
-        where an operation takes several operators. More than 1 GiB of constants are written beside the file, as
-        ``<path>.data``.
+        Every operation names its line in the user's code. Open sizes stay open in the model; its metadata has the
+        guards on them. Some behavior is left to ONNX's runtimes: the order of sums, which of 0.0 and -0.0 is larger,
+        and the result of `hf.nn.max_pool` for NaN. float16 and bfloat16 are computed in float32 where an operation
+        takes several operators. If constants take more than 1 GiB, they are written to a second file, ``<path>.data``.
 
         Args:
             path: the file.
-            as_inputs: have the tensors and Variables that a compiled function reads from around it as inputs of the
-                model; otherwise their present values are part of it.
+            as_inputs: whether outer tensors and Variables that a compiled function reads become inputs of the model;
+                if not, their current values are part of it.
 
         Raises:
-            ExportError: naming every operation that ONNX has none for, with its line, or a graph without results;
-                nothing is written then.
-            MissingPackageError: without the `onnx` package.
+            ExportError: if ONNX lacks operations (the message names them all, with their lines), or the graph has no
+                results. Nothing is written then.
+            MissingPackageError: if the `onnx` package is not installed.
         """
         attached("to_onnx")(self, path, as_inputs=as_inputs)
 
@@ -160,10 +159,10 @@ class Graph:
         """Show the picture of the graph: in a notebook as a cell's result, elsewhere in the web browser.
 
         Args:
-            color: as `to_dot` takes it.
+            color: as for `to_dot`.
 
         Returns:
-            What a notebook shows; the path of the page elsewhere, which stays until the process ends.
+            In a notebook, the object to display; elsewhere, the path of the page, which exists until the process ends.
         """
         return attached("show")(self, color)
 
@@ -171,7 +170,7 @@ class Graph:
         return attached("in_notebook_html")(self, None)
 
     def walk(self) -> Iterator[Node]:
-        """Yield every node, those of nested graphs included."""
+        """Yield every node, including those of nested graphs."""
         for node in self.nodes:
             yield node
             for graph in nested_graphs(node):
@@ -194,12 +193,12 @@ class Graph:
 
 
 def nested_graphs(node: Node) -> list[Graph]:
-    """Return the graphs among a node's attributes, those in tuples included."""
+    """Return the graphs among a node's attributes, including those in tuples."""
     return [graph for value in node.attrs.values() for graph in graphs_in(value)] if node.op.has("nested") else []
 
 
 def graphs_of(graph: Graph) -> list[Graph]:
-    """Return a graph and those nested in it, each once."""
+    """Return a graph and all graphs nested in it, each once."""
     found = {graph: None}
     waiting = [graph]
     while waiting:
@@ -212,12 +211,12 @@ def graphs_of(graph: Graph) -> list[Graph]:
 
 
 def plain_attrs(node: Node) -> dict[str, Any]:
-    """Return the attributes of a node that hold no graphs."""
+    """Return the attributes of a node that contain no graphs."""
     return {name: value for name, value in node.attrs.items() if not any(True for _ in graphs_in(value))}
 
 
 def graphs_in(value: Any) -> Iterator[Graph]:
-    """Yield the graphs in an attribute value, tuples included."""
+    """Yield the graphs in an attribute value, including those in tuples."""
     if isinstance(value, Graph):
         yield value
     elif isinstance(value, tuple):
@@ -226,7 +225,7 @@ def graphs_in(value: Any) -> Iterator[Graph]:
 
 
 def reading_from(graph: Graph, moved: dict[Edge, Edge]) -> Graph:
-    """Return a graph that reads other values in the places of some."""
+    """Return a graph in which the reads of some edges are replaced by other edges."""
     nodes: list[Node] = []
     moved = dict(moved)
     for node in graph.nodes:

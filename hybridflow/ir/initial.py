@@ -1,4 +1,4 @@
-"""Initial values of Variables that a compiled function creates: what is traced of them is computed at once."""
+"""Initial values of Variables that a compiled function creates, computed during the trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridflow.ir.graph import Graph
 
 
 def needed_for(edge: Edge) -> set[Node]:
-    """Return the nodes, inputs among them, that a value is computed from."""
+    """Return the nodes, including inputs, that a value is computed from."""
     needed: set[Node] = set()
     stack = [edge[0]]
     while stack:

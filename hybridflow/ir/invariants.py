@@ -1,4 +1,4 @@
-"""What the steps of a loop have in common: values that each would compute anew, and carried values that stay."""
+"""Loop invariants: values that every step would compute again, and carried values that never change."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hybridflow.ir.graph import Graph, input_node, reading_from
 
 
 class Hoisted(NamedTuple):
-    """A body that computes less.
+    """A loop body without its invariant operations.
 
     Attributes:
-        graph: the body; behind its inputs it takes the hoisted values.
-        nodes: what computes them from the inputs that do not change, in order.
+        graph: the new body; its additional last inputs are the hoisted values.
+        nodes: the nodes that compute these values from the constant inputs, in order.
         values: the hoisted values, as edges of those nodes.
     """
 
@@ -25,16 +25,16 @@ class Hoisted(NamedTuple):
 
 
 def hoist(body: Graph, first: int) -> Hoisted | None:
-    """Take out of a loop's body what depends only on inputs that do not change.
+    """Move operations that depend only on constant inputs out of a loop's body.
 
-    Nodes that only repeat elements stay, since outside they would take memory, and so do those with an effect.
+    Nodes that only repeat elements stay, since their results would take memory outside. So do nodes with an effect.
 
     Args:
         body: the graph of one step.
         first: the inputs from this one on are the same in every step.
 
     Returns:
-        The new body and what it needs, or None if there is nothing to take out.
+        The new body and the hoisted nodes, or None if there are none.
     """
     fixed: set[Edge] = {(node, 0) for node in body.inputs[first:]}
     free: set[Node] = set()
@@ -68,7 +68,7 @@ def _depends_on(node: Node, fixed: set[Edge], free: set[Node]) -> bool:
 
 
 def _repeats(node: Node) -> bool:
-    """Whether a node only makes something larger."""
+    """Whether a node only moves elements and its outputs are larger than its inputs."""
     if not node.op.has("layout") or node.op.has("identity"):
         return False
     sizes = [edge[0].spec(edge[1]).nbytes for edge in cast("tuple[Edge, ...]", node.inputs)]
@@ -77,12 +77,12 @@ def _repeats(node: Node) -> bool:
 
 
 def unchanged(body: Graph, carry: int) -> list[int]:
-    """Return the positions of the carried values that every step returns as they came."""
+    """Return the positions of the carried values that every step returns unchanged."""
     return [index for index in range(carry) if body.outputs[index] == (body.inputs[index], 0)]
 
 
 def rearranged(graph: Graph, inputs: Sequence[int], outputs: Sequence[int]) -> Graph:
-    """Return a graph with its inputs and outputs in another order, or without some."""
+    """Return a graph with its inputs and outputs in another order, or with some left out."""
     return Graph(
         graph.name, tuple([graph.inputs[i] for i in inputs]), graph.nodes, tuple([graph.outputs[i] for i in outputs]),
         graph.dims,

@@ -1,4 +1,4 @@
-"""Which values of a graph are alive when, and how many bytes that is: in the order of its nodes, without running."""
+"""Liveness: which values of a graph are alive at each node, and how many bytes they take, without running it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from hybridflow.ir.costs import Sizes, bodies, concrete, moves_nothing
 from hybridflow.ir.graph import Graph
 
 Keeps = Callable[[Edge], bool]
-"""Whether a value is stored; what is not is computed again wherever it is read."""
+"""A function that says whether a value is stored; other values are computed again wherever they are read."""
 
 
 @dataclass(frozen=True)
 class Live:
     """The bytes of computed values that are alive while each node of a graph runs.
 
-    Inputs and constants are not counted: they are there before and after. Outputs are, from where they are computed
-    to the end. A view has no bytes of its own and keeps alive what it views.
+    Inputs and constants do not count, since they exist before and after. Outputs count from their computation to the
+    end. A view has no bytes of its own, but keeps the value that it views alive.
 
     Attributes:
         nodes: the graph's nodes, in order.
-        bytes: while each of them runs, with what it reads, its outputs and what runs inside it.
-        peak: the largest of them; 0 if there are no nodes.
+        bytes: the bytes alive while each node runs, including its inputs, its outputs and the graphs inside it.
+        peak: the largest of `bytes`; 0 if there are no nodes.
         at: the node at the peak, None if there are no nodes.
-        alive: what is alive then, and its bytes; largest first.
-        outputs: the bytes of outputs that the graph computes.
-        temporaries: the peak without the outputs, which have memory of their own.
+        alive: the values alive at the peak, with their bytes; largest first.
+        outputs: the bytes of the outputs that the graph computes.
+        temporaries: the peak of the bytes without outputs, which have their own memory.
     """
 
     nodes: tuple[Node, ...]
@@ -42,7 +42,7 @@ class Live:
 
 
 def roots(graph: Graph) -> dict[Edge, Edge]:
-    """Return, for every view in a graph, the value whose memory it is."""
+    """Return, for every view in a graph, the value whose memory it uses."""
     found: dict[Edge, Edge] = {}
     for node in graph.nodes:
         edge = node.inputs[0] if node.inputs and moves_nothing(node) else None
@@ -52,12 +52,12 @@ def roots(graph: Graph) -> dict[Edge, Edge]:
 
 
 def liveness(graph: Graph, sizes: Sizes | None = None, keeps: Keeps | None = None) -> Live:
-    """Return what is alive while each node of a graph runs.
+    """Return the values alive while each node of a graph runs.
 
     Args:
         graph: the graph.
-        sizes: the size of each symbol; the sizes at which it was traced if not given.
-        keeps: whether a value is stored; all are if not given.
+        sizes: the size of each symbol; by default, the sizes at which it was traced.
+        keeps: whether a value is stored; by default, all are.
     """
     if sizes is None:
         sizes = graph.dims.hints
@@ -103,5 +103,5 @@ def bytes_of(edge: Edge, sizes: Sizes | None) -> int:
 
 
 def _inside(node: Node, sizes: Sizes) -> int:
-    """Return the largest peak of what a node runs inside: its bodies run one after the other."""
+    """Return the largest peak of the graphs that a node runs; they run one after the other."""
     return max((liveness(body.graph, sizes).peak for body in bodies(node, sizes) or ()), default=0)

@@ -1,4 +1,4 @@
-"""The operation of Python numbers that tensors decide."""
+"""The operation behind Python numbers that depend on tensors."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ NUMBER = register(
         onnx="Identity",
     )
 )
-"""The identity, which XLA does not see through: what follows it is not folded into what made it."""
+"""An identity that XLA does not see through, so that it does not fuse the operations before and after it."""

@@ -1,4 +1,4 @@
-"""Parsing the text that `print_graph` writes back into a graph."""
+"""Parse the text that `print_graph` writes back into a graph."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ _ELEMENTS: dict[str, Any] = {
 _COMPARISONS = ("==", "<", "<=", ">", ">=")
 
 DEEPEST = 100
-"""The deepest nesting of graphs, tuples and signs that is parsed."""
+"""The deepest nesting of graphs, tuples and signs that the parser accepts."""
 LONGEST_NUMBER = 40
-"""The most characters of a number."""
+"""The largest number of characters in a number."""
 MOST_AXES = 64
-"""How many axes NumPy's arrays may have."""
+"""The largest number of axes of a NumPy array."""
 LARGEST_SIZE = 1 << 63
-"""What sizes must stay below when they are computed."""
+"""Computed sizes must stay below this."""
 MOST_TERMS = 256
-"""The most terms of a size."""
+"""The largest number of terms in a size."""
 _LONGEST_FOUND = 400
-"""The most characters that a message shows of what was expected and found."""
+"""The largest number of characters that a message shows of the expected and the found text."""
 _COMPARED = 5000
-"""Among how many names one that is like an unknown one is looked for."""
+"""The largest number of known names that are searched for one similar to an unknown name."""
 
 
 def parse(text: str) -> Graph:
     """Return the graph that a text describes.
 
-    The text is checked as text: what is read must be defined above, ops must exist, counts must agree. Whether the
-    shapes and dtypes are right is for `verify`.
+    Only the text is checked: values must be defined before they are read, ops must exist, and counts must agree.
+    `verify` checks shapes and dtypes.
 
     Args:
-        text: what `print_graph` wrote, or the same written by hand. ``# file.py:31`` after a node is its line.
+        text: text from `print_graph`, or written by hand in the same format. ``# file.py:31`` after a node is its line.
 
     Raises:
-        ParseError: with the line and column, what was found there and what was expected.
+        ParseError: if the text is not valid; the message has the line and column, the text found and that expected.
 
     Example:
         >>> import hybridflow as hf
@@ -80,7 +80,7 @@ def _where(place: tuple[str, int] | None) -> Where | None:
 
 
 class _Parser:
-    """Recursive descent over the tokens, one token ahead."""
+    """A recursive descent parser with one token of lookahead."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -99,7 +99,7 @@ class _Parser:
     def fail(
         self, expected: str, token: Token | None = None, *, found: str | None = None, hint: str | None = None
     ) -> NoReturn:
-        """Raise the error for a token (the next one if not given)."""
+        """Raise the error for a token; by default, the next one."""
         token = token or self.token
         line, column, shown = place_in(self.text, token.position)
         found = str(token) if found is None else found if len(found) <= _LONGEST_FOUND else shortened(found)
@@ -128,7 +128,7 @@ class _Parser:
             self.fail(repr(text))
 
     def listed(self, item: Callable[[], Any], end: str) -> list[Any]:
-        """Read items between commas up to and with a closing sign; a comma may come last."""
+        """Read items separated by commas, and the closing sign; a comma may come last."""
         items: list[Any] = []
         while not self.accept(end):
             items.append(item())
@@ -174,7 +174,7 @@ class _Parser:
         return self.take("word", "the graph's name").text
 
     def symbols(self, outer: DimScope | None) -> DimScope:
-        """Read the symbolic sizes with the size each had, ``[b=64, n=3]``; without any the outer graph's are meant."""
+        """Read symbolic sizes with their hints, ``[b=64, n=3]``; without any, use those of the outer graph."""
         if not self.accept("["):
             return DimScope() if outer is None else outer
         scope = DimScope()
@@ -193,7 +193,7 @@ class _Parser:
         return scope
 
     def guard(self) -> None:
-        """Read what a trace relied on: ``b == 1 is False``."""
+        """Read a guard such as ``b == 1 is False``, after its first word."""
         start = self.token
         left = self.size()
         compare = self.take("sign", "a comparison")
@@ -224,7 +224,7 @@ class _Parser:
         edges[token.text] = edge
 
     def returned(self, edges: dict[str, Edge]) -> list[Edge]:
-        """Read what a graph returns, up to and with its closing brace."""
+        """Read the values that a graph returns, and its closing brace."""
         return self.listed(lambda: self.edge(edges), "}")
 
     # -- nodes ------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class _Parser:
         return node
 
     def op(self, token: Token) -> Op:
-        """Look an operation up."""
+        """Look up an operation."""
         found = REGISTRY.get(token.text)
         if found is None:
             attached("register_rest")()
@@ -268,7 +268,7 @@ class _Parser:
         return found
 
     def operand(self, edges: dict[str, Edge]) -> Edge | None:
-        """Read an operand; ``_`` is an input of an eager recording that nothing recorded made."""
+        """Read an operand; ``_`` is an input without a recorded producer, in an eager recording."""
         return None if self.accept("_") else self.edge(edges)
 
     def edge(self, edges: dict[str, Edge]) -> Edge:
@@ -281,7 +281,7 @@ class _Parser:
         return found
 
     def attributes(self) -> dict[str, Any]:
-        """Read attributes up to and with the closing brace."""
+        """Read attributes and the closing brace."""
         attrs: dict[str, Any] = {}
 
         def attribute() -> None:
@@ -335,7 +335,7 @@ class _Parser:
         return left
 
     def bounded(self, start: Token, size: Any) -> Any:
-        """Check that a size that was computed is none that computing takes long with."""
+        """Check that a computed size is not too large or too long to compute with."""
         numbers = size.terms.values() if isinstance(size, Dim) else [size]
         if len(numbers) > MOST_TERMS or any([abs(number) >= LARGEST_SIZE for number in numbers]):
             self.fail("a size that is not as large or long", start)
@@ -371,7 +371,7 @@ class _Parser:
         return -found
 
     def atom(self) -> Any:
-        """Read a value that is no arithmetic."""
+        """Read a value without arithmetic."""
         token = self.token
         if token.kind == "number":
             self.index += 1
@@ -393,7 +393,7 @@ class _Parser:
         token = self.take("string", "a string")
         try:
             found = json.loads(token.text)
-            found.encode()  # which half a surrogate pair has no way to
+            found.encode()  # fails for half a surrogate pair
         except ValueError:
             self.fail("a string with JSON's escapes", token)
         return found
@@ -443,7 +443,7 @@ class _Parser:
     # -- arrays -----------------------------------------------------------------------------------------------
 
     def dtype_or_array(self, token: Token) -> Any:
-        """Read what follows a dtype's name: nothing, a shape (a spec), or a shape and elements (an array)."""
+        """Read a dtype, a spec (a shape follows) or an array (a shape and elements follow), after the dtype's name."""
         dtype = SHORT_NAMES[token.text]
         if self.token.text != "[":
             return dtype
@@ -482,7 +482,7 @@ class _Parser:
             self.fail(f"elements of {spec}", start, found=str(error))
 
     def check_whole(self, spec: TensorSpec) -> None:
-        """Raise for an array that was shortened for reading."""
+        """Raise if elements of the array were left out."""
         depth, index = 0, self.index
         while index < len(self.tokens):
             token = self.tokens[index]

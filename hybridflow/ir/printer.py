@@ -1,4 +1,4 @@
-"""Printing graphs: SSA text to read, or (`elide=None`) exact text that `parse` turns back into the same graph."""
+"""Print graphs: SSA text to read, or with `elide=None` exact text that `parse` turns back into the same graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hybridflow.ir.graph import Graph
 
 INDENT = "  "
 INLINE_LIMIT = 64
-"""Exact text writes larger arrays as bytes in hexadecimal."""
+"""The largest number of elements that exact text writes as numbers; larger arrays are bytes in hexadecimal."""
 SHOWN_OF_ELIDED = 3
 
 Names = Mapping[Edge, str]
@@ -33,7 +33,7 @@ def print_graph(graph: Graph, *, elide: int | None = 16, lines: bool = True) -> 
     Args:
         graph: the graph.
         elide: constants with more elements than this are shortened for reading. With None the text is exact:
-            `parse` makes a graph of it that prints the same and computes the same bits.
+            `parse` turns it into a graph that prints the same text and computes the same bits.
         lines: whether each node ends with the user's line, as in ``# model.py:31``, and its name scope if it has one.
 
     Example:
@@ -52,14 +52,14 @@ def format_node(node: Node, names: Names | None = None, *, elide: int | None = 1
 
     Args:
         node: a node of a graph or of an eager recording.
-        names: the name of each edge, as `value_names` gives them; without them operands are shown by their specs.
-        elide, lines: as `print_graph` takes them.
+        names: the name of each edge, from `value_names`; without it, operands are shown by their specs.
+        elide, lines: as for `print_graph`.
     """
     return "\n".join(_Printer(elide, lines).node(node, names))
 
 
 def format_value(value: Any) -> str:
-    """Return an attribute's value as text of one line, arrays shortened."""
+    """Return an attribute's value as one line of text, with arrays shortened."""
     return " ".join(_Printer(SHOWN_OF_ELIDED, lines=False).value(value, None))
 
 
@@ -81,7 +81,7 @@ def value_names(graph: Graph) -> dict[Edge, str]:
 
 
 def _sanitised(name: str) -> str:
-    """Return a name with nothing in it but letters, digits and underscores."""
+    """Return a name with only letters, digits and underscores."""
     plain = re.sub(r"\W+", "_", name)
     if plain != name:
         plain = plain.rstrip("_")
@@ -97,7 +97,7 @@ def _unique(name: str, taken: set[str]) -> str:
 
 
 class _Printer:
-    """Prints with one choice of options."""
+    """A printer with a choice of options."""
 
     def __init__(self, elide: int | None, lines: bool) -> None:
         self.elide = elide
@@ -106,7 +106,7 @@ class _Printer:
     # -- graphs and nodes -------------------------------------------------------------------------------------
 
     def graph(self, graph: Graph, outer: DimScope | None) -> list[str]:
-        """Return the lines of a graph; one nested in another says nothing of the sizes that the outer one knows."""
+        """Return the lines of a graph; a nested graph does not repeat the symbolic sizes of the outer one."""
         names = value_names(graph)
         head = graph.name if _PLAIN_NAME.fullmatch(graph.name) else json.dumps(graph.name)
         dims = graph.dims
@@ -124,7 +124,7 @@ class _Printer:
         return lines
 
     def node(self, node: Node, names: Names | None, dims: DimScope | None = None) -> list[str]:
-        """Return the lines of a node; more than one if it carries graphs."""
+        """Return the lines of a node; there are several if it carries graphs."""
         text = f"{node.op.name}({', '.join(self._operands(node, names))})"
         if names is not None:
             results = ", ".join(names.get((node, index), "%?") for index in range(len(node.outputs)))
@@ -182,12 +182,12 @@ class _Printer:
 
     @staticmethod
     def _append(lines: list[str], more: list[str]) -> None:
-        """Continue the last line with the first of others."""
+        """Append lines; the first one continues the last line."""
         lines[-1] += more[0]
         lines += more[1:]
 
     def constant(self, array: np.ndarray[Any, Any]) -> str:
-        """Return an array: its elements, its bytes, or (shortened) its first elements."""
+        """Return an array as text: its elements, its bytes, or if shortened its first elements."""
         head = str(TensorSpec(array.shape, array.dtype))
         if self.elide is not None and array.size > self.elide:
             first = [_element(x) for x in array.flat[:SHOWN_OF_ELIDED]]
@@ -203,7 +203,7 @@ def _output_specs(graph: Graph) -> Iterator[TensorSpec | str]:
 
 
 def _scalar(value: Any) -> str:
-    """Return an attribute value that fits on a line and has no parts."""
+    """Return an attribute value without parts as text of one line."""
     if type(value) is SizeFloat:
         return f"opaque({json.dumps(value.text())})"
     for kind, form in _FORMS:
@@ -213,14 +213,14 @@ def _scalar(value: Any) -> str:
 
 
 def opaque_text(value: Any) -> str:
-    """Return a stand-in for a value that only this process has, such as a function."""
+    """Return a text in place of a value that exists only in this process, such as a function."""
     name = getattr(value, "__qualname__", None)
     kind = type(value).__name__
     return f"opaque({json.dumps(f'{kind} {name}' if name else kind)})"
 
 
 def format_float(value: float) -> str:
-    """Return a float so that reading it gives the same bits."""
+    """Return a float as text that reads back with the same bits."""
     if math.isnan(value):
         return "-nan" if math.copysign(1.0, value) < 0 else "nan"
     return repr(float(value))
@@ -258,7 +258,7 @@ def _elements(array: np.ndarray[Any, Any]) -> str:
 
 
 def _element(x: Any) -> str:
-    """Return one element of an array: the shortest text that its dtype reads back."""
+    """Return one element of an array as the shortest text that its dtype reads back."""
     kind = kind_of(x.dtype)
     if kind == "bool":
         return str(bool(x))
@@ -276,8 +276,8 @@ def read_elements(values: list[Any], shape: tuple[int, ...], dtype: DType) -> np
     """Return the array of numbers read from text.
 
     Raises:
-        OverflowError: an integer that the dtype cannot hold.
-        TypeError, ValueError: a value of another kind.
+        OverflowError: if the dtype cannot hold an integer.
+        TypeError, ValueError: if a value is of another kind.
     """
     if kind_of(dtype) in ("int", "uint"):
         info = np.iinfo(dtype)
@@ -298,7 +298,7 @@ def _exact_as_text(array: np.ndarray[Any, Any]) -> bool:
 
 
 def highlighted(text: str) -> Any:
-    """Return the text of a graph in colours, for a `rich` console."""
+    """Return the text of a graph in colors, for a `rich` console."""
     from rich.text import Text
 
     found = Text(text)

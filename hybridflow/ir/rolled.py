@@ -1,4 +1,4 @@
-"""`ROLLED`: a graph that runs many times in a row, as a loop."""
+"""`ROLLED`: an operation that runs a graph many times in a row, as a loop."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from hybridflow.ir.fusion import MADE_BY_PASSES, NOT_DIFFERENTIATED, one_or_all
 from hybridflow.ir.graph import Graph
 
 Part = tuple[int, int, int, int]
-"""``(axis, first, step, size)``: each run takes the elements ``first + step * run`` and so on, `size` of them on that
-axis; with a size of 0 it takes that one element, without the axis."""
+"""``(axis, first, step, size)``: each run takes `size` elements on that axis, from ``first + step * run`` on. With a
+size of 0 it takes that one element and drops the axis."""
 Take = int | Part | None
-"""What an input is for the runs: the same value for all (None), the first one's value, which the others have from the
-run before, as that output (int), or an array of which each takes a part."""
+"""How the runs use an input. None: all runs get the same value. An int: the first run gets the input, and each later
+run gets that output of the run before. A `Part`: each run takes a part of the array."""
 
 
 def carried(takes: Sequence[Take]) -> list[int]:
-    """Return which inputs hold what a run gives the next."""
+    """Return the positions of the inputs that are carried from run to run."""
     return [position for position, take in enumerate(takes) if type(take) is int]
 
 
@@ -37,7 +37,7 @@ def _straight(
     part: Callable[[Any, Part, int], Any],
     stack: Callable[[list[Any]], Any],
 ) -> Any:
-    """Run one time after the other."""
+    """Run the graph repeatedly, without a loop in the program."""
     count, takes, gives = form
     values = list(xs)
     rows: list[list[Any]] = [[] for _ in gives]
@@ -59,7 +59,7 @@ def _sliced(x: Any, part: Part, run: int) -> Any:
 
 
 def _host_sliced(x: Any, part: Part, run: int) -> Any:
-    return np.asarray(_sliced(x, part, run))  # one element of a row is not an array
+    return np.asarray(_sliced(x, part, run))  # NumPy returns a single element as a scalar
 
 
 def _dynamically_sliced(x: Any, part: Part, run: Any) -> Any:
@@ -75,7 +75,7 @@ def _kernel(*xs: Any, graph: Graph, count: int, takes: tuple[Take, ...], gives: 
 
 def _lower(*xs: Any, graph: Graph, count: int, takes: tuple[Take, ...], gives: tuple[int, ...]) -> Any:
     run = lower_graph(graph, sizes_around(graph))
-    if never() is None:  # not for XLA:CPU, where alone loops were measured
+    if never() is None:  # not XLA:CPU, the only backend where loops were measured
         return _straight(xs, (count, takes, gives), run, _sliced, jnp.stack)
     places = carried(takes)
 
@@ -132,4 +132,5 @@ ROLLED = register(
         onnx=_onnx,
     )
 )
-"""``(*inputs)`` to what the last run gives for another, and behind that, stacked, the outputs in gives= of all runs."""
+"""An operation that takes ``(*inputs)`` and returns the carried values after the last run, then for each output in
+``gives`` its values of all runs, stacked."""

@@ -1,4 +1,4 @@
-"""The text of a graph cut into tokens, in a time that its length bounds, whatever it is."""
+"""Split the text of a graph into tokens, in time linear in its length for any text."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _SHOWN = 60
-"""The most characters of a token, and of a line on either side of an error, that a message shows."""
+"""The largest number of characters that a message shows of a token, and of a line on either side of an error."""
 _DIGITS = 9
-"""The most digits of a line number."""
+"""The largest number of digits in a line number."""
 
 
 class Token(NamedTuple):
     """A piece of text.
 
     Attributes:
-        kind: what it is; ``other`` is a letter that begins none, after which nothing is read.
-        text: the piece.
-        position: where it begins.
-        place: the file and line that the comment after it names.
+        kind: its kind; ``other`` is a character that begins no token, where reading stops.
+        text: the text.
+        position: the index of its first character.
+        place: the file and line in the comment after it.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Token(NamedTuple):
 
 
 def tokens_of(text: str) -> Iterator[Token]:
-    """Yield the tokens; a comment that names a line of source belongs to the token before it."""
+    """Yield the tokens; a comment that names a source line belongs to the token before it."""
     last: Token | None = None
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup or ""
@@ -64,7 +64,7 @@ def tokens_of(text: str) -> Iterator[Token]:
 
 
 def _place(comment: str) -> tuple[str, int] | None:
-    """Return the file and line of ``# file.py:31``."""
+    """Return the file and line in a comment such as ``# file.py:31``, or None."""
     file, colon, line = comment[1:].strip().rpartition(":")
     return (file, int(line)) if colon and file and line.isdecimal() and len(line) <= _DIGITS else None
 
@@ -83,5 +83,5 @@ def place_in(text: str, position: int) -> tuple[int, int, str]:
 
 
 def shortened(text: str) -> str:
-    """Return what a message shows of a piece of text."""
+    """Return a text shortened for a message."""
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -1,4 +1,4 @@
-"""Variables as a trace sees them: one state per Variable, and what stands for those among the arguments."""
+"""Variables in a trace: one state per Variable, and stand-ins for Variables among the arguments."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from hybridflow.core.variable import GradientCell, Variable
 
 
 class NeedsIdentity(BaseException):
-    """The traced code asked which Variable an argument is. Not an `Exception`: users' handlers must not see it.
+    """Raised when traced code asks which Variable an argument is.
+
+    Not an `Exception`, so that users' handlers do not catch it.
 
     Attributes:
-        slot: the argument's number, of the distinct Variables.
+        slot: the argument's number among the distinct Variables.
     """
 
     def __init__(self, slot: int) -> None:
@@ -26,11 +28,11 @@ class NeedsIdentity(BaseException):
 
 
 class ArgumentVariable(Variable):
-    """Stands for a Variable among the arguments of a traced function.
+    """A stand-in for a Variable among the arguments of a traced function.
 
-    Calls with other Variables of the same spec use the same trace, so the trace must tell an argument from a Variable
-    that the function reached in another way, even where the first call passed the same one twice. To tapes and to the
-    trace both are one Variable: they share their leaf.
+    Calls with other Variables of the same spec use the same trace. So the trace must distinguish an argument from a
+    Variable that the function reached in another way, even if both are the same Variable in the first call. To tapes
+    and to the trace the two are one Variable: they share their leaf.
     """
 
     __slots__ = ("hooks", "of_gradient", "present", "slot")
@@ -42,7 +44,7 @@ class ArgumentVariable(Variable):
 
     @classmethod
     def of(cls, variable: Variable, slot: int) -> ArgumentVariable:
-        """Return what stands for a Variable that is the argument number `slot` (of the distinct Variables)."""
+        """Return a stand-in for a Variable that is argument number `slot` among the distinct Variables."""
         result = object.__new__(cls)
         result._value = None
         result._name = variable.name
@@ -65,7 +67,7 @@ class ArgumentVariable(Variable):
         return result
 
     def current(self) -> Any:
-        """Raise: only the Variable that it stood for has a value."""
+        """Raise an error: only the real Variable has a value."""
         raise LeakError(
             message(
                 f"Variable {self._name!r}: what stood for this argument in a compiled function was used outside of it",
@@ -91,7 +93,7 @@ class ArgumentVariable(Variable):
         return id(self)
 
     def needed(self) -> None:
-        """Have the function traced for the Variable itself, since the code asks which one it is.
+        """Ask for the Variable itself: the function is traced again for this one.
 
         Raises:
             NeedsIdentity: while the function is traced.
@@ -105,19 +107,19 @@ class ArgumentVariable(Variable):
 
 
 class VariableState:
-    """A Variable in a trace: the value it came with and the value it has now.
+    """The state of a Variable in a trace: its initial value and its current value.
 
     Attributes:
-        original: the input that holds the value it came with.
-        edge: the value it has now.
+        original: the input that holds its initial value.
+        edge: its current value.
         was_read: whether the function read it.
-        assignments: the nodes that assigned it; none if it keeps its value.
-        slot: which of the distinct Variables among the arguments it is, if it is one.
-        captured: the Variable, if the function reached it otherwise than through its arguments.
-        of_gradient: whether it is what holds the gradient of the Variable in that place, and not that itself.
-        asked: of what holds a gradient: whether there was one at first, None if the function did not ask.
-        present: whether there is one in the end, None if the function did not change that.
-        hooks: the hooks that ran on the gradient, None if none could.
+        assignments: the nodes that assigned it; empty if it keeps its value.
+        slot: its number among the distinct Variables of the arguments, or None.
+        captured: the Variable, if the function reached it in another way than through its arguments.
+        of_gradient: whether this is the `GradientCell` of the Variable at that slot, not the Variable itself.
+        asked: for a gradient cell, whether there was a gradient at first; None if the function did not ask.
+        present: for a gradient cell, whether there is a gradient at the end; None if the function did not change that.
+        hooks: the hooks that ran on the gradient, or None if none could.
     """
 
     __slots__ = (
@@ -140,19 +142,19 @@ class VariableState:
         self.touched(variable)
 
     def has_gradient(self) -> bool:
-        """Whether there is a gradient at this point of the function."""
+        """Whether there is a gradient at this point of the trace."""
         if self.present is None:
             self.asked = cast(GradientCell, self.variable).present
             return self.asked
         return self.present
 
     def holds(self, cell: GradientCell) -> bool:
-        """Whether a call with this cell would go the way that the trace went."""
+        """Whether the trace is valid for a call with this cell."""
         asked = self.asked is None or self.asked is cell.present
         return asked and (self.hooks is None or self.hooks == tuple(cell.hooks.values()))
 
     def touched(self, variable: Variable) -> None:
-        """Take note of the way in which the function reached the Variable."""
+        """Note how the function reached the Variable."""
         if isinstance(variable, ArgumentVariable):
             self.slot = variable.slot
         else:

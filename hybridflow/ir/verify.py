@@ -1,4 +1,4 @@
-"""Checking a graph against the rules of the IR."""
+"""Check a graph against the rules of the IR."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from hybridflow.ir.graph import Graph, graphs_in
 from hybridflow.ir.printer import format_node, value_names
 
 AROUND = 2
-"""How many nodes before and after the wrong one an error shows."""
+"""The number of nodes that an error shows before and after the wrong one."""
 
 
 def verify(graph: Graph) -> None:
     """Raise if a graph breaks a rule of the IR.
 
-    Every value is defined once and before it is read, in the same graph; every op is registered and its shape rule
-    accepts the inputs and attributes and gives the specs that the node records; the outputs exist; no node belongs
-    to another trace; and the same holds for every nested graph.
+    The rules: every value is defined once, in the same graph, before it is read. Every op is registered, and its shape
+    rule accepts the inputs and attributes and returns the specs that the node records. The outputs exist. No node
+    belongs to another trace. The same holds for every nested graph.
 
     Args:
         graph: the graph.
 
     Raises:
-        VerifyError: with what is wrong, the IR around the node, and the user's line.
+        VerifyError: if a rule is broken; the message says which, with the IR around the node and the user's line.
 
     Example:
         >>> import hybridflow as hf
@@ -50,16 +50,16 @@ def verify(graph: Graph) -> None:
     try:
         _Verifier(graph).run()
     finally:
-        graph.dims.forget_guards(count)  # asking an op for its shapes compares sizes, which is not the trace's question
+        graph.dims.forget_guards(count)  # shape rules compare sizes, which must not add guards to the trace
 
 
 def same_spec(a: TensorSpec, b: TensorSpec) -> bool:
-    """Whether two specs are the same; sizes are compared as expressions, so no guard is taken."""
+    """Whether two specs are the same; sizes are compared as expressions, so no guard is added."""
     return a.dtype == b.dtype and same_shape(a.shape, b.shape)
 
 
 class _Verifier:
-    """Checks one graph; keeps what is defined so far."""
+    """The check of one graph; it keeps the nodes defined so far."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -67,7 +67,7 @@ class _Verifier:
         self.scope: Any = None
 
     def run(self) -> None:
-        """Check everything."""
+        """Check the whole graph."""
         for node in self.graph.inputs:
             self.input(node)
             self.owned(node)
@@ -112,7 +112,7 @@ class _Verifier:
             self.fail(node, f"{node.op.name} is not an input", "Inputs are made with input_node.")
 
     def owned(self, node: Node) -> None:
-        """Check that a node belongs to the trace that the others belong to; parsed ones belong to none."""
+        """Check that a node belongs to the same trace as the others; parsed nodes belong to none."""
         if node.scope is None or node.scope is self.scope:
             return
         if self.scope is not None:
@@ -150,7 +150,7 @@ class _Verifier:
             self.fail(node, f"{what} is output {index} of {source.op.name}, which has {len(source.outputs)}")
 
     def attribute(self, node: Node, name: str, value: Any) -> None:
-        """Check an attribute: hashable, and its graphs right."""
+        """Check that an attribute is hashable and that its graphs are valid."""
         for nested in graphs_in(value):
             verify(nested)
         if isinstance(value, Constant):
@@ -162,7 +162,7 @@ class _Verifier:
                       "Use tuples, numbers, strings, dtypes, Constant or Graph.")  # fmt: skip
 
     def specs(self, node: Node) -> None:
-        """Check that the op's shape rule gives what the node records."""
+        """Check that the op's shape rule gives the specs that the node records."""
         inputs = [edge[0].spec(edge[1]) for edge in node.inputs if edge is not None]
         for function in (node.op.kernel, node.op.lower):
             if not accepts(function, len(inputs), tuple(node.attrs)):
@@ -185,7 +185,7 @@ class _Verifier:
 
 @lru_cache(4096)
 def accepts(function: Callable[..., Any] | No, inputs: int, attrs: tuple[str, ...]) -> bool:
-    """Whether a kernel or lowering can be called with so many arrays and with attributes of these names."""
+    """Whether a kernel or lowering can be called with this many arrays and these attributes."""
     if isinstance(function, No):
         return True
     if isinstance(function, np.ufunc):
@@ -193,7 +193,7 @@ def accepts(function: Callable[..., Any] | No, inputs: int, attrs: tuple[str, ..
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return True  # a function in C that does not say; its shape rule judges alone
+        return True  # a C function without a signature; only its shape rule checks the call
     try:
         signature.bind(*[None] * inputs, **dict.fromkeys(attrs))
     except TypeError:

@@ -1,4 +1,4 @@
-"""`hf.accumulate_gradients`: the gradients of a batch from micro-batches, one after the other."""
+"""`hf.accumulate_gradients`: the gradients of a batch, computed one micro-batch after the other."""
 
 from __future__ import annotations
 
@@ -33,33 +33,31 @@ def accumulate_gradients(
 ) -> Callable[..., Any]:
     """Return a function that computes `fn`'s value and gradients on a batch, one micro-batch after the other.
 
-    Only one micro-batch's activations are alive at a time. In a compiled function the micro-batches are the steps of a
-    loop; eagerly, of a Python loop. What `fn` draws at random and what it assigns to Variables happens once per
-    micro-batch. Sums of float16 and bfloat16 gradients are kept in float32.
+    Only one micro-batch's activations are alive at a time. The micro-batches are the steps of a loop, in eager code a
+    Python loop. Random draws and assignments to Variables in `fn` happen once per micro-batch. Sums of float16 and
+    bfloat16 gradients are kept in float32.
 
     Args:
         fn: a function with a scalar floating-point result (or ``(result, aux)`` with `has_aux`).
-        micro_batches: how many equal parts the batch is cut into, along axis 0.
+        micro_batches: the number of equal parts into which the batch is cut along axis 0.
         argnums: which positional arguments to differentiate, each a pytree of floats; None for none of them.
-        batch_argnums: which positional arguments are the batch, each a pytree of tensors of one leading size; all that
-            are not in `argnums` if not given. An argument may be in both; its gradient is that of its whole batch.
-        variables: Variables in any nesting, whose gradients are wanted too.
-        reduction: what `fn` does over the examples of a batch: ``"mean"`` if its result is a mean of theirs, then
-            values and gradients of micro-batches are averaged; ``"sum"`` if it is a sum, then they are added.
+        batch_argnums: which positional arguments are the batch, each a pytree of tensors with one leading size. By
+            default, all that are not in `argnums`. An argument may be in both; its gradient covers the whole batch.
+        variables: Variables to differentiate too, in any nesting.
+        reduction: how `fn` combines the examples of a batch. With ``"mean"``, the values and gradients of
+            micro-batches are averaged; with ``"sum"``, they are added.
         has_aux: whether `fn` returns something besides the result.
 
     Returns:
         A function with `fn`'s arguments that returns ``(value, gradient)``, or ``((value, aux), gradient)``. The
-        gradient is that of `hf.value_and_grad`; with `variables`, it has their structure, and is ``(gradient of the
-        arguments, of the variables)`` where there are both. The tensors in `aux` have a new first axis, of the
-        micro-batches.
+        gradient is that of `hf.value_and_grad`. With `variables`, it has their structure; with both arguments and
+        `variables`, it is a pair of the two gradients. The tensors in `aux` get a new first axis, over micro-batches.
 
     Raises:
-        ShapeError: a batch that cannot be cut into so many equal parts, leading sizes that differ, or a result that is
-            not a scalar.
-        DTypeError: an argument or result that has no gradient.
-        ArgumentError: less than one micro-batch, nothing to differentiate or to cut, an argument number the call does
-            not have, or another word for `reduction`.
+        ShapeError: if the batch cannot be cut into equal parts, leading sizes differ, or the result is not a scalar.
+        DTypeError: if an argument or the result has no gradient.
+        ArgumentError: if there is less than one micro-batch, nothing to differentiate or to cut, no argument of a
+            number, or another word for `reduction`.
 
     Example:
         >>> import hybridflow as hf
@@ -96,7 +94,7 @@ def accumulate_gradients(
 
 
 class _Choice(NamedTuple):
-    """What a caller chose; see `accumulate_gradients`."""
+    """The caller's arguments; see `accumulate_gradients`."""
 
     fn: Callable[..., Any]
     parts: int
@@ -199,7 +197,7 @@ def _cut(batch: list[Any], parts: int) -> Any:
 
 
 def _sum_of(leaf: Any) -> Tensor:
-    """Return zeros to add gradients of a value to."""
+    """Return zeros to which the gradients of a value are added."""
     tensor = leaf if isinstance(leaf, Variable) else as_tensor(leaf)
     return PUBLIC.full(tensor.shape, 0, dtype=float32 if tensor.dtype.num in LOW_PRECISION else tensor.dtype)
 
@@ -210,7 +208,7 @@ def _like(gradient: Any, source: Any, scale: int) -> Tensor:
 
 
 def _joined(gradient: Any, scale: int) -> Tensor:
-    """Return the gradient of the whole batch from those of micro-batches."""
+    """Return the gradient of the whole batch, given those of the micro-batches."""
     parts, size, *rest = gradient.shape
     joined = PUBLIC.reshape(gradient, (parts * size, *rest))
     return joined / scale if scale != 1 else joined

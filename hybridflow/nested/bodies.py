@@ -1,4 +1,4 @@
-"""What branches and loops share: users' functions as graphs, the Variables they touch, and errors about values."""
+"""Shared code of branches and loops: users' functions as graphs, their Variables, and errors about values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def leaves_of(tree: Any) -> tuple[list[Tensor], Any]:
 
 
 def own_leaves(tree: Any) -> tuple[list[Tensor], Any]:
-    """As `leaves_of`, each a tensor of its own: in a trace, what goes in or out of a body is never what is around."""
+    """Return fresh tensors as leaves, and the structure: values that enter or leave a body get their own tensors."""
     leaves, treedef = leaves_of(tree)
     return [fresh(leaf) for leaf in leaves], treedef
 
@@ -46,7 +46,7 @@ def predicate(name: str, pred: Any) -> Tensor:
     """Return a condition as a tensor.
 
     Raises:
-        DTypeError: it is no bool of shape ().
+        DTypeError: if it is not a bool of shape ().
     """
     tensor = as_tensor(pred)
     if tensor.dtype != np.bool_ or tensor.shape != ():
@@ -58,17 +58,17 @@ def predicate(name: str, pred: Any) -> Tensor:
 
 
 def several(made: Any) -> list[Tensor]:
-    """Return what `bind` returned as a list."""
+    """Return the result of `bind` as a list."""
     return list(made) if isinstance(made, tuple) else [made]
 
 
 def bind_all(op: Op, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> list[Tensor]:
-    """Bind an op that has outputs, or none at all."""
+    """Bind an op with any number of outputs, and return them as a list."""
     return several(bind(op, tuple(inputs), attrs))
 
 
 def zeros(like: Any) -> Tensor:
-    """Return zeros of a tensor's or spec's shape and dtype."""
+    """Return zeros with the shape and dtype of a tensor or spec."""
     return PUBLIC.full(like.shape, 0, dtype=like.dtype)
 
 
@@ -81,33 +81,33 @@ def tracer_now() -> GraphBuilder:
 
 
 def value_around(state: VariableState) -> Tensor:
-    """Return the value that a Variable of a body has in the trace around, read there if the body reads it."""
+    """Return a Variable's value in the outer trace; if the body reads the Variable, this counts as a read there."""
     return state.variable.read() if state.was_read else tracer_now().value_of(state.variable)
 
 
 def inputs_around(traced: Traced) -> list[Tensor]:
-    """Return what a graph gets behind its arguments: captured tensors and the values of its Variables."""
+    """Return a graph's inputs after its arguments: captured tensors and the values of its Variables."""
     return [*traced.captures, *map(value_around, traced.variables)]
 
 
 def assign_around(variables: Sequence[Variable], values: Sequence[Tensor]) -> None:
-    """Assign to Variables, in the trace around a body, what the body left in them."""
+    """Assign the values that a body left in Variables, in the outer trace."""
     for variable, value in zip(variables, values, strict=True):
         tracer_now().assign_variable(variable, value)
 
 
 def add_checks(checks: Iterable[Check], oks: Iterable[Tensor]) -> None:
-    """Add the checks of a body to the trace around it."""
+    """Add the checks of a body to the outer trace."""
     tracer = tracer_now()
     for check, ok in zip(checks, oks, strict=True):
         tracer.checks.append(check._replace(ok=ok))
 
 
 class Written:
-    """The Variables that the graphs of a loop assign: they become values that the loop carries.
+    """The Variables that the graphs of a loop assign, which the loop carries.
 
-    Where a body reads one, the value is the carried one, but its gradient is the Variable's own, which the loop is
-    given beside it: eagerly too, reading a Variable is the Variable to a tape whatever was assigned before.
+    If a body reads such a Variable, it gets the carried value, but the gradient goes to the Variable itself, which is
+    one more input of the loop. This is as in eager code: to a tape, every read is the Variable, whatever was assigned.
     """
 
     def __init__(self, *graphs: Traced) -> None:
@@ -125,7 +125,7 @@ class Written:
         }
 
     def values(self) -> list[Tensor]:
-        """Return the values to begin with."""
+        """Return the initial values."""
         return [tracer_now().value_of(variable) for variable in self.variables]
 
     def run(self, traced: Traced, args: Sequence[Tensor], now: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -134,7 +134,7 @@ class Written:
         Args:
             traced: the graph.
             args: its arguments.
-            now: the values of `variables`; replaced by those that the graph leaves.
+            now: the values of `variables`, which are replaced by the graph's new values.
 
         Returns:
             The graph's own outputs, and its checks.
@@ -160,7 +160,7 @@ class Written:
 
 
 class Shared:
-    """The values from around that the graphs of one node read, each once."""
+    """The outer values that the graphs of one node read, each once."""
 
     def __init__(self) -> None:
         self.positions: dict[Edge, int] = {}
@@ -171,18 +171,18 @@ class Shared:
         return [self.positions.setdefault(tracer.edge_of(tensor), len(self.positions)) for tensor in tensors]
 
     def tensors(self) -> list[Tensor]:
-        """Return them all."""
+        """Return all the tensors."""
         return [make_tensor(None, edge) for edge in self.positions]
 
 
 def laid_out(graph: Graph, arguments: int, positions: Sequence[int], shared: Sequence[Tensor]) -> Graph:
-    """Return a graph that takes its first arguments and then every shared value, though it reads only some.
+    """Return a graph that takes its arguments and then all shared values, although it reads only some of them.
 
     Args:
-        graph: takes its arguments and then the shared values at `positions`.
-        arguments: how many arguments.
-        positions: which shared values it reads.
-        shared: the values that all graphs of the node get.
+        graph: a graph that takes its arguments and then the shared values at `positions`.
+        arguments: the number of arguments.
+        positions: the positions of the shared values that it reads.
+        shared: the values that all graphs of the node take.
     """
     inputs: list[Node | None] = [None] * len(shared)
     moved: dict[Edge, Edge] = {}
@@ -201,17 +201,17 @@ def laid_out(graph: Graph, arguments: int, positions: Sequence[int], shared: Seq
 
 
 def hoisted(graph: Graph, first: int, constants: Sequence[Tensor]) -> tuple[Graph, list[Tensor]]:
-    """Take out of a body, into the current trace, what each step would compute anew.
+    """Move loop-invariant operations from a body into the current trace.
 
-    Done before the loop is differentiated, so that its backward pass needs no copy of such a value per step.
+    This happens before the loop is differentiated, so that its backward pass needs no copy of such a value per step.
 
     Args:
         graph: the body.
-        first: the inputs from this one on are the same in every step.
-        constants: their values.
+        first: the number of inputs that differ between steps; the inputs after them are constants.
+        constants: the values of those constants.
 
     Returns:
-        The new body, and the values it takes behind its inputs.
+        The new body, and the values that it takes as additional inputs.
     """
     found = hoist(graph, first)
     if found is None:
@@ -235,7 +235,7 @@ def hoisted(graph: Graph, first: int, constants: Sequence[Tensor]) -> tuple[Grap
 def trace_function(
     name: str, fn: Callable[..., Any], specs: Sequence[TensorSpec], build: Callable[[Sequence[Tensor]], tuple[Any, ...]]
 ) -> tuple[Traced, Any, list[Any]]:
-    """Trace a user's function of structures; return its graph, result structure and the leaves as they were."""
+    """Trace a user's function of structures; return its graph, the result's structure, and the leaves as returned."""
     found: dict[str, Any] = {}
 
     def flat(*tensors: Tensor) -> list[Tensor]:
@@ -250,12 +250,12 @@ def trace_function(
 
 
 def value_names(tree: Any, names: Sequence[str] | None, noun: str) -> list[str]:
-    """Return what messages call the leaves of a structure.
+    """Return the names of a structure's leaves for messages.
 
     Args:
         tree: the structure.
         names: the names of its items, if it is a tuple of named variables.
-        noun: what an item without a name is called.
+        noun: the word for an item without a name.
     """
     result: list[str] = []
     count = tree.num_leaves
@@ -268,10 +268,10 @@ def value_names(tree: Any, names: Sequence[str] | None, noun: str) -> list[str]:
 
 
 class BeginsOtherwise(Exception):
-    """A step is the first to write to arrays that a loop began with: no error, it is traced again.
+    """Raised when a step is the first to write to arrays that the loop began with: the loop is traced again.
 
     Attributes:
-        shapes: what `shapes_to_begin_with` returns.
+        shapes: the result of `shapes_to_begin_with`.
     """
 
     def __init__(self, shapes: dict[int, Any]) -> None:
@@ -280,12 +280,12 @@ class BeginsOtherwise(Exception):
 
 
 class Carry:
-    """What a loop carries, and what its steps must keep to.
+    """The values that a loop carries; every step must keep their structure, shapes and dtypes.
 
     Args:
         op: the loop's name, for messages.
-        state: the values to begin with, in a structure.
-        names: those of the loop variables, for messages, if the structure is a tuple of them.
+        state: the initial values, in a structure.
+        names: the names of the loop variables for messages, if the structure is a tuple of them.
     """
 
     def __init__(self, op: str, state: Any, names: Sequence[str] | None = None) -> None:
@@ -302,7 +302,7 @@ class Carry:
         return jax.tree_util.tree_unflatten(self.tree, tensors)
 
     def traced(self, trace: Callable[[], Any]) -> Any:
-        """Trace, again where an array that was never written begins with a shape that the steps tell."""
+        """Trace the loop; trace it again if only the steps tell the element shape of an array."""
         while True:
             try:
                 return trace()
@@ -310,11 +310,11 @@ class Carry:
                 self._begin(begun_with(self.build(self.leaves), found.shapes))
 
     def after(self, result: Any) -> list[Tensor]:
-        """Return what a step returns as tensors; Python numbers take the dtype of what was there before.
+        """Return a step's result as tensors; Python numbers take the dtype of the previous value.
 
         Raises:
-            ArgumentError, DTypeError, ShapeError: another structure, dtype or shape than before.
-            BeginsOtherwise: an array that the loop began with has been written to for the first time.
+            ArgumentError, DTypeError, ShapeError: if the structure, a dtype or a shape has changed.
+            BeginsOtherwise: if the step was the first to write to an array that the loop began with.
         """
         values, tree = jax.tree_util.tree_flatten(result)
         if tree != self.tree:
@@ -351,7 +351,7 @@ class Carry:
 
 
 def _structure_text(op: str, before: Any, after: Any, names: Sequence[str] | None) -> str:
-    """Say what changes its structure, the loop variable alone if that is plain."""
+    """Return the error text for a changed structure; it names the loop variable if that can be told."""
     a, b = before.children(), after.children()
     if names is not None and len(a) == len(b) == len(names):
         for name, one, other in zip(names, a, b, strict=True):

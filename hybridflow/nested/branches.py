@@ -49,19 +49,19 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
 
     Args:
         pred: a bool of shape ().
-        true_fn, false_fn: functions of the operands; in a trace both are traced, and their results must have one
+        true_fn, false_fn: functions of the operands. In a trace both are traced, and their results must have one
             structure, with equal shapes and dtypes (a Python number takes the dtype of the other's tensor). They may
-            read tensors from around them, and read and assign Variables; only those of the branch that is taken are
-            assigned, and only its checks count.
+            read outer tensors, and read and assign Variables. Only the assignments and checks of the chosen branch
+            take effect.
         *operands: tensors in any nesting.
 
     Returns:
-        The result of the function that was chosen.
+        The result of the chosen function.
 
     Raises:
-        DTypeError: a condition that is not a bool of shape (), or results of different dtypes.
-        ShapeError: results of different shapes.
-        ArgumentError: results of different structures.
+        DTypeError: if the condition is not a bool of shape (), or the results have different dtypes.
+        ShapeError: if the results have different shapes.
+        ArgumentError: if the results have different structures.
 
     Example:
         >>> import hybridflow as hf
@@ -104,10 +104,10 @@ def join(
 
     Args:
         chosen: the condition.
-        named: what messages call the results.
-        true, false: the branches' graphs, and their results as Python made them: numbers take the other's dtype.
-        operands: the tensors that both take.
-        dtypes: those that some results must have.
+        named: the names of the results for messages.
+        true, false: each branch's graph, and its results as Python returned them: numbers take the other's dtype.
+        operands: the tensors that both branches take.
+        dtypes: the required dtypes of some results, by index.
     """
     when_true, when_false = _of_one_dtype(named, true, false, dtypes)
     _require_same_shapes(named, when_true.graph, when_false.graph)
@@ -115,7 +115,7 @@ def join(
 
 
 def _bind(chosen: Tensor, leaves: list[Tensor], true: Traced, false: Traced, count: int) -> list[Tensor]:
-    """Add the node; hand assigned Variables and checks on to the trace around it; return the visible results."""
+    """Add the node, pass assigned Variables and checks on to the outer trace, and return the visible results."""
     written = {state.variable._leaf: state.variable for state in (*true.assigned, *false.assigned)}
     variables = list(written.values())
     shared = Shared()
@@ -146,9 +146,9 @@ def _branch(
     count: int,
     padding: tuple[int, int],
 ) -> Graph:
-    """Return a branch's graph: its results, every written Variable's value, and the checks of both branches.
+    """Return a branch's graph; its outputs are its results, all written Variables, and the checks of both branches.
 
-    A Variable that only the other branch assigns keeps its value; a check of the other branch holds.
+    A Variable that only the other branch assigns keeps its value. A check of the other branch counts as passed.
     """
     graph = laid_out(traced.graph, arguments, positions, around)
     own = graph.outputs
@@ -165,16 +165,16 @@ def _branch(
     return Graph(graph.name, graph.inputs, nodes, (*own[:count], *values, *checks), graph.dims)
 
 
-# -- what the branches return -------------------------------------------------------------------------------------
+# -- the branches' results ----------------------------------------------------------------------------------------
 
 
 def _of_one_dtype(
     named: list[str], true: tuple[Traced, list[Any]], false: tuple[Traced, list[Any]], dtypes: Mapping[int, DType]
 ) -> tuple[Traced, Traced]:
-    """Give Python numbers among the results the dtype of what the other branch has there.
+    """Give Python numbers among the results the dtype of the other branch's result.
 
     Raises:
-        DTypeError: tensors of different dtypes.
+        DTypeError: if two tensors have different dtypes.
     """
     targets: dict[int, Any] = dict(dtypes)
     (when_true, true_leaves), (when_false, false_leaves) = true, false
@@ -221,7 +221,7 @@ def _require_same_shapes(named: list[str], true: Graph, false: Graph) -> None:
 
 
 def _made(graph: Graph, index: int) -> str:
-    """Say what an output is and which line made it."""
+    """Return an output's spec and the line that made it, as text."""
     node, output = graph.outputs[index]
     return f"{node.spec(output)}" + (f" at {format_where(node.where)}" if node.where is not None else "")
 
@@ -230,7 +230,7 @@ def _made(graph: Graph, index: int) -> str:
 
 
 class CondSplit(NamedTuple):
-    """Both branches split; either's forward graph returns residuals for both, zeros in the other's places."""
+    """Both branches split; each forward graph returns the residuals of both, with zeros for the other branch's."""
 
     true: SplitGradient
     false: SplitGradient
@@ -288,12 +288,12 @@ def _exposed(attrs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bodies(true: Graph, false: Graph, residuals: bool = False) -> tuple[Body, ...]:
-    """Return the branches, of which only one runs."""
+    """Return the branches as alternatives: only one of them runs."""
     return tuple([Body(graph, alternative=True) for graph in _graphs(true, false, residuals)])
 
 
 def _vjp(F: Any, g: Any, y: Any, pred: Any, *xs: Any, true: Graph, false: Graph) -> list[Any]:
-    """Choose again, between the branches' backward graphs, on what the forward pass kept."""
+    """Add another `cond` that chooses between the branches' backward graphs; they read the forward pass's residuals."""
     del F
     split = _split(true, false)
     visible = len(true.outputs)
@@ -333,7 +333,7 @@ def _onnx(o: Any, pred: Any, *xs: Any, true: Graph, false: Graph) -> Any:
 
 def _depends(true: Graph, false: Graph, **_: Any) -> list[Reach]:
     pairs = zip(of_graph(true), of_graph(false), strict=True)
-    return [(reach << 1, flat << 1) for reach, flat in map(joined, pairs)]  # after the condition
+    return [(reach << 1, flat << 1) for reach, flat in map(joined, pairs)]  # input 0 is the condition
 
 
 COND = register(

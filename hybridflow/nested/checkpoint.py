@@ -1,4 +1,4 @@
-"""`hf.checkpoint`: functions whose gradient computes them again instead of keeping what they computed."""
+"""`hf.checkpoint`: functions that are computed again for their gradient, instead of keeping intermediate values."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ def checkpoint(
     fn: None = None, /, *, policy: Any = "nothing"
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
 def checkpoint(fn: Callable[..., Any] | None = None, /, *, policy: Any = "nothing") -> Any:
-    """Make a function whose gradient computes it again, so that what it computes on its way need not be kept.
+    """Make a function that is computed again for its gradient, so that its intermediate values need not be kept.
 
-    Results, gradients and random draws are those of the function itself. What is kept is the tensors that it is given
-    and those that it reads around it, with the values that Variables had, and what the policy names.
+    Results, gradients and random draws are those of the function itself. The recording keeps its tensor arguments, the
+    outer tensors that it reads, the values of its Variables, and the results that the policy names.
 
-    In a compiled function the second run waits for the gradients that it is for, so that XLA can neither merge it with
-    the first nor begin it early. Eagerly the gradient calls the function again, with Variables and random states as
-    they were: it must do the same when called again, which is checked as far as its operations tell.
+    In a compiled function, the second run waits for the gradients that need it, so that XLA can neither merge it with
+    the first run nor begin it early. In eager code, the gradient calls the function again, with Variables and random
+    states as they were. The second call must do the same as the first; this is checked by comparing the operations.
 
     Args:
-        fn: the function, of tensors and anything else in any nesting; used as a decorator with arguments if left out.
-        policy: what is kept beside that: ``"nothing"``; ``"dots"``: results of matrix products, convolutions and
-            their like, which cost most to compute again; ``"dots_without_batch"``: those of two operands that share no
-            batch axis (products with weights, but not of attention's scores); ``"everything"``: as if there were no
-            checkpoint; or what `save_only_names` and `save_any_except` return.
+        fn: the function, of tensors and other values in any nesting; if left out, the call returns a decorator.
+        policy: the results that are kept in addition. ``"nothing"``: none. ``"dots"``: those of matrix products,
+            convolutions and the like, which are the most expensive to compute again. ``"dots_without_batch"``: those
+            of products whose two operands share no batch axis (with weights, but not attention scores).
+            ``"everything"``: as without a checkpoint. Or a policy from `save_only_names` or `save_any_except`.
 
     Returns:
         A function with the same arguments and results, or a decorator.
 
     Raises:
-        ArgumentError: a policy of an unknown name.
-        ArgumentTypeError: `fn` is not callable, or a policy of another type.
-        GradientError: asking for a gradient, if the function does something else when it is called again.
+        ArgumentError: if there is no policy of that name.
+        ArgumentTypeError: if `fn` is not callable, or the policy has another type.
+        GradientError: when a gradient is computed, if the function does something different in its second run.
 
     Example:
         >>> import hybridflow as hf
@@ -86,7 +86,7 @@ def _checkpointed(fn: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
 
 
 def _traced(fn: Callable[..., Any], policy: Policy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Add one operation to the trace; hand assigned Variables and checks on to the trace around it."""
+    """Add one operation to the trace, and pass assigned Variables and checks on to the trace."""
     call = Call(fn, args, kwargs)
     arguments = call.take()
     found: list[Outcome] = []

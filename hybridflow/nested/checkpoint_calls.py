@@ -1,4 +1,4 @@
-"""Calls and results taken apart into tensors and the rest."""
+"""Calls and results, each split into its tensors and the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridflow.core.tensor import Tensor
 
 
 class Call:
-    """A call taken apart: its tensors, and how to call with others in their places.
+    """A call whose tensor arguments can be replaced.
 
     Attributes:
         name: the function's name.
@@ -25,7 +25,7 @@ class Call:
         self._places = [index for index, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
 
     def take(self) -> list[Tensor]:
-        """Return the tensors among the arguments, which the call holds no longer."""
+        """Return the tensors among the arguments, and drop the call's references to them."""
         tensors = [self._leaves[index] for index in self._places]
         for index in self._places:
             self._leaves[index] = None
@@ -41,7 +41,7 @@ class Call:
 
 
 class Outcome:
-    """A result taken apart: its tensors, and how to put others in their places."""
+    """A result whose tensors can be replaced."""
 
     def __init__(self, result: Any) -> None:
         self._leaves, self._tree = jax.tree_util.tree_flatten(result)

@@ -1,4 +1,4 @@
-"""Eager checkpoints: one recorded operation that keeps what went in, and whose rule calls the function again."""
+"""Eager checkpoints: one recorded operation that keeps its inputs, and whose gradient rule calls the function again."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from hybridflow.nested.checkpoint_policies import Policy, keeps
 from hybridflow.nested.custom_gradient import Free, free_edges
 
 Step = tuple[str, tuple[Any, ...]]
-"""What is remembered of an operation: its name, and the shapes and dtypes of its outputs."""
+"""An operation as remembered for the comparison of two runs: its name, and its outputs' shapes and dtypes."""
 
 
 class _Recording:
-    """In the place of the tapes that were active when the function ran first: what they followed is recorded again."""
+    """A stand-in, in the second run, for the tapes of the first run: the same operations are recorded again."""
 
     def __init__(self, start: int) -> None:
         self.first_sequence = start
@@ -53,11 +53,11 @@ class _Recording:
 
 
 class _Keeper:
-    """Runs operations and keeps the results that a policy names; in the second run it hands them out.
+    """A binder that runs operations and keeps the results that a policy names; in the second run it returns them.
 
     Args:
         policy: the policy.
-        kept: what the first run kept: per operation, its raw outputs and the backend, or None.
+        kept: the first run's kept results: per operation, its raw outputs and the backend, or None.
     """
 
     def __init__(self, policy: Policy, kept: Sequence[Any] | None = None) -> None:
@@ -68,7 +68,7 @@ class _Keeper:
     def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Apply an op."""
         if self.policy[0] == "but" and op.has("named") and attrs["name"] in self.policy:
-            value = inputs[0]._value  # what gets the name is the same value
+            value = inputs[0]._value  # the operation that made it has the same value
             self.kept = [None if one is not None and one[0] is value else one for one in self.kept]
         chosen = self._keeps(op, inputs, attrs)
         return bind_eagerly(op, inputs, attrs, CONTEXT.get(), self._run if chosen else None)
@@ -91,16 +91,16 @@ class _Keeper:
 
 
 class _Run(NamedTuple):
-    """What is kept of one run of a checkpointed function, beside its tensors.
+    """The data kept of one run of a checkpointed function, besides its tensors.
 
     Attributes:
         call: the call, without its tensors.
-        context: what surrounded it.
-        policy: what it keeps.
-        kept: what it kept: see `_Keeper`.
+        context: the context of the call.
+        policy: the policy.
+        kept: the kept results; see `_Keeper`.
         values: the values that Variables had.
-        steps: what it computed on the way to its outputs.
-        edges: what it read around it that is recorded.
+        steps: the operations that led to its outputs.
+        edges: the recorded outer values that it read.
     """
 
     call: Call
@@ -121,7 +121,7 @@ def _context(like: Context, tapes: tuple[Recorder, ...]) -> AbstractContextManag
 
 
 def run_recorded(call: Call, policy: Policy) -> Any:
-    """Call a checkpointed function; if anything of it is recorded, record it as one operation."""
+    """Call a checkpointed function; if its inputs or outer values are recorded, record the call as one operation."""
     context = current()
     tensors = call.take()
     start = next_sequence()
@@ -193,7 +193,7 @@ def _gradients(F: Any, g: Any, y: Any, *xs: Any, wanted: tuple[bool, ...], run: 
 
 
 def _key(edge: Edge) -> Any:
-    """Return what a value is known by in every run: a Variable is read anew, what is else around stays."""
+    """Return a key of a value that is the same in every run; a Variable's edge differs from run to run."""
     return id(edge[0].attrs["variable"]) if edge[0].op is VARIABLE else edge
 
 
@@ -208,10 +208,10 @@ def _of_around(before: Sequence[Edge], now: Sequence[Edge], found: dict[Edge, An
 
 
 def _require_same(run: _Run, free: Free) -> None:
-    """Raise if a function did something else than in its first run.
+    """Raise if a function did something different in its second run.
 
     Raises:
-        GradientError: naming the first operation that differs.
+        GradientError: if it did; the message names the first operation that differs.
     """
     steps = _steps(free.nodes)
     if steps == run.steps:

@@ -18,15 +18,15 @@ from hybridflow.nested.checkpoint_policies import Policy, kept_nodes
 
 _TESTED = No("made by hf.checkpoint; tested with it")
 Place = tuple[int, int]
-"""A value of a graph: which of its nodes computes it, and which output of that it is (its residuals included)."""
+"""A value of a graph: the index of the node that computes it, and of the output (hidden ones included)."""
 
 
 class Kept(NamedTuple):
-    """What a checkpoint keeps, and the graph that says so.
+    """The values that a checkpoint keeps.
 
     Attributes:
-        places: what its backward pass reads of it.
-        forward: the graph with those values as further outputs.
+        places: the kept values, which the backward pass reads.
+        forward: the graph with those values as additional outputs.
     """
 
     places: tuple[Place, ...]
@@ -37,7 +37,7 @@ class Backward(NamedTuple):
     """The backward pass of a checkpoint.
 
     Attributes:
-        graph: ``(*some inputs, *some kept values, *cotangents)`` to the gradients that exist.
+        graph: a graph from ``(*some inputs, *some kept values, *cotangents)`` to the gradients that exist.
         reads: the positions of those inputs.
         kept: the positions of those kept values.
         present: per input, whether a gradient reaches it.
@@ -50,7 +50,7 @@ class Backward(NamedTuple):
 
 
 def kept_by(graph: Graph, policy: Policy) -> Kept:
-    """Return what a checkpoint keeps of a graph."""
+    """Return the values of a graph that a checkpoint keeps."""
     key = ("checkpoint", policy)
     found = graph.executables.get(key)
     if found is None:
@@ -76,7 +76,7 @@ def _kept_by(graph: Graph, policy: Policy) -> Kept:
 
 
 def _needed(joint: GradientGraph, stops: set[Edge]) -> list[Edge]:
-    """Return those of some values that gradients are computed from, if these values are there."""
+    """Return the edges among `stops` that a backward search from the gradients reaches first."""
     found: dict[Edge, None] = {}
     seen: set[Any] = set()
     stack = list(joint.graph.outputs)
@@ -157,13 +157,13 @@ def _vjp(F: Any, g: Any, y: Any, *xs: Any, wanted: Mask, graph: Graph, policy: P
 
 
 def run_checkpoint(*xs: Any, graph: Graph, policy: Policy, after: int) -> Any:
-    """Run a graph as one operation that keeps of it, for its gradient, what a policy says.
+    """Run a graph as one operation that keeps the values which a policy names for its gradient.
 
     Args:
         *xs: one tensor per input of the graph.
         graph: the graph.
         policy: the policy.
-        after: of a backward pass: how many inputs, the last ones, are there only when it is to run.
+        after: for a backward pass, the number of trailing inputs (cotangents) that it must wait for; else 0.
     """
     return bind(CHECKPOINT, xs, {"graph": graph, "policy": policy, "after": after})
 

@@ -1,4 +1,4 @@
-"""What a checkpointed function keeps for its backward pass: policies by name, derived from the traits of ops."""
+"""Policies: which results a checkpointed function keeps for its backward pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, as_tensor
 
 Policy = str | tuple[str, ...]
-"""A policy as an attribute: its name, or what names it keeps (``("names", *names)``, ``("but", *names)``)."""
+"""A policy as an attribute: its name, or the names that it keeps or excludes (``("names", *names)``,
+``("but", *names)``)."""
 
 
 def _same(x: Any, **_: Any) -> Any:
@@ -46,7 +47,7 @@ def checkpoint_name(x: Any, name: str) -> Tensor:
         The same value.
 
     Raises:
-        ArgumentTypeError: a name that is no string.
+        ArgumentTypeError: if the name is not a string.
 
     Example:
         >>> import hybridflow as hf
@@ -65,18 +66,18 @@ def save_only_names(*names: str) -> Policy:
     """Return the policy of `hf.checkpoint` that keeps the values with these names and recomputes all others.
 
     Args:
-        *names: what `hf.checkpoint_name` called them.
+        *names: names given by `hf.checkpoint_name`.
     """
     return ("names", *_checked(names))
 
 
 def save_any_except(*names: str) -> Policy:
-    """Return the policy of `hf.checkpoint` that keeps what the backward pass reads but for the values of these names.
+    """Return the policy of `hf.checkpoint` that keeps all values the backward pass reads except those with these names.
 
-    What only passes a value on (a cast, a transposition) is not kept in its place.
+    The results of casts, transpositions and the like are not kept either, since they are cheap to compute again.
 
     Args:
-        *names: what `hf.checkpoint_name` called them.
+        *names: names given by `hf.checkpoint_name`.
     """
     return ("but", *_checked(names))
 
@@ -89,7 +90,7 @@ def _checked(names: Iterable[Any]) -> Iterable[str]:
 
 
 def _contracts(op: Op, outputs: Sequence[TensorSpec], inputs: Sequence[TensorSpec], attrs: dict[str, Any]) -> bool:
-    """Whether an op sums products: of matrices, a convolution, attention."""
+    """Whether an op sums products: a matrix product, a convolution, attention."""
     del outputs, inputs, attrs
     return isinstance(op.flops, MultiplyAdds)
 
@@ -97,10 +98,10 @@ def _contracts(op: Op, outputs: Sequence[TensorSpec], inputs: Sequence[TensorSpe
 def _contracts_alone(
     op: Op, outputs: Sequence[TensorSpec], inputs: Sequence[TensorSpec], attrs: dict[str, Any]
 ) -> bool:
-    """Whether an op sums products of two inputs that have no axis in common with the result.
+    """Whether an op sums products of two inputs without a batch axis, which both inputs and the result would share.
 
-    With m, k and n elements along the axes that two of operands and result have in common, their sizes multiply to the
-    square of ``m k n``; an axis that all three have, of a batch, comes in once more.
+    Without a batch axis, the sizes of the inputs and the result are ``m k``, ``k n`` and ``m n``, and multiply to the
+    square of the number of products, ``m k n``. A batch axis of size b gives a factor b**3 instead of b**2.
     """
     if not isinstance(op.flops, MultiplyAdds) or len(inputs) != 2:
         return False
@@ -120,8 +121,8 @@ def checked_policy(policy: Any) -> Policy:
     """Return a policy as an attribute.
 
     Raises:
-        ArgumentError: no policy of that name.
-        ArgumentTypeError: something else than a name or what `save_only_names` and `save_any_except` return.
+        ArgumentError: if there is no policy of that name.
+        ArgumentTypeError: if it is neither a name nor a policy of `save_only_names` or `save_any_except`.
     """
     if isinstance(policy, tuple) and policy[:1] in (("names",), ("but",)):
         return policy
@@ -150,9 +151,9 @@ def keeps(
 
 
 def kept_nodes(policy: Policy, nodes: Sequence[Node]) -> set[Node]:
-    """Return those of some nodes whose outputs a policy keeps."""
+    """Return the nodes whose outputs a policy keeps."""
     kept = {node for node in nodes if _keeps_node(policy, node)}
-    if policy[0] == "but":  # nor what gets the name: it is the same value
+    if policy[0] == "but":  # drop the producer of an excluded value too: it has the same value
         for node in nodes:
             if node.op.has("named") and node not in kept:
                 kept -= {edge[0] for edge in node.inputs if edge is not None}

@@ -1,4 +1,4 @@
-"""`@hf.custom_gradient`: functions that bring their own gradient."""
+"""`@hf.custom_gradient`: functions with their own gradient."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a function its own gradient.
 
     Args:
-        function: returns ``(result, grad_fn)``; ``grad_fn(*output_gradients)`` takes one gradient per tensor of the
-            result and returns one gradient per tensor argument, in signature order (None for no gradient).
+        function: a function that returns ``(result, grad_fn)``. ``grad_fn(*output_gradients)`` takes one gradient per
+            tensor of the result and returns one per tensor argument, in signature order (None for no gradient).
             Variables and watched tensors that the body reads besides its arguments get their ordinary gradients.
 
     Returns:
         A function with the same arguments that returns ``result``.
 
     Raises:
-        ArgumentError: `grad_fn` returned another number of gradients than there are tensor arguments.
+        ArgumentError: if `grad_fn` returns another number of gradients than there are tensor arguments.
 
     Example:
         >>> import hybridflow as hf
@@ -90,7 +90,7 @@ def _lasting(value: Any) -> bool:
 
 
 def _parameter_order(function: Callable[..., Any]) -> dict[str, int]:
-    """Return the position of every parameter; of none if the function does not tell."""
+    """Return the position of every parameter, or nothing if the function has no signature."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -99,7 +99,7 @@ def _parameter_order(function: Callable[..., Any]) -> dict[str, int]:
 
 
 class _Body(NamedTuple):
-    """One run of the function: what went in, what came out, and the user's rule."""
+    """One run of the function: its arguments, its outputs, and the user's rule."""
 
     name: str
     start: int
@@ -109,14 +109,14 @@ class _Body(NamedTuple):
 
 
 class Free(NamedTuple):
-    """What the outputs depend on besides the arguments, and the nodes between."""
+    """The values that the outputs depend on besides the arguments, and the nodes in between."""
 
     edges: list[Edge]
     nodes: list[Node]
 
 
 def free_edges(start: int, outputs: Sequence[Edge | None], arguments: set[Edge], scope: Any) -> Free:
-    """Find the Variables and closed-over values behind the outputs of what was recorded since `start`."""
+    """Find the Variables and closed-over values that the outputs depend on through nodes recorded since `start`."""
     known = [edge for edge in outputs if edge is not None]
     argument_nodes = {node for node, _ in arguments}
 

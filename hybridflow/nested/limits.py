@@ -1,4 +1,4 @@
-"""`hf.max_iterations`: how many steps loops of plain Python take at most."""
+"""`hf.max_iterations`: a bound on the steps of Python loops in a trace."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from contextvars import ContextVar
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 
 LIMIT: ContextVar[int | None] = ContextVar("max_iterations", default=None)
-"""The bound of the loops that are traced now, None if there is none."""
+"""The bound of the loops that are being traced, None if there is none."""
 
 
 @contextmanager
 def max_iterations(count: int | None) -> Generator[None]:
-    """Say how many steps a `while` on tensors, or a `for` over ``range(tensor)``, takes at most.
+    """Bound the number of steps of a `while` on tensors, or a `for` over ``range(tensor)``.
 
-    Gradients through such a loop in a compiled function need it, since XLA must know how much to keep: memory for
-    `count` steps is taken, but only the steps that there are run. It holds for all loops in the block that are traced
-    and whose number of steps is not known, those of functions called there too; an inner block replaces it.
+    Gradients through such a loop in a compiled function need a bound, since XLA must know how much to keep. It
+    allocates memory for `count` steps, but runs only the steps that are needed. The bound holds for all traced loops
+    with an unknown number of steps in the block, including those in called functions; an inner block replaces it.
 
-    A call in which a loop would go on after `count` steps fails. Eagerly, and for loops that Python runs, the block
-    does nothing.
+    A call fails if a loop needs more than `count` steps. In eager code, and for loops that Python runs, the block has
+    no effect.
 
     Args:
-        count: the number of steps, 0 or more; None takes the bound away.
+        count: the number of steps, 0 or more; None removes the bound.
 
     Raises:
-        ArgumentTypeError, ArgumentError: something else.
+        ArgumentTypeError, ArgumentError: if `count` is anything else.
 
     Example:
         >>> import hybridflow as hf

@@ -1,4 +1,4 @@
-"""`hf.while_loop`: a graph run on its own results while another holds."""
+"""`hf.while_loop`: run a body graph on its own results while a condition graph holds."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def while_loop(
 
     Args:
         cond_fn: ``cond_fn(*loop_vars)`` returns a bool of shape ().
-        body_fn: ``body_fn(*loop_vars)`` returns the new loop variables (a bare value if there is one). Both may read
-            tensors from around them, and read and assign Variables.
+        body_fn: ``body_fn(*loop_vars)`` returns the new loop variables (a bare value if there is only one). Both
+            functions may read outer tensors, and read and assign Variables.
         loop_vars: a tuple or list of tensors or structures; each keeps its structure, shapes and dtypes. Anything else
             (a tensor, a dict, a dataclass) is one loop variable: ``cond_fn(loop_vars)``, ``body_fn(loop_vars)``.
-        max_iterations: stop after this many steps. Gradients through a traced loop need it, since XLA must know how
-            much to keep, unless the loop counts: an integer that starts at a constant, grows by a constant and is
-            compared with one. The loop still ends as soon as the condition fails.
+        max_iterations: the largest number of steps. The loop still ends as soon as the condition fails. Gradients
+            through a traced loop need this, since XLA must know how much to keep. A loop over a counter does not: an
+            integer that starts at a constant, grows by a constant and is compared with a constant.
 
     Returns:
         The last loop variables, in the structure of `loop_vars`.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: a loop variable that changes its structure, shape or dtype.
-        ArgumentTypeError: `max_iterations` that is no integer.
+        ArgumentError, ShapeError, DTypeError: if a loop variable changes its structure, shape or dtype.
+        ArgumentTypeError: if `max_iterations` is not an integer.
 
     Example:
         >>> import hybridflow as hf
@@ -102,7 +102,7 @@ def iterate(
     max_iterations: int | None = None,
     names: Sequence[str] | None = None,
 ) -> tuple[Any, ...]:
-    """As `while_loop`; `names` are those of the loop variables, for messages."""
+    """Run a loop as `while_loop` does; `names` are the names of the loop variables, for messages."""
     carry = Carry("while_loop", loop_vars, names)
 
     def condition(*tensors: Tensor) -> list[Tensor]:
@@ -129,7 +129,7 @@ def iterate(
 
 
 def _bind(test: Traced, body: Traced, leaves: list[Tensor], bound: int | None) -> list[Tensor]:
-    """Add the node; hand assigned Variables and checks on to the trace around it; return the loop variables."""
+    """Add the node, pass assigned Variables and checks on to the outer trace, and return the loop variables."""
     count = len(leaves)
     state = leaves
     checks = (*body.checks, *test.checks)
@@ -147,7 +147,7 @@ def _bind(test: Traced, body: Traced, leaves: list[Tensor], bound: int | None) -
 
 
 def _first_test(test: Traced, leaves: list[Tensor]) -> list[Tensor]:
-    """Run a condition that checks or assigns before the loop; return its result and checks."""
+    """Run a condition that has checks or assignments once before the loop; return its result and checks."""
     outputs = inline(test.graph, [*leaves, *inputs_around(test)])
     assigned = test.assigned
     assign_around([state.variable for state in assigned], outputs[1 : 1 + len(assigned)])
@@ -157,9 +157,9 @@ def _first_test(test: Traced, leaves: list[Tensor]) -> list[Tensor]:
 def _carrying(
     test: Traced, body: Traced, written: Written, count: int, state: list[Tensor], rotated: bool
 ) -> tuple[Traced, Traced]:
-    """Return a condition and a body that carry the Variables they write and whether their checks hold so far.
+    """Return a condition and a body that also carry the Variables they write, and whether their checks held so far.
 
-    A condition that checks or assigns runs at the end of the step before (`rotated`), and its result is carried.
+    A condition with checks or assignments runs at the end of the previous step (`rotated`), and its result is carried.
     """
     end = count + len(written.variables)
 
@@ -181,7 +181,7 @@ def _carrying(
 
 
 def _loop(test: Traced, body: Traced, state: list[Tensor], bound: int | None) -> list[Tensor]:
-    """Add the loop: a scan, if the number of steps is known now."""
+    """Add the loop; if the number of steps is known already, add a scan."""
     count = len(state)
     trips = known_trips(test, body, state, tracer_now())
     if trips is not None:
@@ -197,7 +197,7 @@ def _loop(test: Traced, body: Traced, state: list[Tensor], bound: int | None) ->
 def _bind_while(
     test: Graph, body: Graph, state: list[Tensor], constants: list[Tensor], bound: int | None
 ) -> list[Tensor]:
-    """Add a loop to the trace, with what all of its steps have in common outside of it."""
+    """Add a loop to the trace, with loop-invariant operations moved out of it."""
     carry = len(state)
     fixed = unchanged(body, carry)
     moving = [index for index in range(carry) if index not in fixed]
@@ -217,7 +217,7 @@ def _bind_while(
 
 
 def _with_inputs(graph: Graph, carry: int, constants: Sequence[Tensor]) -> Graph:
-    """Return a graph that takes all constants, though it does not read the last ones."""
+    """Return a graph that takes all constants, although it does not read the last ones."""
     missing = constants[len(graph.inputs) - carry :]
     if not missing:
         return graph
@@ -280,7 +280,7 @@ def _exposed(attrs: dict[str, Any]) -> dict[str, Any]:
 def _bodies(
     cond: Graph, body: Graph, carry: int, bound: int | None, residuals: bool = False
 ) -> tuple[Body, ...]:
-    """Return condition and body, once per step that there may be."""
+    """Return the condition and the body, counted once per possible step."""
     run = split_body(body, carry).forward if residuals else body
     return Body(cond, bound, exact=False), Body(run, bound, exact=False)
 
@@ -288,7 +288,7 @@ def _bodies(
 def _vjp(
     F: Any, g: Any, y: Any, *xs: Any, cond: Graph, body: Graph, carry: int, bound: int | None
 ) -> list[Any]:
-    """Scan backwards over the steps that there were."""
+    """Scan backwards over the steps that ran."""
     del F, cond
     if bound is None:
         return [lambda x=x: no_gradient(x, _NO_BOUND) for x in xs]
@@ -331,7 +331,7 @@ _COUNT, _FLAG = make_spec((), np.dtype(np.int64)), make_spec((), np.dtype(np.boo
 
 def _depends(body: Graph, carry: int, bound: int | None, **_: Any) -> list[Reach]:
     found = of_loop(body, carry)
-    return found if bound is None else [(0, 0), *found]  # the number of steps comes first
+    return found if bound is None else [(0, 0), *found]  # output 0 is the number of steps
 
 
 WHILE = register(

@@ -1,4 +1,4 @@
-"""`hf.scan`: a graph run over the leading axis of tensors, and the backward pass of every loop."""
+"""`hf.scan`: run a graph over the leading axis of tensors; also the backward pass of every loop."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def scan(fn: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:
     """Run a function over the leading axis of tensors, carrying a value along.
 
     Args:
-        fn: ``fn(carry, x)`` returns ``(carry, y)``; the carry keeps its structure, shapes and dtypes. It may read
-            tensors from around it, and read and assign Variables.
+        fn: ``fn(carry, x)`` returns ``(carry, y)``; the carry keeps its structure, shapes and dtypes. The function may
+            read outer tensors, and read and assign Variables.
         init: the first carry.
-        xs: tensors of one leading size ``n``, in any nesting.
+        xs: tensors with one leading size ``n``, in any nesting.
 
     Returns:
         The last carry, and the `y` of every step stacked along a new first axis of size ``n``.
 
     Raises:
-        ArgumentError: a carry that changes its structure, or no tensors to run over.
-        ShapeError, DTypeError: a carry that changes its shape or dtype, or leading sizes that differ.
+        ArgumentError: if the carry changes its structure, or there are no tensors to run over.
+        ShapeError, DTypeError: if the carry changes its shape or dtype, or leading sizes differ.
 
     Example:
         >>> import hybridflow as hf
@@ -94,7 +94,7 @@ def scan(fn: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:
 def _bind(
     traced: Traced, carry: list[Tensor], sequences: list[Tensor], length: Any, rows: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Add the node; hand assigned Variables and checks on to the trace around it."""
+    """Add the node, pass assigned Variables and checks on to the outer trace, and return carry and rows."""
     checks, written = traced.checks, Written(traced)
     state = [*carry, *written.values()]
     if written.variables:
@@ -114,13 +114,13 @@ def bind_scan(
     attrs: dict[str, Any],
     count: Tensor | None = None,
 ) -> list[Tensor]:
-    """Add a scan to the trace, with what all of its steps have in common outside of it; return carry and rows.
+    """Add a scan to the trace, with loop-invariant operations moved out of it; return carry and rows.
 
     Args:
         body: the graph of one step.
         state, sequences, constants: its inputs.
         attrs: ``length`` and ``reverse``.
-        count: how many steps there are, if that depends on values.
+        count: the number of steps, if that depends on values.
     """
     carry = len(state)
     fixed = unchanged(body, carry)
@@ -140,7 +140,7 @@ def bind_scan(
 
 
 def _carrying(traced: Traced, written: Written, carry: int, state: list[Tensor], sequences: list[Tensor]) -> Traced:
-    """Return a body that carries the Variables it writes behind its own carry."""
+    """Return a body that carries the Variables it writes, after its own carry."""
     count = len(state)
 
     def run(*tensors: Tensor) -> list[Tensor]:
@@ -195,7 +195,7 @@ def _eager(
 
 
 def split_body(body: Graph, carry: int) -> SplitGradient:
-    """Split a body; the carry a step began with is gone in the backward pass, so it is handed over."""
+    """Split a body; a step's carry is not available in the backward pass, so it becomes a residual if needed."""
     count = len(body.inputs)
     return split_gradient(body, tuple([True] * count), tuple([index >= carry for index in range(count)]))
 
@@ -203,14 +203,14 @@ def split_body(body: Graph, carry: int) -> SplitGradient:
 def run_rows(
     step: Callable[..., Any], go_on: Callable[..., Any], init: tuple[Any, ...], row_specs: Any, length: int
 ) -> tuple[Any, ...]:
-    """Run a step whose number of runs is not known before, keeping its rows; those not run stay zeros.
+    """Run a step an unknown number of times and keep its rows; the rows of steps that do not run are zeros.
 
     Args:
-        step: ``(number, state)`` to the new state, the position of its rows and the rows.
-        go_on: ``(number, state)`` to whether there is another step.
+        step: a function ``(number, state)`` that returns the new state, the position of its rows, and the rows.
+        go_on: a function ``(number, state)`` that returns whether there is another step.
         init: the first state.
         row_specs: the shapes and dtypes of the rows.
-        length: how many rows there may be.
+        length: the largest number of rows.
 
     Returns:
         The number of steps, the last state, and the rows.
@@ -250,7 +250,7 @@ def _lower(
     if counted and length:
         outputs = _run_counted(step, count, state, rows, length, reverse)
     else:
-        steps = length if isinstance(length, int) else None  # jax's open sizes are those of the rows
+        steps = length if isinstance(length, int) else None  # otherwise jax takes the length from the rows
         last, ys = lax.scan(step, tuple(state), tuple(rows), length=steps, reverse=reverse)
         outputs = (*last, *ys)
     return outputs[0] if len(outputs) == 1 else outputs
@@ -296,7 +296,7 @@ def _exposed(attrs: dict[str, Any]) -> dict[str, Any]:
 def _bodies(
     body: Graph, carry: int, length: Any, counted: bool = False, residuals: bool = False, **_: Any
 ) -> tuple[Body, ...]:
-    """Return the body, once per step (of a counted scan, as many as there may be)."""
+    """Return the body, counted once per step (for a counted scan, per possible step)."""
     return (Body(split_body(body, carry).forward if residuals else body, length, exact=not counted),)
 
 
@@ -330,16 +330,18 @@ def backward_scan(
     order: tuple[Any, bool],
     count: Any,
 ) -> list[Any]:
-    """Scan a loop's backward body the other way, carrying the carry's cotangents and the sums of the constants'.
+    """Scan a loop's backward body in the opposite direction.
+
+    The scan carries the cotangents of the carry and the sums of the constants' gradients.
 
     Args:
-        body: the loop's body, of a carry, slices of sequences, and constants.
-        carry, sequences: how many there are.
+        body: the loop's body; its inputs are a carry, slices of sequences, and constants.
+        carry, sequences: the number of each.
         xs: the loop's inputs.
-        outputs: its carry and rows, and the residuals behind them.
+        outputs: its carry and rows, then the residuals.
         gs: the cotangents of carry and rows, None where there is none.
-        order: how many rows there may be, and whether this scan begins with the last.
-        count: how many there are, if that depends on values.
+        order: the largest number of rows, and whether this scan begins with the last row.
+        count: the number of rows, if that depends on values.
 
     Returns:
         A gradient per input of the loop, None where there is none.
@@ -406,7 +408,7 @@ def _onnx(
 def _onnx_steps(
     o: Any, state: Sequence[Any], constants: Sequence[Any], body: Graph, specs: list[Any], length: Any
 ) -> Any:
-    """Write a scan of no sequences, which Scan does not take."""
+    """Write a scan without sequences as a Loop, since ONNX's Scan needs at least one."""
     count, flag = make_spec((), np.dtype(np.int64)), make_spec((), np.dtype(np.bool_))
 
     def step(number: Any, go: Any, *values: Any) -> list[Any]:
@@ -420,7 +422,7 @@ def _onnx_steps(
 
 
 def _depends(body: Graph, carry: int, counted: bool = False, **_: Any) -> list[Reach]:
-    return [(reach << counted, flat << counted) for reach, flat in of_loop(body, carry)]  # after the number of steps
+    return [(reach << counted, flat << counted) for reach, flat in of_loop(body, carry)]  # input 0 may be a count
 
 
 SCAN = register(

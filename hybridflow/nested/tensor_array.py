@@ -1,4 +1,4 @@
-"""`hf.TensorArray`: as many tensors of one shape as are known before, written one by one, in loops too."""
+"""`hf.TensorArray`: a fixed number of tensors of one shape, written one by one, also in loops."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from hybridflow.ir.builder import GraphBuilder, Scope
 
 
 class TensorArray:
-    """A number of tensors of one shape and dtype, which are written one by one; it never changes, a write returns anew.
+    """An immutable array of tensors with one shape and dtype; a write returns a new array.
 
     It is a pytree, so it can be an argument, a result, or a loop variable, and gradients flow through writes and
-    reads. Elements that were never written are zeros. Where no shape is given, the first write says it, one in a
-    branch or loop on tensors too (in calls of a compiled function that do not come there the elements are zeros).
+    reads. Elements that were never written are zeros. If no shape is given, the first write decides it, even in a
+    branch or loop on tensors (if a call of a compiled function skips that write, the elements are zeros).
 
-    A write whose result is dropped is an error, since the element would be missing: after ``b = a.write(i, v)`` every
-    use of `a` (writing, reading, stacking, returning it or passing it on) raises and names the line of the write. The
-    two branches of a condition may each write the same array. If neither array is used again nothing is missing.
+    After ``b = a.write(i, v)``, every use of `a` (writing, reading, stacking, returning it or passing it on) raises
+    an error that names the line of the write: the element would be missing in `a`. The two branches of a condition may
+    each write the same array. Dropping both arrays is no error.
 
     Args:
         dtype: the elements' dtype.
-        size: how many elements there are.
+        size: the number of elements.
         shape: the elements' shape.
 
     Raises:
-        ArgumentError: a negative size.
-        ArgumentTypeError: a size that is no integer.
+        ArgumentError: if the size is negative.
+        ArgumentTypeError: if the size is not an integer.
 
     Example:
         >>> import hybridflow as hf
@@ -90,19 +90,19 @@ class TensorArray:
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The elements' shape, None while nothing says it."""
+        """The elements' shape, None while it is not known."""
         return None if self._buffer is None else self._buffer.shape[1:]
 
     def __len__(self) -> int:
         return self._size
 
     def __repr__(self) -> str:
-        # What is unflattened for a message holds no tensors.
+        # A structure that jax unflattens for a message holds no tensors.
         shape = f", shape={self._buffer.shape[1:]}" if hasattr(self._buffer, "shape") else ""
         return f"TensorArray({self._dtype}, size={self._size}{shape})"
 
     def with_shape(self, shape: tuple[int, ...]) -> TensorArray:
-        """Return an array of zeros with elements of a shape, of the same size and dtype.
+        """Return an array of zeros with the same size and dtype, and elements of the given shape.
 
         Args:
             shape: the elements' shape.
@@ -110,20 +110,20 @@ class TensorArray:
         return TensorArray(self._dtype, self._size, shape)
 
     def write(self, index: Any, value: Any) -> TensorArray:
-        """Return an array in which one element is another; this one must not be used any more.
+        """Return an array with one element replaced; this array must not be used any more.
 
         Args:
-            index: which element: an integer, or an integer tensor of shape (); negative ones count from the end.
+            index: an integer, or an integer tensor of shape (); negative ones count from the end.
             value: the element, of the array's shape and dtype; Python numbers take its dtype.
 
         Returns:
             The new array.
 
         Raises:
-            IndexRangeError: an index outside of the array.
-            ShapeError: a value of another shape.
-            DTypeError: a value of another dtype.
-            MutationError: this array was written before, and the result of that is not used.
+            IndexRangeError: if the index is outside the array.
+            ShapeError: if the value has another shape.
+            DTypeError: if the value has another dtype.
+            MutationError: if this array was written before, so that the result of that write would be lost.
         """
         self._check("write")
         has_dtype = isinstance(value, Tensor | Variable) or hasattr(value, "dtype")
@@ -150,15 +150,15 @@ class TensorArray:
         """Return one element.
 
         Args:
-            index: which element: an integer, or an integer tensor of shape (); negative ones count from the end.
+            index: an integer, or an integer tensor of shape (); negative ones count from the end.
 
         Returns:
             The element, of the array's shape and dtype.
 
         Raises:
-            IndexRangeError: an index outside of the array.
-            ShapeError: nothing says the elements' shape yet.
-            MutationError: this array was written, and the result of that is not used.
+            IndexRangeError: if the index is outside the array.
+            ShapeError: if the elements' shape is not known yet.
+            MutationError: if this array was written before, so that the result of that write would be lost.
         """
         self._check("read")
         position = self._position("read", index)
@@ -171,14 +171,14 @@ class TensorArray:
             A tensor of shape ``(len(array), *array.shape)``.
 
         Raises:
-            ShapeError: nothing says the elements' shape yet.
-            MutationError: this array was written, and the result of that is not used.
+            ShapeError: if the elements' shape is not known yet.
+            MutationError: if this array was written before, so that the result of that write would be lost.
         """
         self._check("stack")
         return self._filled("stack")
 
     def unstack(self, value: Any) -> TensorArray:
-        """Return an array whose elements are all taken from a tensor; this one must not be used any more.
+        """Return an array with all elements taken from a tensor; this array must not be used any more.
 
         Args:
             value: a tensor of shape ``(len(array), ...)`` and of the array's dtype.
@@ -187,9 +187,9 @@ class TensorArray:
             The new array.
 
         Raises:
-            ShapeError: another number of elements, or elements of another shape.
-            DTypeError: another dtype.
-            MutationError: this array was written before, and the result of that is not used.
+            ShapeError: if the number or the shape of the elements differs.
+            DTypeError: if the dtype differs.
+            MutationError: if this array was written before, so that the result of that write would be lost.
         """
         self._check("unstack")
         tensor = as_tensor(value)
@@ -218,7 +218,7 @@ class TensorArray:
         return self._buffer
 
     def _position(self, method: str, index: Any) -> Any:
-        """Return an index as indexing takes it."""
+        """Return an index as an int in range, or as an integer tensor of shape ()."""
         if type(index) is int:
             if not -self._size <= index < self._size:
                 raise IndexRangeError(
@@ -235,7 +235,7 @@ class TensorArray:
         return tensor
 
     def _check(self, method: str) -> None:
-        """Raise if this array was written where the code that runs now must know of it."""
+        """Raise if this array was written in a trace that the current code belongs to or contains."""
         if self._written is None:
             return
         scope, where = self._written
@@ -257,14 +257,14 @@ def is_array(value: Any) -> TypeGuard[TensorArray]:
 
 
 def shapes_to_begin_with(before: Any, after: Any) -> dict[int, Any]:
-    """Return the shapes of the elements of the arrays that a step of a loop was the first to write to.
+    """Return the element shapes of the arrays that a step of a loop was the first to write to.
 
     Args:
-        before: a structure of what the loop began with.
-        after: what the step left.
+        before: the structure that the loop began with.
+        after: the structure after the step.
 
     Returns:
-        The shapes by position among the leaves, arrays being leaves; none if the structures differ otherwise.
+        The shapes by position among the leaves, where arrays count as leaves. Empty if the structures differ otherwise.
     """
     a, tree = jax.tree_util.tree_flatten(before, is_leaf=is_array)
     b, other = jax.tree_util.tree_flatten(after, is_leaf=is_array)
@@ -278,7 +278,7 @@ def shapes_to_begin_with(before: Any, after: Any) -> dict[int, Any]:
 
 
 def begun_with(before: Any, shapes: dict[int, Any]) -> Any:
-    """Return a structure with arrays of zeros of the given shapes; see `shapes_to_begin_with`."""
+    """Return a structure in which arrays get zeros of the given shapes; see `shapes_to_begin_with`."""
     leaves, tree = jax.tree_util.tree_flatten(before, is_leaf=is_array)
     return tree.unflatten([leaf.with_shape(shapes[i]) if i in shapes else leaf for i, leaf in enumerate(leaves)])
 
@@ -289,7 +289,7 @@ def _scope() -> Scope | None:
 
 
 def _concerns(written: Scope | None, now: Scope | None) -> bool:
-    """Whether what was written in one trace is known to another: not if they are two branches, or two calls."""
+    """Whether a write in one trace affects another: not if the traces are two branches, or two calls."""
     return written is None or _within(now, written) or (now is not None and _within(written, now))
 
 
@@ -304,7 +304,7 @@ _LOOKING: ContextVar[bool] = ContextVar("hybridflow looking", default=False)
 
 @contextmanager
 def looking() -> Generator[None]:
-    """Flatten structures without that counting as a use of the arrays in them."""
+    """Allow flattening of structures without counting it as a use of the arrays in them."""
     token = _LOOKING.set(True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Loops whose number of steps is known when they are traced: an integer that counts up or down to a constant."""
+"""Find the number of steps of a loop during tracing, if an integer counts up or down to a constant."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hybridflow.ops.arithmetic import add, subtract
 from hybridflow.ops.comparison import greater, greater_equal, less, less_equal
 
 _COMPARISONS = {less.op: (1, False), less_equal.op: (1, True), greater.op: (-1, False), greater_equal.op: (-1, True)}
-"""What a counter is compared by: the direction in which it must count, and whether the limit is a step."""
+"""The comparisons with a counter: the direction in which it must count, and whether the limit is included."""
 
 
 class _Counter(NamedTuple):
-    """A counter's position among the loop variables, what it is compared with, and how."""
+    """A counter's position among the loop variables, its limit, and how it is compared."""
 
     position: int
     limit: int
@@ -30,10 +30,10 @@ class _Counter(NamedTuple):
 
 
 def known_trips(test: Traced, body: Traced, state: Sequence[Tensor], tracer: GraphBuilder) -> int | None:
-    """Return how many steps a loop takes, or None if that depends on values.
+    """Return the number of steps of a loop, or None if it depends on values.
 
-    It is known where the condition is one comparison of an integer loop variable with a constant, the variable starts
-    at a constant and the body adds a constant to it, and it does not leave its dtype's range on the way.
+    It is known if the condition only compares an integer loop variable with a constant, the variable starts at a
+    constant, the body adds a constant to it, and it stays within its dtype's range.
     """
     outside = [_constant(tracer.edge_of(tensor)) for tensor in test.captures]
     counter = _counter(test.graph, len(state), outside)
@@ -50,7 +50,7 @@ def known_trips(test: Traced, body: Traced, state: Sequence[Tensor], tracer: Gra
 
 
 def _constant(edge: Edge | None) -> int | None:
-    """Return an integer constant of shape (), if an edge is one."""
+    """Return the value of an edge if it is an integer constant of shape (), else None."""
     if edge is None or edge[0].op is not CONSTANT:
         return None
     array = edge[0].attrs["value"].array
@@ -79,7 +79,7 @@ def _counter(graph: Graph, carried: int, outside: Sequence[int | None]) -> _Coun
 
 
 def _step(graph: Graph, position: int) -> int | None:
-    """Return what a body adds to a loop variable, if that is a constant."""
+    """Return the constant that a body adds to a loop variable, or None."""
     node: Node = graph.outputs[position][0]
     if node.op not in (add.op, subtract.op):
         return None

@@ -1,4 +1,4 @@
-"""`hf.clip_by_value`, `hf.clip_by_norm`, `hf.clip_by_global_norm`: gradients kept from being too large."""
+"""Gradient clipping: `hf.clip_by_value`, `hf.clip_by_norm`, `hf.clip_by_global_norm`, and `hf.global_norm`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def clip_by_value(tensors: Any, low: Any, high: Any) -> Any:
 
 
 def clip_by_norm(tensors: Any, max_norm: Any, axis: Axis = None) -> Any:
-    """Scale every tensor down, on its own, to a Euclidean norm.
+    """Scale every tensor down separately, so that its Euclidean norm is at most `max_norm`.
 
     Args:
         tensors: a tensor, or a pytree of them; None stays None.
@@ -53,8 +53,8 @@ def clip_by_norm(tensors: Any, max_norm: Any, axis: Axis = None) -> Any:
         The same structure; NaN where a norm is not finite.
 
     Raises:
-        ArgumentError: a negative norm.
-        DTypeError: a tensor of integers.
+        ArgumentError: if `max_norm` is negative.
+        DTypeError: if a tensor is not floating-point.
 
     Example:
         >>> import hybridflow as hf
@@ -78,11 +78,11 @@ def clip_by_global_norm(tensors: Any, max_norm: Any) -> tuple[Any, Tensor]:
         max_norm: the largest norm, a number or scalar tensor; smaller gradients stay as they are.
 
     Returns:
-        The same structure (NaN if the norm is not finite), and the norm there was.
+        The same structure (NaN if the norm is not finite), and the norm before scaling.
 
     Raises:
-        ArgumentError: a negative norm.
-        DTypeError: a tensor of integers.
+        ArgumentError: if `max_norm` is negative.
+        DTypeError: if a tensor is not floating-point.
 
     Example:
         >>> import hybridflow as hf
@@ -105,11 +105,11 @@ def global_norm(tensors: Any) -> Tensor:
         tensors: a tensor, or a pytree of them.
 
     Returns:
-        A scalar, float64 if one of the tensors is and float32 otherwise. Its gradient at 0 is 0, and it does not
-        overflow where the norm itself does not.
+        A scalar: float64 if one of the tensors is, else float32. Its gradient at 0 is 0. Intermediate results do not
+        overflow if the norm itself does not.
 
     Raises:
-        DTypeError: a tensor of integers.
+        DTypeError: if a tensor is not floating-point.
 
     Example:
         >>> import hybridflow as hf
@@ -127,7 +127,7 @@ def global_norm(tensors: Any) -> Tensor:
 
 
 def _norm(tensor: Tensor, axis: Axis) -> Tensor:
-    """Return norms over axes (kept, unless it is all of them), scaled by the largest element so as not to overflow."""
+    """Return norms over axes, which are kept unless `axis` is None; scaling by the largest element avoids overflow."""
     kept = axis is not None
     if tensor.dtype.itemsize < 4:
         tensor = cast_to(tensor, float32)
@@ -141,7 +141,7 @@ def _norm(tensor: Tensor, axis: Axis) -> Tensor:
 
 
 def _scaled(tensor: Tensor, norm: Tensor, max_norm: Any) -> Tensor:
-    """Return a tensor scaled by what brings a norm down to the largest one allowed."""
+    """Return a tensor scaled by the factor that brings a norm down to `max_norm`."""
     limit = cast_to(as_tensor(max_norm), norm.dtype) if hasattr(max_norm, "dtype") else max_norm
     above = greater(norm, limit)
     factor = where(above, limit / where(above, norm, 1), 1)

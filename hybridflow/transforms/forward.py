@@ -1,8 +1,8 @@
-"""`hf.jvp`, `hf.jacobian`, `hf.hessian`, `hf.hvp`: forward mode and derivatives of every element.
+"""`hf.jvp`, `hf.jacobian`, `hf.hessian`, `hf.hvp`: forward mode, Jacobians and second derivatives.
 
 Forward mode needs no rules of its own. The pullback of a function is linear in the output gradients, and its
-transpose is the derivative in a direction; so a tape that records a pullback as a function of its output gradients,
-whatever they are, gives that derivative. What only computes the pullback's own value is dropped when compiled.
+transpose is the derivative in a direction. So a tape records a pullback as a function of its output gradients, whose
+values do not matter, and differentiates it. Compilation drops the operations that only compute the pullback's value.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _MODES = ("auto", "forward", "reverse")
 def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """Return a function's value and its derivative in a direction (forward mode).
 
-    The derivative is that of the gradient rules, custom ones included, so it is the transpose of `hf.vjp`.
+    The derivative follows the gradient rules, including custom ones, so it is the transpose of `hf.vjp`.
 
     Args:
         fn: a function of tensors.
         primals: the arguments, a tuple or list of tensors in any nesting.
-        tangents: the direction, in the structure, shapes and dtypes of the primals; None for a tensor stands for
-            zeros, and is what integers and other values have.
+        tangents: the direction, in the structure, shapes and dtypes of the primals. None means zeros; integers and
+            other values must have None.
 
     Returns:
-        The value, and its derivative: the value's structure, with None for what has no derivative (integers).
+        The value, and its derivative in the value's structure, with None for values without a derivative (integers).
 
     Raises:
-        ArgumentTypeError: primals or tangents that are no tuple or list.
-        ArgumentError: tangents of another structure.
-        ShapeError, DTypeError: a tangent of another shape or dtype, or one for an integer.
+        ArgumentTypeError: if primals or tangents are not a tuple or list.
+        ArgumentError: if the tangents have another structure.
+        ShapeError, DTypeError: if a tangent has another shape or dtype, or belongs to an integer.
 
     Example:
         >>> import hybridflow as hf
@@ -80,7 +80,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
 
 
 def hvp(fn: Callable[..., Any], primals: Sequence[Any], vectors: Sequence[Any]) -> Any:
-    """Return the product of a scalar function's Hessian with a vector, without making the Hessian.
+    """Return the product of a scalar function's Hessian with a vector, without computing the Hessian.
 
     Args:
         fn: a function with a scalar floating-point result.
@@ -88,10 +88,10 @@ def hvp(fn: Callable[..., Any], primals: Sequence[Any], vectors: Sequence[Any]) 
         vectors: the vector, in the structure, shapes and dtypes of the primals.
 
     Returns:
-        The product, a tuple shaped like the primals.
+        The product, a tuple with the structure of the primals.
 
     Raises:
-        ArgumentTypeError, ArgumentError, ShapeError, DTypeError: as `jvp` raises them; a result that is no scalar.
+        ArgumentTypeError, ArgumentError, ShapeError, DTypeError: as for `jvp`, or if the result is not a scalar.
 
     Example:
         >>> import hybridflow as hf
@@ -122,17 +122,17 @@ def jacobian(
     Args:
         fn: a function with floating-point results, in any nesting.
         argnums: which positional arguments to differentiate; each may be a pytree of floats.
-        mode: ``"reverse"`` walks back once per element of the result, ``"forward"`` forward once per element of the
-            arguments, all elements in one vectorised run; ``"auto"`` takes whichever has fewer. Between real
-            and complex numbers it is always by elements of the result.
+        mode: ``"reverse"`` makes one backward pass per element of the result, ``"forward"`` one forward pass per
+            element of the arguments; all passes are one vectorized run. ``"auto"`` takes the mode with fewer passes.
+            Between real and complex numbers the mode is always reverse.
 
     Returns:
-        A function with `fn`'s arguments. Its result has the structure of `fn`'s; in the place of each tensor is the
-        structure of the argument (or a tuple of several) of tensors ``(*result.shape, *argument.shape)``.
+        A function with `fn`'s arguments. Its result has the structure of `fn`'s result, where each tensor is replaced
+        by the argument's structure (or a tuple of several) with tensors ``(*result.shape, *argument.shape)``.
 
     Raises:
-        ArgumentError: another mode, or an argument number that the call does not have.
-        DTypeError: an argument or result that has no gradient.
+        ArgumentError: for another mode, or if the call has no argument of a number.
+        DTypeError: if an argument or result has no gradient.
 
     Example:
         >>> import hybridflow as hf
@@ -175,11 +175,11 @@ def hessian(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Calla
         argnums: which positional arguments to differentiate; each may be a pytree of floats.
 
     Returns:
-        A function with `fn`'s arguments. Its result has the structure that `jacobian` gives, nested twice: for a
-        scalar of one tensor, a tensor ``(*argument.shape, *argument.shape)``.
+        A function with `fn`'s arguments. Its result has the structure of `jacobian`, nested twice: for a scalar
+        function of one tensor, a tensor ``(*argument.shape, *argument.shape)``.
 
     Raises:
-        ArgumentError, DTypeError: as `jacobian` raises them.
+        ArgumentError, DTypeError: as for `jacobian`.
 
     Example:
         >>> import hybridflow as hf
@@ -191,7 +191,7 @@ def hessian(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Calla
 
 
 def _forward_rows(tape: GradientTape, targets: list[Tensor], sources: list[Tensor]) -> list[list[Tensor]]:
-    """Return the Jacobian of every target for every source, by the transpose of the pullback."""
+    """Return the Jacobian of every target with respect to every source, as the transpose of the pullback."""
     outer = GradientTape(persistent=True, watch_accessed_variables=False)
     with outer:
         seeds = [_zeros(target) for target in targets]
@@ -212,7 +212,7 @@ def _forward_rows(tape: GradientTape, targets: list[Tensor], sources: list[Tenso
 def _direction(
     name: str, what: str, primals: Any, tangents: Any
 ) -> tuple[tuple[Any, ...], list[Tensor], list[Tensor]]:
-    """Return fresh arguments, those of their tensors that move, and the directions in which they do."""
+    """Return fresh arguments, their tensors that have a tangent, and these tangents."""
     for label, value in (("primals", primals), (what, tangents)):
         if not isinstance(value, tuple | list):
             raise ArgumentTypeError(

@@ -1,4 +1,4 @@
-"""`LossScale`: keeps the gradients of low precision in range, and skips the steps in which they overflow."""
+"""`LossScale`: keep low-precision gradients in range, and skip the steps where they overflow."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 def all_finite(tree: Any) -> Tensor:
-    """Return whether no element of a structure of tensors is NaN or infinite.
+    """Return whether all elements of a structure of tensors are finite.
 
     Args:
-        tree: a pytree of tensors; None, integers and bools in it count as finite.
+        tree: a pytree of tensors; None, integers and bools count as finite.
 
     Returns:
-        bool, of shape ().
+        A bool of shape ().
 
     Example:
         >>> import hybridflow as hf
@@ -52,23 +52,23 @@ def all_finite(tree: Any) -> Tensor:
 
 
 class LossScale:
-    """Multiplies a loss, so that its gradients do not underflow in float16, and adapts the factor as it goes.
+    """A factor for a loss, so that its gradients do not underflow in float16; it adapts during training.
 
-    `scale` the loss, ask for the gradients, `unscale` them, and hand them to `step` with the function that applies
-    them. A step with a gradient that is NaN or infinite is skipped as a whole: no Variable that the function writes
-    changes, momentum, counters and random numbers included. Then the scale is multiplied by `backoff`; after
-    `interval` steps in a row that were not skipped, by `growth`. All of it works eagerly and inside a compiled
-    function, where nothing waits for the outcome.
+    `scale` the loss, compute the gradients, `unscale` them, and pass them to `step` together with the function that
+    applies them. If a gradient is NaN or infinite, the whole step is skipped: no Variable that the function writes
+    changes, including momentum, counters and random states. The scale is then multiplied by `backoff`. After
+    `interval` steps in a row without a skip, it is multiplied by `growth`. All of this works in eager code and inside
+    a compiled function, where nothing waits for the outcome.
 
     Args:
-        initial: the scale to begin with, positive; powers of 2 round nothing.
-        growth: what the scale is multiplied by after `interval` good steps, 1 at least.
-        backoff: what it is multiplied by after a skipped step, above 0 and 1 at most.
-        interval: how many good steps in a row let it grow.
-        dynamic: False keeps the scale as it is; steps are skipped all the same.
+        initial: the initial scale, positive; powers of 2 cause no rounding.
+        growth: the factor after `interval` good steps, at least 1.
+        backoff: the factor after a skipped step, above 0 and at most 1.
+        interval: the number of good steps in a row before the scale grows.
+        dynamic: False keeps the scale fixed; steps are still skipped.
 
     Raises:
-        ArgumentError: a factor or interval out of its range.
+        ArgumentError: if a factor or the interval is out of its range.
 
     Example:
         >>> import hybridflow as hf
@@ -110,21 +110,21 @@ class LossScale:
 
     @property
     def value(self) -> Tensor:
-        """The scale as it is now, float32, of shape ()."""
+        """The current scale, float32 of shape ()."""
         return self._scale.read()
 
     @property
     def skipped_steps(self) -> Tensor:
-        """How many steps were skipped so far, int32, of shape ()."""
+        """The number of skipped steps so far, int32 of shape ()."""
         return self._skipped.read()
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """What it consists of: the scale, the good steps since it changed, and the steps that were skipped."""
+        """Its Variables: the scale, the good steps since it changed, and the number of skipped steps."""
         return self._scale, self._good, self._skipped
 
     def named_variables(self) -> dict[str, Variable]:
-        """Return the Variables that it keeps by name."""
+        """Return its Variables by name."""
         return {"value": self._scale, "good_steps": self._good, "skipped_steps": self._skipped}
 
     def scale(self, losses: Any) -> Any:
@@ -134,10 +134,10 @@ class LossScale:
             losses: a floating-point tensor, or a pytree of them.
 
         Returns:
-            The same structure; float16 and bfloat16 become float32, which the product may need.
+            The same structure; float16 and bfloat16 become float32, since the product may be large.
 
         Raises:
-            DTypeError: a loss of integers.
+            DTypeError: if a loss is not floating-point.
         """
         with without_autocast():
             return jax.tree_util.tree_map(self._scaled, losses)
@@ -154,34 +154,35 @@ class LossScale:
     def unscale(self, gradients: Any) -> Any:
         """Divide gradients by the scale.
 
-        If one of them overflowed, all become NaN, so that no clipping between here and `step` can hide it.
+        If one of them overflowed, all become NaN, so that clipping before `step` cannot hide the overflow.
 
         Args:
             gradients: a pytree of tensors; None stays None.
 
         Returns:
-            The same structure; float16 and bfloat16 become float32, so that nothing underflows after all.
+            The same structure; float16 and bfloat16 become float32, so that nothing underflows.
         """
         with without_autocast():
             factor = where(all_finite(gradients), 1.0 / self._scale.read(), math.nan)
             return jax.tree_util.tree_map(lambda gradient: as_tensor(gradient) * factor, gradients)
 
     def step(self, update: Callable[[Any], Any], gradients: Any) -> Tensor:
-        """Apply gradients, if all of them are finite, and adapt the scale.
+        """Apply gradients if all of them are finite, and adapt the scale.
 
-        In a compiled function `update` is part of the graph and its writes are undone if the step is skipped, so it
-        must have no other effects: no `hf.print`, and no `.zero_grad()`. Eagerly it is not called then.
+        In eager code, `update` is not called if the step is skipped. In a compiled function it is part of the graph,
+        and its writes are undone if the step is skipped; so it must have no other effects, such as `hf.print` or
+        `.zero_grad()`.
 
         Args:
-            update: takes the gradients and assigns Variables; what it returns is dropped.
-            gradients: what `unscale` returned, clipped or changed otherwise.
+            update: a function that takes the gradients and assigns Variables; its result is dropped.
+            gradients: the gradients from `unscale`, possibly clipped or changed.
 
         Returns:
-            Whether the gradients were applied: bool, of shape ().
+            Whether the gradients were applied: a bool of shape ().
 
         Raises:
-            ArgumentTypeError: `update` cannot be called.
-            TraceError: in a compiled function, an update with an effect that could not be undone.
+            ArgumentTypeError: if `update` cannot be called.
+            TraceError: in a compiled function, if `update` has an effect that cannot be undone.
         """
         if not callable(update):
             raise ArgumentTypeError(
@@ -199,7 +200,7 @@ class LossScale:
         return finite
 
     def _adapt(self, finite: Tensor) -> None:
-        """Write the scale that comes after a step."""
+        """Write the scale and the counters after a step."""
         self._skipped.assign_add(cast_to(logical_not(finite), int32))
         if not self._dynamic:
             return
@@ -211,7 +212,7 @@ class LossScale:
         self._good.assign(where(logical_and(finite, logical_not(grows)), good, 0))
 
     def state(self) -> dict[str, float | int]:
-        """Return the state as numbers, which `restore` takes.
+        """Return the state as numbers, for `restore`.
 
         Example:
             >>> import hybridflow as hf
@@ -223,13 +224,13 @@ class LossScale:
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that another had.
+        """Set the state, for example to that of another `LossScale`.
 
         Args:
-            state: what `state` returned.
+            state: the result of `state`.
 
         Raises:
-            ArgumentError: other keys, or numbers that no state has.
+            ArgumentError: if the keys differ, or a number is out of its range.
         """
         known = {"scale", "good_steps", "skipped_steps"}
         if set(state) != known:
@@ -254,16 +255,16 @@ def _require(name: str, value: Any, holds: bool, what: str) -> None:
 
 
 def write_if(builder: GraphBuilder, condition: Tensor, function: Callable[[], Any], *, what: str) -> None:
-    """Trace a function so that each call keeps what it writes to Variables only if a condition holds.
+    """Trace a function so that its writes to Variables take effect only in calls where a condition holds.
 
     Args:
         builder: the tracer.
-        condition: bool, of shape ().
-        function: what writes.
-        what: who asks, for messages.
+        condition: a bool of shape ().
+        function: the function that writes.
+        what: the name of the caller, for messages.
 
     Raises:
-        TraceError: it does something else to the outside, or the graph is one made by hand.
+        TraceError: if the function has other effects, or the graph is hand-made.
     """
     if isinstance(builder, Construction):
         raise TraceError(

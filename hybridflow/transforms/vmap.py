@@ -34,36 +34,36 @@ from hybridflow.ops.reductions import all as reduce_all
 from hybridflow.ops.shape import permute_dims
 
 Axes = Any
-"""None, an integer, or a structure of them that is a prefix of the arguments' (or the result's)."""
+"""None, an integer, or a structure of them that is a prefix of the structure of the arguments (or the result)."""
 
 
 def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[..., Any]:
     """Return a function that applies `fn` to every slice of its arguments along an axis.
 
-    `fn` is written for one example; what it computes for all of them is one vectorised program. Eagerly, `fn` is run
-    once per call, with tensors that stand for every slice; the program it makes is compiled once for the same
-    operations and shapes. Branches and loops on their values need `hf.cond`, `hf.scan` or `hf.while_loop`, or
-    `hf.compile` around it or inside. Random numbers are drawn for every slice anew. Tensors and Variables that `fn`
-    reads from around it are the same for all slices, and gradients flow to them. What prints or calls back to Python
-    runs slice after slice.
+    `fn` is written for one example; all examples are computed by one vectorized program. In eager code, each call runs
+    `fn` once, with tensors that represent every slice; the resulting program is compiled once for the same operations
+    and shapes. Branches and loops on values of these tensors need `hf.cond`, `hf.scan` or `hf.while_loop`, or
+    `hf.compile` around or inside `fn`. Every slice draws its own random numbers. Outer tensors and Variables that `fn`
+    reads are the same for all slices, and gradients flow to them. If `fn` prints or calls back to Python, the slices
+    run one after the other.
 
     Args:
         fn: a function of tensors.
-        in_axes: the axis of every positional argument along which it is sliced: an integer for all of them, or a
-            tuple with one entry per argument, each an integer, None (every slice gets the whole argument), or a
-            structure of those for the argument's. Keyword arguments are sliced along axis 0.
-        out_axes: the axis of the results along which they are stacked; likewise an integer, or a structure of
-            integers and None (a result that is the same for all slices comes once).
+        in_axes: the axis along which every positional argument is sliced: an integer for all of them, or a tuple with
+            one entry per argument. An entry is an integer, None (every slice gets the whole argument), or a structure
+            of those that matches the argument's. Keyword arguments are sliced along axis 0.
+        out_axes: the axis along which results are stacked: an integer, or a structure of integers and None (the
+            result is the same for all slices, and is returned once).
 
     Returns:
-        A function of the batched arguments, with the results stacked.
+        A function of the batched arguments that returns the stacked results.
 
     Raises:
-        ShapeError: sizes that differ.
-        AxisError: an axis that a tensor does not have.
-        ArgumentError: axes that do not fit the arguments or the result; nothing to slice.
-        ArgumentTypeError: an axis that is no integer, or something to slice or stack that is no tensor.
-        TraceError: `fn` assigns or makes a Variable.
+        ShapeError: if the sizes of sliced axes differ.
+        AxisError: if a tensor does not have an axis.
+        ArgumentError: if the axes do not match the arguments or the result, or there is nothing to slice.
+        ArgumentTypeError: if an axis is not an integer, or a value to slice or stack is not a tensor.
+        TraceError: if `fn` assigns or creates a Variable.
 
     Example:
         >>> import hybridflow as hf
@@ -107,11 +107,11 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
 
 
 class _Batch:
-    """The arguments of one call: tensors with the sliced axis first, and the rest as it is.
+    """The arguments of one call: tensors with the sliced axis first, and the other values unchanged.
 
     Attributes:
         tensors: the tensors to slice.
-        names: where each is among the arguments.
+        names: the path of each among the arguments, for messages.
         size: the size of the batch.
     """
 
@@ -159,7 +159,7 @@ class _Batch:
 
 
 def _axes_of(prefix: Axes, tree: Any, leaves: Sequence[Any], what: str, of: str) -> list[int | None]:
-    """Return the axis of every leaf of a structure, of which the axes' structure is a prefix."""
+    """Return the axis of every leaf of a structure; the structure of `prefix` is a prefix of it."""
     given, given_tree = jax.tree_util.tree_flatten(prefix, is_leaf=lambda x: x is None)
     for axis in given:
         if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
@@ -183,7 +183,7 @@ def _axes_of(prefix: Axes, tree: Any, leaves: Sequence[Any], what: str, of: str)
 
 
 def _axis_first(leaf: Any, axis: int, name: str) -> Tensor:
-    """Return an argument's leaf as a tensor with the axis to slice in front."""
+    """Return an argument's leaf as a tensor with the axis to slice first."""
     if isinstance(leaf, bool | int | float | complex | str | bytes):
         raise ArgumentTypeError(
             message(f"vmap: {name} is the {type(leaf).__name__} {leaf!r}, which cannot be sliced",
@@ -209,7 +209,7 @@ def _output(leaf: Any) -> Tensor:
 
 
 def _placed(output: Tensor, axis: int | None, varies: bool, index: int) -> Tensor:
-    """Return a result with the axis of the slices where it belongs."""
+    """Return a result with the axis of the slices moved to its place."""
     if axis is None:
         if varies:
             raise ArgumentError(
@@ -227,7 +227,7 @@ def _placed(output: Tensor, axis: int | None, varies: bool, index: int) -> Tenso
 
 
 def _keep_checks(checks: Sequence[Check], flags: Sequence[Tensor]) -> None:
-    """Make the checks of all slices those of the trace around, or raise the error of the first that fails."""
+    """Add the checks of all slices to the outer trace; in eager code, raise the error of the first that fails."""
     tracer = current().tracer
     for check, flag in zip(checks, flags, strict=True):
         ok = reduce_all(flag)
@@ -238,7 +238,7 @@ def _keep_checks(checks: Sequence[Check], flags: Sequence[Tensor]) -> None:
 
 
 class _SliceScope(Scope):
-    """The scope of a function that is run on slices."""
+    """The scope of a function that runs on slices."""
 
     __slots__ = ()
 
@@ -248,7 +248,7 @@ class _SliceScope(Scope):
 
 
 class _SliceBuilder(InnerBuilder):
-    """Traces a function of one slice."""
+    """The tracer of a function of one slice."""
 
     what = "vmap"
 
@@ -259,11 +259,11 @@ class _SliceBuilder(InnerBuilder):
         self._slices: set[Any] = set()
 
     def captured_slices(self) -> list[bool]:
-        """Return which of the captured tensors are sliced: the random states."""
+        """Return which captured tensors are sliced; these are the random states."""
         return [key in self._slices for key in self.captures]
 
     def held_value(self, variable: Variable) -> Edge:
-        """Return a Variable's captured value, or a random state of the slice's own."""
+        """Return a Variable's captured value; for a random state, one state per slice."""
         if not isinstance(variable, RandomState):
             return super().held_value(variable)
         states = self.around(lambda: _split_state(variable, self._size))
@@ -272,14 +272,14 @@ class _SliceBuilder(InnerBuilder):
         return self.capture_as(key, states, make_spec(states.shape[1:], states.dtype))
 
     def assign_variable(self, variable: Variable, value: Tensor) -> None:
-        """Move a random state of the slice's own on; nothing else can be assigned."""
+        """Advance a slice's random state; raise for any other Variable."""
         if isinstance(variable, RandomState):
             self._state(variable).edge = self.edge_of(value)
         else:
             super().assign_variable(variable, value)
 
     def new_variable(self, name: str) -> None:
-        """Refuse a Variable made for every slice."""
+        """Raise an error: every slice would create its own Variable."""
         raise TraceError(
             message(
                 f"Variable {name!r}: created under vmap, in {self.name!r} at {format_where(user_place(2))}",
@@ -289,7 +289,7 @@ class _SliceBuilder(InnerBuilder):
 
 
 def _split_state(variable: Variable, size: Any) -> Tensor:
-    """Return a random state for every slice, drawn from a generator's, which moves on."""
+    """Return a random state for every slice, drawn from a generator's state, which is advanced."""
     state = variable.read()
     keys = discrete_draws.random_integers(state, 0, 2**32, (size, 2), np.dtype(np.uint32))
     variable.assign(draws.random_advance(state))
