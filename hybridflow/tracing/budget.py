@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,10 @@ _NEAR = 3
 """The most plans before the last one that are tried if the last one does not fit."""
 _SHOWN = 12
 """The most lines of the user's code that a printed record shows."""
+
+WITHIN_BUDGET = PIPELINE.without("outline").with_limits("fusion_breaks", large=sys.maxsize)
+"""What is recomputed is chosen operation by operation, so nothing is outlined; and nothing is stored to save time."""
+_BREAKS = WITHIN_BUDGET.only("fusion_breaks")
 
 
 def budget_bytes(budget: Any) -> int | None:
@@ -119,7 +124,7 @@ def compile_within(
     def attempt(level: int) -> _Attempt:
         if level not in tried:
             plan = levels[level]
-            arranged, _ = run_passes(plan.graph(graph), differentiable=False, pipeline=PIPELINE.only("fusion_breaks"))
+            arranged, _ = run_passes(plan.graph(graph), differentiable=False, pipeline=_BREAKS)
             made = compile_graph(arranged, donate=donate, sizes=sizes, device=device)
             tried[level] = _Attempt(plan, arranged, made, _temporaries(made))
         return tried[level]

@@ -48,9 +48,9 @@ from hybridflow.ir.costs import concrete
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import Graph
-from hybridflow.passes import PIPELINE, PassRecord, run_passes
+from hybridflow.passes import PassRecord, run_passes
 from hybridflow.passes.lib.outcomes import outlined_in, recomputed_in, rolled_in
-from hybridflow.tracing.budget import compile_within
+from hybridflow.tracing.budget import WITHIN_BUDGET, compile_within
 from hybridflow.tracing.calls import depth_explained
 from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.tracing.fit import Fit
@@ -102,8 +102,7 @@ class Trace(Fit):
     ) -> None:
         super().__init__(graph, builder, leaves, places, orders)
         self.raw_graph = graph
-        # A memory budget chooses what to recompute operation by operation, so nothing may be outlined before.
-        pipeline = None if budget is None else PIPELINE.without("outline")
+        pipeline = None if budget is None else WITHIN_BUDGET
         self.graph, passes = run_passes(graph, pipeline=pipeline, differentiable=False)
         self.plan = plan
         self.single = plan.tree == LEAF
