@@ -1,7 +1,7 @@
 """Convolutions for XLA:CPU, image by image, where it has few cores.
 
 XLA:CPU computes some convolutions slowly: gradients of kernels whose images are large, gradients of inputs that are not
-padded. A loop over images whose columns are made and multiplied while they are in the cache takes half the time or less.
+padded. A loop over images, whose columns are made and multiplied while they are in the cache, takes half the time.
 """
 
 from __future__ import annotations
