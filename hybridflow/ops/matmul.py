@@ -37,7 +37,7 @@ def _kernel(a: Any, b: Any) -> Any:
 
 
 def accumulate_in(dtype: Any) -> Any:
-    """Return the dtype in which products of `dtype` are summed, or None for the dtype itself."""
+    """Return the dtype in which products of `dtype` are accumulated, or None for `dtype` itself."""
     return np.dtype(np.float32) if dtype.num in LOW_PRECISION else None
 
 
@@ -188,9 +188,9 @@ def _samples(rng: np.random.Generator) -> Any:
 def matmul(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Multiply matrices.
 
-    A 1-d first operand is a row and a 1-d second one a column, and their axis is dropped from the result. float16
-    and bfloat16 are summed in float32 and rounded once; the other dtypes are summed in themselves, never in a
-    lower precision, on every device.
+    A 1-d first operand is a row and a 1-d second one a column; the result drops the added axis. float16 and bfloat16
+    are accumulated in float32 and rounded once. The other dtypes are accumulated in their own precision, never in a
+    lower one, on every device.
 
     Args:
         x1: numeric, ``(..., m, k)`` or ``(k,)``.
