@@ -1,4 +1,4 @@
-"""Shapes: reshape, permute, broadcast, axes of size 1."""
+"""Functions that change shapes: reshape, permute, broadcast, and add or remove axes of size 1."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _reshape_infer(x: TensorSpec, *, shape: Shape) -> TensorSpec:
 
 
 def _fill_unknown(x: Tensor, shape: Shape) -> Shape:
-    """Replace the one -1 of a shape by the size that is left."""
+    """Replace the one -1 of a shape by the remaining size."""
     unknown = [i for i, size in enumerate(shape) if not isinstance(size, Dim) and size == -1]
     for size in shape:
         if not isinstance(size, Dim) and size < -1:
@@ -96,7 +96,7 @@ def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor
 
     Args:
         x: any shape and dtype.
-        shape: the new shape; one size may be -1, which stands for what is left.
+        shape: the new shape; one size may be -1, which stands for the remaining size.
         copy: accepted for the Array API standard; tensors are immutable, so it changes nothing.
 
     Returns:
@@ -234,7 +234,7 @@ def _broadcast_samples(rng: np.random.Generator) -> Any:
     onnx=lambda o, x, *, shape: o.Expand(x, o.ints(shape)) if shape else x,
 )
 def broadcast_to(x: TensorLike, /, shape: Any) -> Tensor:
-    """Repeat a tensor along new axes and axes of size 1 until it has a shape.
+    """Repeat a tensor along new axes and axes of size 1 to give it a shape.
 
     Args:
         x: any shape that broadcasts to `shape`; any dtype.
@@ -290,7 +290,7 @@ def expand_dims(x: TensorLike, /, axis: int | tuple[int, ...] = 0, **other: Unpa
 
     Args:
         x: any shape and dtype.
-        axis: where the new axes are in the result.
+        axis: the positions of the new axes in the result.
 
     Returns:
         The tensor with the new axes.

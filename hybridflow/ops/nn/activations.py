@@ -396,10 +396,10 @@ def swish(x: TensorLike, /, beta: TensorLike = 1.0) -> Tensor:
 
     Args:
         x: floating-point; integers become float32.
-        beta: a number, or a tensor of a shape that broadcasts; a tensor's gradient flows.
+        beta: a number, or a tensor of a shape that broadcasts; gradients flow to a tensor.
 
     Returns:
-        The shape in which both broadcast, in the promoted dtype.
+        The broadcast shape, in the promoted dtype.
 
     Raises:
         ShapeError: the shapes do not broadcast.

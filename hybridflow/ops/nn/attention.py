@@ -58,7 +58,7 @@ def _kernel(
 ) -> Any:
     del has_mask
     if value.shape[:-2] != query.shape[:-2]:
-        raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then words the error
+        raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then raises the full message
     scores = _kernel_scores(query, key, mask, is_causal, scale)
     largest = extremum(np.maximum, scores, (scores.ndim - 1,), True, -np.inf)
     # A row without anything to look at has a maximum of -inf and gets probabilities of 0.
@@ -76,7 +76,7 @@ def _kernel(
 def _kernel_scores(query: Any, key: Any, mask: tuple[Any, ...], is_causal: bool, scale: float) -> Any:
     """Return the scores, -inf where a query may not look."""
     if key.shape[:-2] != query.shape[:-2] or (mask and mask[0].ndim > query.ndim):
-        raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then words the error
+        raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then raises the full message
     scores = products.matmul(query * query.dtype.type(scale), np.swapaxes(key, -1, -2))
     allowed = mask[0] if mask and mask[0].dtype == np.bool_ else None
     if mask and allowed is None:

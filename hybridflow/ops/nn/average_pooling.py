@@ -68,7 +68,7 @@ def _avg_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_
     total = kernel_padded(x, axes, padding, 0)
     counts = window_counts(total, window, stride, axes)
     if min(counts) < 1:
-        raise ValueError("a window larger than its input")  # the shape rule then words the error
+        raise ValueError("a window larger than its input")  # the shape rule then raises the full message
     for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
         full = total
         total = full[window_slice(x.ndim, (axis,), (0,), (count,), (step,))].copy()
@@ -118,17 +118,17 @@ def avg_pool(
     Args:
         x: ``(n, c, *spatial)``, floating-point.
         window: the size of the window, one number or one per spatial axis.
-        stride: its step, one number or one per spatial axis; the window's size if not given.
+        stride: the step between windows, one number or one per spatial axis; the window's size if not given.
         padding: places around the input that do not count: ``"valid"`` (none), ``"same"`` (``ceil(size / stride)``
             outputs), a number for all sides, or per spatial axis a number or a pair.
-        channels_last: take ``(n, *spatial, c)`` instead.
+        channels_last: whether to take ``(n, *spatial, c)`` instead.
 
     Returns:
         The shape of `x` with fewer positions, in its dtype. float16 and bfloat16 are summed in float32.
 
     Raises:
         ShapeError: a window larger than the padded input, or an input without spatial axes.
-        ArgumentError: a window, stride or padding that is none.
+        ArgumentError: an invalid window, stride or padding.
 
     Example:
         >>> import hybridflow as hf

@@ -53,7 +53,7 @@ def _kernel(
     has_shift: bool,
 ) -> Any:
     if not x.ndim or any(value.shape != (x.shape[_channel(x.ndim, channels_last)],) for value in (mean, variance)):
-        raise ValueError("statistics of another shape")  # the shape rule then words the error
+        raise ValueError("statistics of another shape")  # the shape rule then raises the full message
     shape = _aligned(x.shape, _channel(x.ndim, channels_last))
     factor = x.dtype.type(1) / np.sqrt(variance + x.dtype.type(epsilon))
     if has_scale:
@@ -201,7 +201,7 @@ def batch_norm(
         scale: ``(c,)``, a factor per channel; none if not given.
         shift: ``(c,)``, a summand per channel; none if not given.
         epsilon: added to the variance.
-        channels_last: take ``(n, *spatial, c)`` instead.
+        channels_last: whether to take ``(n, *spatial, c)`` instead.
 
     Returns:
         The shape of `x`, in the promoted dtype. float16 and bfloat16 are computed in float32 and rounded once.
@@ -320,7 +320,7 @@ def _group_kernel(
     x: Any, *parameters: Any, groups: int, epsilon: float, has_scale: bool, has_shift: bool, residuals: bool
 ) -> Any:
     if x.ndim < 2 or any(one.shape != x.shape[1:2] for one in parameters):
-        raise ValueError("parameters of another shape")  # the shape rule then words the error
+        raise ValueError("parameters of another shape")  # the shape rule then raises the full message
     rows, shape = x.reshape(_in_groups(x.shape, groups)), _aligned(x.shape, 1)
     mean = _mean_of_rows(rows)
     y = rows - mean

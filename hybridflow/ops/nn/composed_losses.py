@@ -90,7 +90,7 @@ def nll(log_probabilities: TensorLike, labels: TensorLike, **other: Unpack[Other
     Raises:
         ShapeError: labels that do not have the shape of the log-probabilities without the classes.
         IndexRangeError: a label that is not a class.
-        DTypeError: labels that are no integers.
+        DTypeError: the labels are not integers.
 
     Example:
         >>> import hybridflow as hf
@@ -121,7 +121,7 @@ def cosine_similarity(
         epsilon: the least length to divide by, so that a vector of zeros has cosine 0.
 
     Returns:
-        The shape in which both broadcast without the axis, in the promoted dtype.
+        The broadcast shape without the axis, in the promoted dtype.
 
     Raises:
         ShapeError: the shapes do not broadcast, or an axis out of range.

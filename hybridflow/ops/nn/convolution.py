@@ -217,9 +217,9 @@ def conv(
         stride: the step of the window, one number or one per spatial axis.
         padding: zeros around the input: ``"valid"`` (none), ``"same"`` (``ceil(size / stride)`` outputs), a number
             for all sides, or per spatial axis a number or a pair.
-        dilation: the distance of the kernel's elements, one number or one per spatial axis.
+        dilation: the distance between the kernel's elements, one number or one per spatial axis.
         groups: into how many groups the channels are divided, each with its own kernels.
-        channels_last: take ``(n, *spatial, c)`` and kernels ``(*window, c / groups, out)`` instead.
+        channels_last: whether to take ``(n, *spatial, c)`` and kernels ``(*window, c / groups, out)`` instead.
 
     Returns:
         ``(n, out, *spatial)`` (channels last if asked for), in the promoted dtype. float16 and bfloat16 are summed in
@@ -227,7 +227,7 @@ def conv(
 
     Raises:
         ShapeError: channels that do not match, or a window larger than the padded input.
-        ArgumentError: a stride, dilation or padding that is none.
+        ArgumentError: an invalid stride, dilation or padding.
 
     Example:
         >>> import hybridflow as hf
@@ -416,16 +416,16 @@ def conv_transpose(
         padding: how much is cut from the output: ``"valid"`` (nothing), ``"same"`` (``size * stride`` outputs), a
             number for all sides, or per spatial axis a number or a pair.
         output_padding: how much longer the output is at its end, one number or one per spatial axis.
-        dilation: the distance of the kernel's elements, one number or one per spatial axis.
+        dilation: the distance between the kernel's elements, one number or one per spatial axis.
         groups: into how many groups the channels are divided.
-        channels_last: take ``(n, *spatial, c)`` and kernels ``(*window, out / groups, c)`` instead.
+        channels_last: whether to take ``(n, *spatial, c)`` and kernels ``(*window, out / groups, c)`` instead.
 
     Returns:
         ``(n, out, *spatial)`` (channels last if asked for), in the promoted dtype.
 
     Raises:
         ShapeError: channels that do not match.
-        ArgumentError: a stride, dilation or padding that is none.
+        ArgumentError: an invalid stride, dilation or padding.
 
     Example:
         >>> import hybridflow as hf

@@ -39,7 +39,7 @@ def integer_labels(name: str, ids: TensorLike) -> Tensor:
     """Return labels as a tensor.
 
     Raises:
-        DTypeError: labels that are no integers.
+        DTypeError: the labels are not integers.
     """
     tensor = as_tensor(ids)
     if kind_of(tensor.dtype) not in ("int", "uint"):
@@ -153,7 +153,7 @@ def one_hot(ids: TensorLike, classes: int, *, dtype: Any = float32, **other: Unp
 
     Raises:
         IndexRangeError: a label that is not a class.
-        DTypeError: labels that are no integers.
+        DTypeError: the labels are not integers.
 
     Example:
         >>> import hybridflow as hf

@@ -109,7 +109,7 @@ def _max_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_
     best = kernel_padded(x, axes, padding, _lowest(x.dtype))
     counts = window_counts(best, window, stride, axes)
     if min(counts) < 1:
-        raise ValueError("a window larger than its input")  # the shape rule then words the error
+        raise ValueError("a window larger than its input")  # the shape rule then raises the full message
     place: Any = None
     weight = 1
     for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
@@ -272,17 +272,17 @@ def max_pool(
     Args:
         x: ``(n, c, *spatial)``, real.
         window: the size of the window, one number or one per spatial axis.
-        stride: its step, one number or one per spatial axis; the window's size if not given.
+        stride: the step between windows, one number or one per spatial axis; the window's size if not given.
         padding: places around the input that are never the maximum: ``"valid"`` (none), ``"same"``
             (``ceil(size / stride)`` outputs), a number for all sides, or per spatial axis a number or a pair.
-        channels_last: take ``(n, *spatial, c)`` instead.
+        channels_last: whether to take ``(n, *spatial, c)`` instead.
 
     Returns:
         The shape of `x` with fewer positions, in its dtype; NaN in a window gives NaN.
 
     Raises:
         ShapeError: a window larger than the padded input, or an input without spatial axes.
-        ArgumentError: a window, stride or padding that is none.
+        ArgumentError: an invalid window, stride or padding.
 
     Example:
         >>> import hybridflow as hf
