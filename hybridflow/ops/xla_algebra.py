@@ -1,4 +1,4 @@
-"""Lowerings that keep XLA's algebraic simplifier away from floats.
+"""Helpers of lowerings that keep XLA's algebraic simplifier away from floats.
 
 It simplifies as if floats were real numbers, and loses NaN, infinities and signs of zeros. It would also sum in one
 long run, which loses precision; `float_sum` sums in several.

@@ -53,7 +53,7 @@ from hybridflow.ops.onnx import channels_to
 
 
 def _weights(shape: Sizes, window: Sizes, stride: Sizes, padding: Any, axes: Sizes, dtype: Any) -> Any:
-    """Return one over the number of elements of every window that are not padding."""
+    """Return, for every window, one over its number of elements that are not padding."""
     result = np.ones((1,) * len(shape), dtype)
     for axis, size, step, (low, high) in zip(axes, window, stride, padding, strict=True):
         length = shape[axis]
@@ -119,7 +119,7 @@ def avg_pool(
         x: ``(n, c, *spatial)``, floating-point.
         window: the size of the window, one number or one per spatial axis.
         stride: the step between windows, one number or one per spatial axis; the window's size if not given.
-        padding: places around the input that do not count: ``"valid"`` (none), ``"same"`` (``ceil(size / stride)``
+        padding: positions around the input that do not count: ``"valid"`` (none), ``"same"`` (``ceil(size / stride)``
             outputs), a number for all sides, or per spatial axis a number or a pair.
         channels_last: whether to take ``(n, *spatial, c)`` instead.
 
@@ -188,7 +188,7 @@ def _avg_gradient_samples(rng: np.random.Generator) -> Any:
 def _avg_gradient_onnx(
     o: Any, g: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
 ) -> Any:
-    """Write it as a transposed convolution of each channel with ones."""
+    """Write the gradient as a transposed convolution of each channel with ones."""
     ndim = g.ndim
     axes = spatial_axes("avg_pool", ndim, channels_last)
     inner = fixed_sizes(o, [*[shape[axis] for axis in axes], *[g.shape[axis] for axis in axes]])

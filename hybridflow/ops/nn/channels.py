@@ -1,4 +1,4 @@
-"""Normalisation per channel: batch_norm, group_norm, and the moments they need."""
+"""Normalisation per channel: batch_norm, group_norm, instance_norm, and the moments they need."""
 
 from __future__ import annotations
 
@@ -191,8 +191,8 @@ def batch_norm(
 ) -> Tensor:
     """Normalise every channel with given statistics, then scale and shift.
 
-    In training, the statistics are `hf.nn.moments` of the batch over all axes but the channels', and the gradient
-    flows through them; in inference, they are averages kept from training.
+    In training, the statistics are the `hf.nn.moments` of the batch over all axes except the channels, and the gradient
+    flows through them. In inference, they are averages kept from training.
 
     Args:
         x: ``(n, c, *spatial)``, floating-point.
@@ -207,7 +207,7 @@ def batch_norm(
         The shape of `x`, in the promoted dtype. float16 and bfloat16 are computed in float32 and rounded once.
 
     Raises:
-        ShapeError: statistics or parameters that do not have one element per channel.
+        ShapeError: the statistics or parameters do not have one element per channel.
 
     Example:
         >>> import hybridflow as hf
@@ -285,7 +285,7 @@ def instance_norm(
         The shape of `x`, in the promoted dtype.
 
     Raises:
-        ShapeError: an input without spatial axes, or parameters that do not have one element per channel.
+        ShapeError: the input has no spatial axes, or parameters do not have one element per channel.
 
     Example:
         >>> import hybridflow as hf
@@ -471,7 +471,7 @@ def group_norm(
 
     Args:
         x: ``(n, c, *spatial)``, floating-point.
-        groups: into how many groups the channels are divided.
+        groups: the number of groups into which the channels are divided.
         scale: ``(c,)``, a factor per channel; none if not given.
         shift: ``(c,)``, a summand per channel; none if not given.
         epsilon: added to the (biased) variance.
@@ -480,8 +480,8 @@ def group_norm(
         The shape of `x`, in the promoted dtype.
 
     Raises:
-        ShapeError: an input without channels, or parameters that do not have one element per channel.
-        ArgumentError: channels that do not divide into the groups.
+        ShapeError: the input has no channels, or parameters do not have one element per channel.
+        ArgumentError: the number of channels is not divisible by the number of groups.
 
     Example:
         >>> import hybridflow as hf

@@ -1,9 +1,8 @@
-"""Convolutions for XLA:CPU, image by image, where it has one core.
+"""Convolutions for XLA:CPU, image by image, for machines with few cores.
 
-What XLA:CPU makes of a convolution, and more so of a kernel's gradient, is good at sharing work among many cores and
-slow on one. A loop over images whose columns are made and multiplied while they are in the cache takes less: measured
-with jaxlib 0.10.2 on 64 images of 26 x 26, 32 channels in and 64 out, in processor time, 20 ms instead of 38 for the
-convolution and 26 instead of 72 for the gradient; NumPy and OpenBLAS take 14 and 16, torch 10 and 12.
+XLA:CPU's own convolution, and even more its gradient for the kernel, shares work well among many cores and is slow on
+one. A loop over images takes less processor time: it makes the columns of an image and multiplies them while they are
+in the cache.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from hybridflow.backend.cores import usable_cores
 from hybridflow.ops.nn.windows import Sizes
 
 _MOST_CORES = {"conv": 1, "conv_kernel_gradient": 2}
-"""On up to so many cores the loop takes less time than XLA's own ways, which share the work."""
+"""By operation, the most cores on which the loop is faster than XLA's own way, which shares the work."""
 _FEWEST_IMAGES = 4
 _LEAST_WORK = 1 << 22
 """The fewest multiplications per image for which a loop over images pays."""
 
 
 def is_better(name: str, x: Sizes, kernel: Sizes, places: Sizes, *, groups: int, channels_last: bool) -> bool:
-    """Whether a convolution of arrays of these shapes is to be computed image by image.
+    """Return whether to compute a convolution of arrays of these shapes image by image.
 
     Args:
         name: the operation.
         x, kernel: the shapes of the input and the kernel.
         places: the sizes of the result's spatial axes.
-        groups, channels_last: as `hf.nn.conv` takes them.
+        groups, channels_last: as in `hf.nn.conv`.
     """
-    if not all([isinstance(size, int) for size in (*x, *kernel, *places)]):  # jax's open sizes
+    if not all([isinstance(size, int) for size in (*x, *kernel, *places)]):  # symbolic sizes
         return False
     if groups != 1 or channels_last or x[0] < _FEWEST_IMAGES or jax.default_backend() != "cpu":
         return False
@@ -80,7 +79,7 @@ def convolve(x: Any, kernel: Any, places: Sizes, *, stride: Sizes, padding: Any,
 
 
 def kernel_gradient(x: Any, g: Any, shape: Sizes, *, stride: Sizes, padding: Any, dilation: Sizes) -> Any:
-    """Compute the gradient of `hf.nn.conv` for its kernel of a shape image by image."""
+    """Compute the gradient of `hf.nn.conv` for its kernel, which has the given shape, image by image."""
     places = g.shape[2:]
 
     def add(total: Any, one: Any) -> Any:
