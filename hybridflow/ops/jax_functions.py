@@ -200,8 +200,8 @@ def from_jax(
         of `fn`'s result, with tensors instead of arrays.
 
     Raises:
-        ArgumentTypeError: `fn` is not callable, or a value among the arguments is neither an array nor hashable.
-        ArgumentError: a static argument that is no parameter of `fn`.
+        ArgumentTypeError: `fn` is not callable, or an argument holds a value that is neither an array nor hashable.
+        ArgumentError: a static argument is not a parameter of `fn`.
 
     Example:
         >>> import jax

@@ -1,4 +1,4 @@
-"""Gradient rules taken from `jax.vjp` of an op's own lowering, for ops whose rule is not worth writing."""
+"""Gradient rules that apply `jax.vjp` to an op's lowering, for ops whose rule is not worth writing by hand."""
 
 from __future__ import annotations
 

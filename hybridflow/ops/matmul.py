@@ -31,7 +31,7 @@ from hybridflow.ops.common import (
 
 def _kernel(a: Any, b: Any) -> Any:
     if b.ndim == 2 and a.ndim > 2:
-        # One large product instead of one small one per matrix of the batch.
+        # Compute one large product instead of a small one per matrix of the batch.
         return products.matmul(a.reshape(-1, a.shape[-1]) if a.size else a, b).reshape(*a.shape[:-1], b.shape[-1])
     return products.matmul(a, b)
 
@@ -146,7 +146,7 @@ def _host(g: Any, y: Any, a: Any, b: Any) -> Any:
 
 def _right_gradient(F: Any, g: Any, a: Any, b: Any) -> Any:
     if len(b.shape) == 2 and len(a.shape) > 2:
-        # One product that sums over the batch too.
+        # Compute one product that also sums over the batch.
         return F.matmul(swap(F, rows(F, a)), rows(F, g))
     return unbroadcast(F, F.matmul(swap(F, a), g), b)
 

@@ -22,7 +22,7 @@ def halved_sum(xp: Any, x: Any) -> Any:
 
 
 def scanned_sum(x: Any) -> Any:
-    """Return the sums of the first 1, 2, 3, ... elements of a NumPy array as `jax.lax.associative_scan` adds them."""
+    """Return the running sums of a NumPy array, with the additions in the order of `jax.lax.associative_scan`."""
     if x.size < 2:
         return x
     found = np.empty_like(x)

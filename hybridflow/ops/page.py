@@ -77,7 +77,7 @@ def public_paths() -> dict[str, tuple[str, Callable[..., Any]]]:
 
 
 def signature(path: str, function: Callable[..., Any]) -> str:
-    """Return a function's call without annotations."""
+    """Return a function's signature without annotations."""
     found = inspect.signature(function)
     plain = [
         one.replace(annotation=inspect.Parameter.empty)

@@ -124,7 +124,7 @@ def meshgrid(*arrays: TensorLike, indexing: Literal["xy", "ij"] = "xy") -> list[
 
     Args:
         arrays: the coordinates along every axis, each of one dimension.
-        indexing: ``"ij"`` gives the axes in the order of the arrays, ``"xy"`` exchanges the first two.
+        indexing: ``"ij"`` keeps the axes in the order of the arrays, ``"xy"`` exchanges the first two.
 
     Returns:
         One tensor per array, all of the grid's shape.
@@ -529,7 +529,7 @@ def _spread(x: Tensor, axis: int, count: Any) -> Tensor:
 
 
 def _pairs(width: Any, x: Tensor) -> Pads:
-    """Return the border's widths as a pair per axis."""
+    """Return the border's widths as one pair per axis."""
     if not isinstance(width, list | tuple):
         width = (width, width)
     items: list[Any] = list(cast("Iterable[Any]", width))

@@ -92,7 +92,7 @@ def _reshape_samples(rng: np.random.Generator) -> Any:
     onnx=lambda o, x, *, shape: o.reshape(x, shape),
 )
 def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor:
-    """Give the elements another shape, in row-major order.
+    """Change the shape; the elements keep their row-major order.
 
     Args:
         x: any shape and dtype.
@@ -118,7 +118,7 @@ def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor
 
 
 def _reshape_method(x: TensorLike, /, *shape: Any, copy: bool | None = None) -> Tensor:
-    """Give the elements another shape, as one tuple or as several sizes; see `hf.reshape`."""
+    """Change the shape to a tuple or to several sizes; see `hf.reshape`."""
     return reshape(x, shape[0] if len(shape) == 1 else shape, copy=copy)
 
 
@@ -238,13 +238,13 @@ def broadcast_to(x: TensorLike, /, shape: Any) -> Tensor:
 
     Args:
         x: any shape that broadcasts to `shape`; any dtype.
-        shape: the result's shape.
+        shape: the shape of the result.
 
     Returns:
         The tensor of that shape.
 
     Raises:
-        ShapeError: a size that is neither 1 nor the target's.
+        ShapeError: a size is neither 1 nor the target's.
 
     Example:
         >>> import hybridflow as hf
@@ -356,7 +356,7 @@ def squeeze(x: TensorLike, /, axis: int | tuple[int, ...] | None = None, **other
         The tensor without them.
 
     Raises:
-        ShapeError: an axis of another size, out of range, or named twice.
+        ShapeError: an axis whose size is not 1, that is out of range, or named twice.
 
     Example:
         >>> import hybridflow as hf

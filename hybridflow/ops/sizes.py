@@ -23,7 +23,7 @@ def normalize_shape(name: str, shape: Any) -> Shape:
 
     Args:
         name: the operation, for messages.
-        shape: a size or a sequence of sizes; symbolic sizes stay as they are.
+        shape: a size or a sequence of sizes; symbolic sizes stay symbolic.
 
     Raises:
         ArgumentTypeError: something that is not a size.
@@ -71,7 +71,7 @@ def size_value(F: Any, size: Any, dtype: Any) -> Any:
 
 
 def count_along(shape: tuple[Any, ...], axis: Axes) -> Any:
-    """Return how many elements a reduction over some axes combines."""
+    """Return the number of elements that a reduction over axes combines."""
     total: Any = 1
     for i in axis:
         total = total * shape[i]

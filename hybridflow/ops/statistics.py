@@ -63,7 +63,7 @@ def _samples(rng: np.random.Generator) -> Any:
 
 
 def _wide(x: Any) -> Any:
-    """Return low-precision values in the dtype in which they are accumulated."""
+    """Return values in the dtype of their accumulation: float32 for low-precision ones."""
     return x.astype(float32) if x.dtype.num in LOW_PRECISION else x
 
 
@@ -528,7 +528,7 @@ def cumulative_sum(
         The shape of `x`, longer by one along the axis with `include_initial`.
 
     Raises:
-        ShapeError: an axis out of range, or none given for several dimensions.
+        ShapeError: the axis is out of range, or missing for several dimensions.
 
     Example:
         >>> import hybridflow as hf

@@ -96,7 +96,7 @@ def add_rows(x: Any) -> Any:
             first = sums[:, :rest]
             np.add(first, x[:, length - rest :], out=first)
         return np.add.reduce(sums, axis=1)
-    sums = add_short_rows(cut.transpose(1, 0, 2))  # a product for each piece, since rows may be many
+    sums = add_short_rows(cut.transpose(1, 0, 2))  # one product per piece, since there may be many rows
     sums[:rest] += x[:, length - rest :].T
     return np.add.reduce(sums, axis=0)
 

@@ -90,7 +90,7 @@ def log(x: TensorLike, /) -> Tensor:
 
 
 def _expm1(parts: Any, make: Any, xp: Any, where: Any) -> Any:
-    """Return ``exp(x) - 1`` of complex numbers with C99's special values, in NumPy's or jax's functions."""
+    """Return a function for ``exp(x) - 1`` of complex numbers with C99's special values, from NumPy's or JAX's."""
 
     def complex_expm1(x: Any) -> Any:
         real, imag = parts(x)

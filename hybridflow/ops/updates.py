@@ -114,15 +114,15 @@ def slice_set(x: TensorLike, value: TensorLike, /, *, index: StaticIndex) -> Ten
 
     Args:
         x: any dtype.
-        value: the new elements, of the shape that the index gives and the dtype of `x`.
+        value: the new elements, with the shape of the selected elements and the dtype of `x`.
         index: per axis an integer or ``(start, size, step)``; None for a new axis.
 
     Returns:
         The tensor with those elements replaced.
 
     Raises:
-        ShapeError: `value` has another shape than the index gives.
-        DTypeError: `value` has another dtype than `x`.
+        ShapeError: `value` does not have the shape of the selected elements.
+        DTypeError: `value` does not have the dtype of `x`.
 
     Example:
         >>> import hybridflow as hf
@@ -355,16 +355,16 @@ def index_update(x: TensorLike, value: TensorLike, /, *indices: TensorLike, axes
         value: one value per selected element, in the dtype of `x`.
         indices: one integer tensor per axis in `axes`.
         axes: the axes to select from, in increasing order.
-        how: ``"set"`` (the last of several values for one element stays), ``"add"``, ``"multiply"``, ``"min"`` or
-            ``"max"`` (which take all of them).
+        how: ``"set"``, which keeps the last of several values for one element, or ``"add"``, ``"multiply"``,
+            ``"min"`` or ``"max"``, which use all of them.
 
     Returns:
         The updated tensor.
 
     Raises:
         IndexRangeError: an index outside its axis.
-        ShapeError: `value` has another shape than the indices select.
-        DTypeError: `value` has another dtype than `x`.
+        ShapeError: `value` does not have the shape of the selected elements.
+        DTypeError: `value` does not have the dtype of `x`.
         ArgumentError: an unknown `how`.
 
     Example:

@@ -127,7 +127,7 @@ def avg_pool(
         The shape of `x` with fewer positions, in its dtype. float16 and bfloat16 are summed in float32.
 
     Raises:
-        ShapeError: a window larger than the padded input, or an input without spatial axes.
+        ShapeError: a window is larger than the padded input, or the input has no spatial axes.
         ArgumentError: an invalid window, stride or padding.
 
     Example:

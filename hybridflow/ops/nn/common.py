@@ -33,7 +33,7 @@ _BITS = {2: np.int16, 4: np.int32, 8: np.int64}
 
 
 def compute_dtype(dtype: DType) -> DType:
-    """Return the dtype in which a composite computes inside: float32 for float16 and bfloat16."""
+    """Return the dtype of a composite's inner computation: float32 for float16 and bfloat16."""
     return FLOAT32 if dtype.num in LOW_PRECISION else dtype
 
 

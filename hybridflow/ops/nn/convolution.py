@@ -226,7 +226,7 @@ def conv(
         float32 and rounded once.
 
     Raises:
-        ShapeError: channels that do not match, or a window larger than the padded input.
+        ShapeError: the channels do not match, or a window is larger than the padded input.
         ArgumentError: an invalid stride, dilation or padding.
 
     Example:
@@ -424,7 +424,7 @@ def conv_transpose(
         ``(n, out, *spatial)`` (channels last if asked for), in the promoted dtype.
 
     Raises:
-        ShapeError: channels that do not match.
+        ShapeError: the channels do not match.
         ArgumentError: an invalid stride, dilation or padding.
 
     Example:

@@ -1,4 +1,4 @@
-"""Losses per example; none of them reduces over the batch."""
+"""Losses per example; they do not reduce over the batch."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _infer(
 
 
 def _aligned(shape: tuple[Any, ...], axis: tuple[int, ...]) -> tuple[Any, ...]:
-    """Return the shape in which a parameter over `axis` broadcasts against the input."""
+    """Return a parameter's shape with size 1 off `axis`, so that it broadcasts against the input."""
     return tuple([size if index in axis else 1 for index, size in enumerate(shape)])
 
 

@@ -281,7 +281,7 @@ def max_pool(
         The shape of `x` with fewer positions, in its dtype; NaN in a window gives NaN.
 
     Raises:
-        ShapeError: a window larger than the padded input, or an input without spatial axes.
+        ShapeError: a window is larger than the padded input, or the input has no spatial axes.
         ArgumentError: an invalid window, stride or padding.
 
     Example:

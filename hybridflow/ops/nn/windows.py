@@ -102,7 +102,7 @@ def output_sizes(name: str, sizes: Sizes, spans: Sizes, stride: Sizes, padding: 
     """Return the number of windows that fit along each spatial axis.
 
     Raises:
-        ShapeError: a window larger than the padded input.
+        ShapeError: a window is larger than the padded input.
     """
     result: list[Any] = []
     for size, span, step, (low, high) in zip(sizes, spans, stride, padding, strict=True):
