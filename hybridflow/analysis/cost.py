@@ -318,7 +318,8 @@ class CostReport:
 
 
 _REMARKS = (
-    "XLA counts the body of a loop once whatever its number of steps, and both sides of a branch.",
+    "XLA counts the body of a loop once whatever its number of steps, and both sides of a branch. On few cores, some "
+    "convolutions are loops over their images.",
     "XLA leaves out multiplications by padding; the operations' counts, like the closed forms, do not.",
     "XLA counts every step of a composite operation (a softmax, a norm); hybridflow counts a few per element.",
 )

@@ -28,17 +28,17 @@ Specs = tuple[tuple[tuple[int, ...], Any], ...]
 """The shapes and dtypes of a call's arrays."""
 
 _MOST_KEPT = 64
-"""How many variants of one function (static arguments, surroundings, structures) are kept."""
+"""The most variants kept of one function; static arguments, surroundings and structures make a variant."""
 
 
 class TracedByJax(NamedTuple):
-    """What JAX made of a function for given shapes.
+    """The program that JAX traced from a function for given shapes.
 
     Attributes:
-        run: the traced program on a flat list of arrays.
+        run: the traced program, which takes and returns flat sequences of arrays.
         tree: the structure of the result.
-        specs: the specs of its leaves.
-        effect: whether it does something besides computing, such as printing.
+        specs: the specs of the result's leaves.
+        effect: whether the program has a side effect, such as printing.
     """
 
     run: Callable[..., Sequence[Any]]
@@ -48,11 +48,11 @@ class TracedByJax(NamedTuple):
 
 
 class JaxFunction:
-    """A function of flat JAX arrays, as an attribute of a node: compared by identity.
+    """A function of flat JAX arrays that serves as an attribute of a node; two are equal only if identical.
 
     Args:
         name: a name for graphs and messages.
-        function: takes JAX arrays, returns a pytree of them.
+        function: a function that takes JAX arrays and returns a pytree of them.
         wide: whether JAX keeps 64-bit dtypes while it traces the function.
     """
 
@@ -65,7 +65,7 @@ class JaxFunction:
         self._pullbacks: dict[Any, JaxFunction] = {}
 
     def traced(self, values: Iterable[Any]) -> TracedByJax:
-        """Return what JAX makes of the function for arrays (or specs) of these shapes; symbolic sizes specialise."""
+        """Return the traced program for arrays (or specs) of these shapes; symbolic sizes become their numbers."""
         key = tuple([(tuple(map(int, value.shape)), np.dtype(value.dtype)) for value in values])
         found = self._traced.get(key)
         if found is None:
@@ -142,11 +142,11 @@ def jax_function(*xs: Tensor, function: JaxFunction) -> Any:
     """Run a function of JAX arrays as one operation.
 
     Args:
-        *xs: its arrays.
+        *xs: the function's arguments.
         function: the function.
 
     Returns:
-        Its result, or a tuple of the leaves of its result.
+        The leaf of its result, or a tuple of the leaves if there are several.
     """
     op = WITH_EFFECT if function.traced(xs).effect else PURE
     return bind(op, xs, {"function": function})
@@ -182,26 +182,26 @@ def from_jax(
 ) -> Any:
     """Make a JAX function an operation on tensors: recorded by tapes, traced by `hf.compile`, differentiable.
 
-    JAX's own rules give its gradients, to any order (`jax.custom_vjp` and `jax.custom_jvp` included), so what JAX
-    cannot differentiate is an error when its gradient is asked for. The function is traced once per signature, with
-    JAX's 64-bit mode on if the process has it on or if an argument has a 64-bit dtype, and runs compiled in both
-    modes; sizes that `hf.compile` keeps symbolic become the numbers of the call.
+    JAX's own rules give the gradients, to any order (`jax.custom_vjp` and `jax.custom_jvp` included). If JAX cannot
+    differentiate the function, asking for its gradient is an error. The function is traced once per signature and
+    runs compiled in both modes. JAX's 64-bit mode is on for the trace if the process has it on or if an argument has
+    a 64-bit dtype. Sizes that `hf.compile` keeps symbolic become the numbers of the call.
 
     Args:
-        fn: a pure function of JAX arrays; used as a decorator with arguments if left out. JAX arrays that it closes
-            over are constants (pass them as arguments to get their gradients); if a variable around it is bound to
-            another object, it is traced anew.
-        static_argnames: parameters that the function gets as they are, hashable.
+        fn: a pure function of JAX arrays; if left out, `from_jax` returns a decorator. JAX arrays that the function
+            closes over are constants: pass them as arguments to get their gradients. If a variable around the
+            function is bound to another object, the function is traced again.
+        static_argnames: parameters that the function gets unchanged; their values must be hashable.
         name: a name for graphs; the function's own if not given.
 
     Returns:
-        A function of the same arguments, in any nesting: tensors, Variables and arrays reach `fn` as JAX arrays,
-        Python numbers and other values as they are (one trace per value). Its result has the structure of `fn`'s,
-        with tensors in the places of arrays.
+        A function of the same arguments, in any nesting. Tensors, Variables and arrays reach `fn` as JAX arrays;
+        Python numbers and other values reach it unchanged, with one trace per value. The result has the structure
+        of `fn`'s result, with tensors instead of arrays.
 
     Raises:
-        ArgumentTypeError: `fn` is not callable, or a value among the arguments is neither an array nor hashable.
-        ArgumentError: a static argument that is no parameter of `fn`.
+        ArgumentTypeError: `fn` is not callable, or an argument holds a value that is neither an array nor hashable.
+        ArgumentError: a static argument is not a parameter of `fn`.
 
     Example:
         >>> import jax
@@ -236,7 +236,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 class _Static:
-    """A static argument's place in a structure: a leaf that holds the value."""
+    """A leaf that holds the value of a static argument."""
 
     __slots__ = ("value",)
 
@@ -245,7 +245,10 @@ class _Static:
 
 
 class _Caller:
-    """Calls of one JAX function: one `JaxFunction` per structure, values of Python arguments, and surroundings."""
+    """The caller of one JAX function.
+
+    It keeps one `JaxFunction` per structure of the arguments, values of Python arguments, and surroundings.
+    """
 
     def __init__(self, function: Callable[..., Any], static: frozenset[str], name: str) -> None:
         self.function = function
@@ -266,7 +269,7 @@ class _Caller:
         context = CONTEXT.get()
         observations = None if context is None else getattr(context.tracer, "observations", None)
         if observations is not None:
-            observations.function(self.function)  # a trace that calls it is made anew as well
+            observations.function(self.function)  # a trace that calls it is made again as well
         if self.static:
             args, kwargs = self._with_static(args, kwargs)
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
@@ -288,7 +291,7 @@ class _Caller:
         return jax.tree_util.tree_unflatten(traced.tree, outputs if isinstance(outputs, tuple) else (outputs,))
 
     def _with_static(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with the static ones as leaves."""
+        """Return the arguments, each static one wrapped in a `_Static` leaf."""
         assert self.signature is not None
         bound = self.signature.bind(*args, **kwargs)
         for name in self.static & bound.arguments.keys():
@@ -312,7 +315,7 @@ class _Caller:
                     self.variants.pop(next(iter(self.variants)))
                 values = [leaf.value if isinstance(leaf, _Static) else leaf for leaf in fixed]
                 made = JaxFunction(self.name, functools.partial(self._run, tree, places, values), wide)
-                found = self.variants[key] = (made, around)  # what is around stays alive, so its ids stay its own
+                found = self.variants[key] = (made, around)  # keeping the objects alive keeps their ids unique
         return found[0]
 
     def _run(self, tree: Any, places: tuple[int, ...], fixed: list[Any], *arrays: Any) -> Any:
@@ -333,7 +336,7 @@ def _tensor(leaf: Any, name: str) -> Tensor:
     """Return an argument as a tensor.
 
     Raises:
-        ArgumentTypeError: a typed random key, which is no array of numbers.
+        ArgumentTypeError: the argument is a typed random key, which is not an array of numbers.
     """
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
         raise ArgumentTypeError(
@@ -344,10 +347,10 @@ def _tensor(leaf: Any, name: str) -> Tensor:
 
 
 def _key(leaf: Any) -> Any:
-    """Return a value that two leaves share only if JAX traces the same program for them.
+    """Return a cache key that is equal for two leaves only if JAX traces the same program for them.
 
     Raises:
-        TypeError: a leaf that is not hashable.
+        TypeError: the leaf is not hashable.
     """
     value = leaf.value if isinstance(leaf, _Static) else leaf
     found = attr_key(value)
@@ -363,7 +366,7 @@ def _is_hashable(leaf: Any) -> bool:
     return True
 
 
-# -- what is around a function ------------------------------------------------------------------------------------
+# -- the surroundings of a function -------------------------------------------------------------------------------
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -388,7 +391,7 @@ class _Surroundings:
             self.cells, self.globals, self.names = (), {}, ()
 
     def read(self) -> tuple[Any, ...]:
-        """Return the objects, as they are now."""
+        """Return the objects that the names are bound to now."""
         found = [self.globals.get(name) for name in self.names]
         for cell in self.cells:
             try:

@@ -1,4 +1,4 @@
-"""Gradient rules taken from `jax.vjp` of an op's own lowering, for ops whose rule is not worth writing."""
+"""Gradient rules that apply `jax.vjp` to an op's lowering, for ops whose rule is not worth writing by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Attrs = tuple[tuple[str, Any], ...]
 
 
 def _lower(*values: Any, op: str, attrs: Attrs, given: tuple[bool, ...], wanted: tuple[int, ...]) -> Any:
-    """Pull cotangents back through the lowering of `op`; only the wanted, differentiable inputs get one."""
+    """Pull cotangents back through the lowering of `op`, to the wanted, differentiable inputs only."""
     count = len(values) - sum(given)
     xs, gs = values[:count], iter(values[count:])
     run = partial(REGISTRY[op].lower, **dict(attrs))
@@ -67,14 +67,14 @@ JAX_VJP = register(
 def vjp_of_lowering(
     op: Op, xs: Sequence[Tensor], cotangents: Sequence[Any], attrs: dict[str, Any], wanted: tuple[bool, ...]
 ) -> list[Any]:
-    """Return the gradients of an op's inputs by `jax.vjp` of its lowering.
+    """Return the gradients of an op's inputs, taken with `jax.vjp` from its lowering.
 
     Args:
         op: the op.
         xs: its inputs, as tensors.
-        cotangents: one per output (hidden ones included), None where there is none.
+        cotangents: one per output (hidden ones included), None for an output without a cotangent.
         attrs: its attributes.
-        wanted: which inputs' gradients are wanted.
+        wanted: for each input, whether its gradient is wanted.
     """
     return _pull_back(op, xs, cotangents, attrs, wanted)
 
@@ -102,12 +102,12 @@ def _pull_back(
 
 
 class RuleFromLowering:
-    """A gradient rule that asks `jax.vjp` of an op's lowering; the op must save all inputs.
+    """A gradient rule that applies `jax.vjp` to an op's lowering; the op must save all inputs.
 
     The rule works in every namespace: on tensors it binds one ``jax_vjp`` node, on bare arrays it runs jitted.
 
     Args:
-        name: the op.
+        name: the name of the op.
     """
 
     def __init__(self, name: str) -> None:
@@ -126,7 +126,7 @@ class RuleFromLowering:
 
 
 def _pull_back_in(F: Any, op: Op, xs: Sequence[Any], gs: Sequence[Any], attrs: dict[str, Any]) -> list[Any]:
-    """Pull cotangents back in any namespace: as a node on tensors, as jax does it on bare arrays."""
+    """Pull cotangents back in any namespace: bind a node on tensors, run JAX on bare arrays."""
     wanted = tuple([is_differentiable(x.dtype) for x in xs])
     if any(isinstance(x, Tensor) for x in (*xs, *gs)):
         return _pull_back(op, xs, gs, attrs, wanted)

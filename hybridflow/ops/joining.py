@@ -1,4 +1,4 @@
-"""Joining tensors and cutting them into parts."""
+"""Functions that join tensors and cut them into parts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hybridflow.ops.shape import reshape
 
 
 def _joined(name: str, xs: Any) -> tuple[Tensor, ...]:
-    """Return the tensors to join in one dtype."""
+    """Return the tensors to join, promoted to one dtype."""
     if isinstance(xs, Tensor | np.ndarray) or not isinstance(xs, Iterable):
         raise ArgumentTypeError(
             message(f"{name}: takes a list or tuple of tensors", got=describe(xs), hint=f"Write hf.{name}([a, b]).")
@@ -101,7 +101,7 @@ def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0, **other: Unpac
     """Join tensors along an axis that they all have.
 
     Args:
-        arrays: tensors of one shape, the joined axis aside; their dtypes are promoted.
+        arrays: tensors of one shape, except along the joined axis; their dtypes are promoted.
         axis: the axis; None flattens the tensors first.
 
     Returns:
@@ -170,7 +170,7 @@ def stack(arrays: Sequence[TensorLike], /, axis: int = 0, **other: Unpack[Other]
         axis: where the new axis is in the result.
 
     Returns:
-        The joined tensor, with one dimension more.
+        The joined tensor, which has one more dimension.
 
     Raises:
         ShapeError: shapes that differ, or an axis out of range.
@@ -195,8 +195,8 @@ def unstack(x: TensorLike, /, axis: int = 0, **other: Unpack[Other]) -> tuple[Te
     """Take a tensor apart along an axis.
 
     Args:
-        x: one dimension at least; the axis must have a fixed size.
-        axis: the axis, which the parts do not have.
+        x: a tensor of at least one dimension; the axis must have a fixed size.
+        axis: the axis to remove; the parts do not have it.
 
     Returns:
         One tensor per element of the axis.
@@ -229,7 +229,7 @@ def split(
     """Cut a tensor into parts along an axis.
 
     Args:
-        x: one dimension at least.
+        x: a tensor of at least one dimension.
         sections_or_indices: the number of equal parts, or the positions at which to cut.
         axis: the axis.
 
@@ -237,7 +237,7 @@ def split(
         The parts, in order.
 
     Raises:
-        ShapeError: a size that the number of parts does not divide, or an axis out of range.
+        ShapeError: the size is not divisible by the number of parts, or the axis is out of range.
         ArgumentError: fewer than one part.
 
     Example:

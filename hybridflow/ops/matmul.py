@@ -31,13 +31,13 @@ from hybridflow.ops.common import (
 
 def _kernel(a: Any, b: Any) -> Any:
     if b.ndim == 2 and a.ndim > 2:
-        # One large product instead of one small one per matrix of the batch.
+        # Compute one large product instead of a small one per matrix of the batch.
         return products.matmul(a.reshape(-1, a.shape[-1]) if a.size else a, b).reshape(*a.shape[:-1], b.shape[-1])
     return products.matmul(a, b)
 
 
 def accumulate_in(dtype: Any) -> Any:
-    """Return the dtype in which products of `dtype` are summed, or None for the dtype itself."""
+    """Return the dtype in which products of `dtype` are accumulated, or None for `dtype` itself."""
     return np.dtype(np.float32) if dtype.num in LOW_PRECISION else None
 
 
@@ -146,7 +146,7 @@ def _host(g: Any, y: Any, a: Any, b: Any) -> Any:
 
 def _right_gradient(F: Any, g: Any, a: Any, b: Any) -> Any:
     if len(b.shape) == 2 and len(a.shape) > 2:
-        # One product that sums over the batch too.
+        # Compute one product that also sums over the batch.
         return F.matmul(swap(F, rows(F, a)), rows(F, g))
     return unbroadcast(F, F.matmul(swap(F, a), g), b)
 
@@ -188,9 +188,9 @@ def _samples(rng: np.random.Generator) -> Any:
 def matmul(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Multiply matrices.
 
-    A 1-d first operand is a row and a 1-d second one a column, and their axis is dropped from the result. float16
-    and bfloat16 are summed in float32 and rounded once; the other dtypes are summed in themselves, never in a
-    lower precision, on every device.
+    A 1-d first operand is a row and a 1-d second one a column; the result drops the added axis. float16 and bfloat16
+    are accumulated in float32 and rounded once. The other dtypes are accumulated in their own precision, never in a
+    lower one, on every device.
 
     Args:
         x1: numeric, ``(..., m, k)`` or ``(k,)``.

@@ -1,4 +1,4 @@
-"""What the Array API standard lets a library ask a namespace about itself: its devices and dtypes."""
+"""The inspection functions of the Array API standard, which tell a library the namespace's devices and dtypes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STANDARD = (
 
 
 class NamespaceInfo:
-    """What ``hf.__array_namespace_info__()`` gives: the Array API standard's inspection functions.
+    """The Array API standard's inspection functions, as ``hf.__array_namespace_info__()`` returns them.
 
     Example:
         >>> import hybridflow as hf
@@ -27,20 +27,20 @@ class NamespaceInfo:
     """
 
     def capabilities(self) -> dict[str, Any]:
-        """Return what the namespace can do that not every one can; masks and the like are for eager code."""
+        """Return the namespace's optional capabilities; shapes that depend on data work in eager code only."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> str:
-        """Return the device on which tensors are made."""
+        """Return the device on which new tensors are made."""
         return device_string(None)
 
     def devices(self) -> list[str]:
-        """Return the devices there are."""
+        """Return the available devices."""
         names = [f"{device.platform}:{device.id}" for device in jax.devices() if device.platform != "cpu"]
         return ["cpu", *names]
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, DType]:
-        """Return the dtypes that Python numbers and positions get.
+        """Return the default dtypes, which Python numbers and index results get.
 
         Args:
             device: a device; the dtypes are the same on all.
@@ -54,11 +54,11 @@ class NamespaceInfo:
         }
 
     def dtypes(self, *, device: str | None = None, kind: Any = None) -> dict[str, DType]:
-        """Return the standard's dtypes by name; float16 and bfloat16 come on top of these.
+        """Return the standard's dtypes by name; float16 and bfloat16 exist besides these.
 
         Args:
             device: a device; the dtypes are the same on all.
-            kind: a kind as `hf.isdtype` knows it, or a tuple of such; all if None.
+            kind: a kind that `hf.isdtype` accepts, or a tuple of kinds; all if None.
         """
         _existing(device)
         found: dict[str, DType] = {"bool": dtypes.bool_, **{name: getattr(dtypes, name) for name in _STANDARD}}
@@ -71,7 +71,7 @@ def _existing(device: str | None) -> None:
 
 
 def array_namespace_info() -> NamespaceInfo:
-    """Return what the Array API standard lets a library ask, as ``hf.__array_namespace_info__()``."""
+    """Return the Array API standard's inspection functions, as ``hf.__array_namespace_info__()``."""
     return NamespaceInfo()
 
 

@@ -1,4 +1,4 @@
-"""What several `onnx` columns share: builders ``(o, *inputs, **attrs)`` of ONNX's operators, and reasons for none."""
+"""Shared values of the ops' `onnx` columns: builders ``(o, *inputs, **attrs)`` of ONNX operators, and refusals."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Builder = Callable[..., Any]
 
 
 def same(o: Any, x: Any, *_: Any, **__: Any) -> Any:
-    """Take the first input as it is."""
+    """Return the first input unchanged."""
     del o
     return x
 
 
 def on_floats(name: str) -> Builder:
-    """Return the builder of what leaves integers as they are."""
+    """Return the builder of an operator on floats that leaves integers unchanged."""
     return lambda o, x: o.emit(name, x) if is_floating(x.dtype) else x
 
 
@@ -45,19 +45,22 @@ def reduction(name: str) -> Builder:
 
 
 def mean(o: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool) -> Any:
-    """Average over axes; of nothing it is NaN, which runtimes do not agree on."""
+    """Average over axes.
+
+    The mean of no elements is NaN. Runtimes do not agree on that, so such a mean is built as a sum and a division.
+    """
     if all([type(x.shape[i]) is not Dim and x.shape[i] > 0 for i in axis]):
         return reduction("ReduceMean")(o, x, axis=axis, keepdims=keepdims)
     return reduction("ReduceSum")(o, x, axis=axis, keepdims=keepdims) / counted(o, x, axis)
 
 
 def any_true(o: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool) -> Any:
-    """Say whether any element along axes is True; of none, no."""
+    """Return whether any element along axes is True; it is False of no elements."""
     return o.Greater(o.ReduceSum(o.cast(x, np.int32), o.ints(axis), keepdims=int(keepdims)), 0) if axis else x
 
 
 def kept_nan(name: str) -> Builder:
-    """Return the builder of a reduction to the largest or smallest element, among which NaN is kept."""
+    """Return the builder of a reduction to the largest or smallest element that propagates NaN."""
 
     def build(o: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool) -> Any:
         found = reduction(name)(o, x, axis=axis, keepdims=keepdims)
@@ -69,7 +72,7 @@ def kept_nan(name: str) -> Builder:
 
 
 def position(name: str) -> Builder:
-    """Return the builder of the position of the largest or smallest element, which a NaN is; the first of equals."""
+    """Return the builder of the first position of the largest or smallest element; a NaN wins over numbers."""
 
     def build(o: Any, x: Any, *, axis: int) -> Any:
         found = o.emit(name, x, axis=axis, keepdims=0)
@@ -83,7 +86,7 @@ def position(name: str) -> Builder:
 
 
 def counted(o: Any, x: Any, axis: Sequence[int], least: int = 0, correction: float = 0.0) -> Any:
-    """Return the number of elements along axes, less a correction, in the dtype of `x`."""
+    """Return the number of elements along axes minus a correction, at least `least`, in the dtype of `x`."""
     sizes = [x.shape[i] for i in axis]
     if any(type(size) is Dim for size in sizes):
         total = o.cast(o.reshape(o.ReduceProd(o.ints(sizes), keepdims=1), ()), x.dtype)
@@ -97,25 +100,25 @@ def mean_over(o: Any, x: Any, axis: tuple[int, ...]) -> Any:
 
 
 def exp_m1(o: Any, x: Any) -> Any:
-    """Compute ``exp(x) - 1`` precisely near 0, where its error and that of the logarithm cancel."""
+    """Compute ``exp(x) - 1`` precisely near 0: the errors of the exponential and of a logarithm cancel."""
     u = o.Exp(x)
     exact = (u - 1) * x / o.Log(u)
     return o.Where(o.Equal(u, 1), x, o.Where(o.Or(o.Equal(u - 1, -1), o.IsInf(u)), u - 1, exact))
 
 
 def log_1p(o: Any, x: Any) -> Any:
-    """Compute ``log(1 + x)`` precisely near 0, likewise."""
+    """Compute ``log(1 + x)`` precisely near 0: the rounding errors of ``1 + x`` cancel."""
     u = x + 1
     return o.Where(o.Or(o.Equal(u, 1), o.IsInf(u)), x, o.Log(u) * x / (u - 1))
 
 
 def exactly(name: str, build: Builder, **attributes: str) -> Builder:
-    """Return the builder of an operator whose attributes are float32: other dtypes take several operators.
+    """Return the builder of an operator whose attributes are float32; other dtypes need several operators.
 
     Args:
-        name: the operator.
-        build: what computes it of other dtypes.
-        **attributes: its attributes, as the names of those of the op.
+        name: the ONNX operator.
+        build: the builder for other dtypes.
+        **attributes: for each attribute of the operator, the name of the op's attribute.
     """
 
     def chosen(o: Any, x: Any, **attrs: Any) -> Any:
@@ -127,7 +130,7 @@ def exactly(name: str, build: Builder, **attributes: str) -> Builder:
 
 
 def in_range(o: Any, start: Any, size: Any) -> Any:
-    """Return the integers from a start on, as int64."""
+    """Return `size` ascending integers from a start on, as int64."""
     if type(size) is not Dim and type(start) is not Dim:
         return o.value(np.arange(start, start + size))
     first, number = [o.reshape(o.size(one), ()) for one in (start, size)]
@@ -135,13 +138,13 @@ def in_range(o: Any, start: Any, size: Any) -> Any:
 
 
 def sliced(o: Any, x: Any, index: Sequence[Any], sizes: Sequence[Any]) -> Any:
-    """Take what a static index says, in ``(start, size, step)`` per axis; other entries take one element."""
+    """Apply a static index, one ``(start, size, step)`` per axis; an entry that is a position takes one element."""
     entries = [item if type(item) is tuple else (item, 1, 1) for item in index]
     cut = [(axis, item) for axis, item in enumerate(entries) if not _whole(item, sizes[axis])]
     if not cut:
         return x
     starts = [start for _, (start, _, _) in cut]
-    # Counted from the end, the end before the first element is a number of its own.
+    # With a negative step the end may be before the first element; -1 would mean the last, so subtract the size.
     ends = [start + size * step - (sizes[axis] if step < 0 else 0) for axis, (start, size, step) in cut]
     axes, steps = [axis for axis, _ in cut], [step for _, (_, _, step) in cut]
     return o.Slice(x, o.ints(starts), o.ints(ends), o.ints(axes), o.ints(steps))
@@ -156,21 +159,21 @@ def _whole(item: tuple[Any, Any, Any], size: Any) -> bool:
 
 
 def backwards(o: Any, x: Any, axis: Sequence[int] = (0,)) -> Any:
-    """Turn the order along axes."""
+    """Reverse the order along axes."""
     count = len(axis)
     end = np.iinfo(np.int64).min + 1
     return o.Slice(x, o.ints([-1] * count), o.ints([end] * count), o.ints(axis), o.ints([-1] * count)) if axis else x
 
 
 def positions(o: Any, shape: Sequence[Any], index: Any) -> Any:
-    """Return the row-major positions of the elements that a NumPy index takes, in a constant row."""
+    """Return the row-major positions of the elements that a NumPy index selects, as a flat constant."""
     if any(type(size) is Dim for size in shape):
         o.no("positions in a tensor of open size have none")
     return o.value(np.arange(int(np.prod(shape)), dtype=np.int64).reshape(tuple(shape))[index].reshape(-1))
 
 
 def scattered(o: Any, base: Any, places: Any, values: Any, shape: Sequence[Any]) -> Any:
-    """Put values, in row-major order, into constant places of a tensor of a shape."""
+    """Put values, in row-major order, at constant flat positions of a tensor of a given shape."""
     flat = o.Reshape(base, o.ints([-1]))
     return o.reshape(o.ScatterElements(flat, places, o.Reshape(values, o.ints([-1])), axis=0), shape)
 
@@ -181,7 +184,7 @@ def zeros(o: Any, shape: Sequence[Any], dtype: Any) -> Any:
 
 
 def index_rows(o: Any, indices: Sequence[Any], sizes: Sequence[Any]) -> Any:
-    """Return integer tensors that broadcast as one of int64, with their entries on a last axis, from 0 on."""
+    """Broadcast index tensors and stack them on a new last axis, as int64, with negative positions wrapped."""
     wide = [o.cast(index, int64) for index in indices]
     found = [o.Where(o.Less(one, 0), one + o.reshape(o.size(size), ()), one)
              for one, size in zip(wide, sizes, strict=True)]  # fmt: skip
@@ -192,7 +195,7 @@ def index_rows(o: Any, indices: Sequence[Any], sizes: Sequence[Any]) -> Any:
 
 
 def from_front(o: Any, y: Any, indices: Sequence[Any], axes: Sequence[int], rest: int) -> Any:
-    """Move the axes that index tensors select, which come first, to where NumPy has them."""
+    """Move the axes that index tensors made from the front of `y` to where NumPy puts them."""
     return _turned(o, y, max(index.ndim for index in indices), axes, rest, back=True)
 
 
@@ -207,14 +210,14 @@ def _turned(o: Any, y: Any, selected: int, axes: Sequence[int], rest: int, *, ba
 def scatter_rows(
     o: Any, base: Any, values: Any, indices: Sequence[Any], axes: Sequence[int], shape: Sequence[Any], how: str
 ) -> Any:
-    """Update what integer tensors select; of several values that are set at one place the last stays.
+    """Update the elements that integer tensors select; if one element is set several times, the last value stays.
 
     Args:
         o: the operators.
-        base: what is updated.
+        base: the tensor to update.
         values: one value per selected element, in the layout that indexing gives.
-        indices, axes: the tensors, and the axes that they select from.
-        shape: that of `base`.
+        indices, axes: the index tensors, and the axes that they select from.
+        shape: the shape of `base`.
         how: ``"set"``, ``"add"``, ``"multiply"``, ``"min"`` or ``"max"``.
     """
     rest = [axis for axis in range(len(shape)) if axis not in axes]

@@ -1,4 +1,4 @@
-"""Integers in the order of the elements they stand for, by which lowerings sort and search."""
+"""Integer keys that are ordered as the elements are; lowerings sort and search by them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hybridflow.core.dtypes import kind_of
 
 
 def order_keys(x: Any, *, nan_first: bool = False) -> Any:
-    """Return an integer for every element of a jax array, ordered as the elements are.
+    """Return an integer for every element of a JAX array, ordered as the elements are.
 
-    XLA:CPU compares floats with subnormal numbers taken for 0, and would leave them unsorted; their bits, as integers,
-    ascend as they do. 0.0 and -0.0 have one key, and so have all NaN: after all numbers, or before.
+    XLA:CPU treats subnormal numbers as 0 when it compares floats, and would leave them unsorted. Keys made of the
+    floats' bits keep their order. 0.0 and -0.0 share one key. All NaN share one key, after all numbers or before.
 
     Args:
         x: any shape; real or bool.
@@ -29,6 +29,6 @@ def order_keys(x: Any, *, nan_first: bool = False) -> Any:
     limits = np.iinfo(dtype)
     bits = lax.bitcast_convert_type(x, dtype)
     sign = lax.shift_right_arithmetic(bits, lax.full_like(bits, limits.bits - 1))
-    # The magnitudes of negative numbers ascend the other way; of -0.0 that leaves -1, and subtracting the sign 0.
+    # The bits of negative numbers descend, so flip all but the sign. That makes -0.0 -1; subtracting the sign gives 0.
     keys = lax.sub(lax.bitwise_xor(bits, lax.bitwise_and(sign, lax.full_like(bits, limits.max))), sign)
     return lax.select(x != x, lax.full_like(bits, limits.min if nan_first else limits.max), keys)

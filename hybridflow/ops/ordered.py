@@ -1,4 +1,4 @@
-"""Sums of which the order of additions is stated, so that NumPy and XLA give the same bits."""
+"""Sums with a fixed order of additions, and a written-out search, so that NumPy and XLA give the same bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def halved_sum(xp: Any, x: Any) -> Any:
-    """Sum along the last axis, of at least one element, by adding its second half to its first again and again.
+    """Sum along the last axis, of at least one element, by repeatedly adding its second half to its first.
 
     Args:
         xp: `numpy`, or `jax.numpy` in a lowering.
@@ -22,7 +22,7 @@ def halved_sum(xp: Any, x: Any) -> Any:
 
 
 def scanned_sum(x: Any) -> Any:
-    """Return the sums of the first 1, 2, 3, ... elements of a NumPy array as `jax.lax.associative_scan` adds them."""
+    """Return the running sums of a NumPy array, with the additions in the order of `jax.lax.associative_scan`."""
     if x.size < 2:
         return x
     found = np.empty_like(x)
@@ -33,9 +33,10 @@ def scanned_sum(x: Any) -> Any:
 
 
 def count_not_above(xp: Any, ascending: Any, points: Any) -> Any:
-    """Return how many of some ascending numbers, one at least, are at most each point, int32; 0 for NaN.
+    """Return, for each point, how many of the ascending numbers are at most the point, as int32; 0 for NaN.
 
-    The search is written out, so that both modes find the same among numbers that do not ascend.
+    There must be at least one number. The search is written out so that both modes give the same result even for
+    numbers that do not ascend.
     """
     size = ascending.shape[0]
     found = xp.zeros(points.shape, np.int32)

@@ -1,6 +1,6 @@
-"""``python -m hybridflow.ops.page`` writes ``ops/README.md``: every operation, as its record describes it.
+"""``python -m hybridflow.ops.page`` writes ``ops/README.md``, which describes every operation from its record.
 
-With ``--check`` nothing is written; the exit status is 1 if the page is not what would be written.
+With ``--check`` nothing is written; the exit status is 1 if the page is out of date.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ def _namespace(name: str) -> dict[str, Any]:
 
 
 def public_paths() -> dict[str, tuple[str, Callable[..., Any]]]:
-    """Return every public function of the operations' modules by its path, such as ``hf.nn.relu``, with its family."""
+    """Map the path of every public function of the ops modules, such as ``hf.nn.relu``, to its family and itself."""
     result: dict[str, tuple[str, Callable[..., Any]]] = {}
     for namespace in _NAMESPACES:
         for name, value in _namespace(namespace).items():
             module = getattr(value, "__module__", "") or ""
             if namespace == "hf" and module.startswith("hybridflow.ops.nn."):
-                continue  # it is there once more for short, as `hf.relu` is
+                continue  # an alias, such as `hf.relu`
             if inspect.isfunction(value) and module.startswith("hybridflow.ops."):
                 result[f"{namespace}.{name}"] = (module.removeprefix("hybridflow.ops."), value)
     return result
 
 
 def signature(path: str, function: Callable[..., Any]) -> str:
-    """Return a function's call without annotations."""
+    """Return a function's signature without annotations."""
     found = inspect.signature(function)
     plain = [
         one.replace(annotation=inspect.Parameter.empty)
@@ -88,7 +88,7 @@ def signature(path: str, function: Callable[..., Any]) -> str:
     return path + re.sub(r"dtype\('(\w+)'\)", r"hf.\1", text)
 
 
-# -- what docstrings say ------------------------------------------------------------------------------------------
+# -- from docstrings ----------------------------------------------------------------------------------------------
 
 
 def _section(function: Callable[..., Any], title: str) -> str:
@@ -102,7 +102,7 @@ def _summary(function: Callable[..., Any]) -> str:
     return " ".join((inspect.getdoc(function) or "").split("\n\n", maxsplit=1)[0].split())
 
 
-# -- what records say ---------------------------------------------------------------------------------------------
+# -- from records -------------------------------------------------------------------------------------------------
 
 
 def _gradient(op: Op) -> str:
@@ -136,7 +136,7 @@ def _onnx(op: Op) -> str:
 
 
 def _traced(op: Op, *, symbolic: bool) -> Node | None:
-    """Return a node of the operation, traced on its first sample that has elements and more than one axis."""
+    """Return a node of the operation, traced on the best-ranked of its samples that can be traced."""
     for sample in _ordered(op):
         leaves, tree = jax.tree_util.tree_flatten((sample.args, sample.kwargs), is_leaf=lambda x: x is None)
         with context_of(None):
@@ -161,7 +161,7 @@ def _traced(op: Op, *, symbolic: bool) -> Node | None:
 
 
 def _ordered(op: Op) -> list[Sample]:
-    """Return the good samples, those with the most axes and without equal sizes first."""
+    """Return the good samples, those with elements first, and among them those with more than one axis."""
     if isinstance(op.samples, No):
         return []
     samples = [one for one in op.samples(np.random.default_rng(0)) if isinstance(one, Sample)]
@@ -174,7 +174,7 @@ def _ordered(op: Op) -> list[Sample]:
 
 
 def _size(builder: GraphBuilder, sizes: dict[int, Any], size: int) -> Any:
-    """Return a symbol for a size, the same one for the same size."""
+    """Return a symbol for a size; equal sizes share a symbol."""
     if size < 2:
         return size
     if size not in sizes:
@@ -187,7 +187,7 @@ def _specs(node: Node) -> list[TensorSpec]:
 
 
 def _dtypes(node: Node | None) -> str:
-    """Return the kinds of dtype that an op takes for each of its inputs, found by asking its shape rule."""
+    """Return the kinds of dtype that an op takes for each of its inputs, found by probing its shape rule."""
     if node is None:
         return ""
     specs = _specs(node)
@@ -274,7 +274,7 @@ def _families(paths: dict[str, tuple[str, Callable[..., Any]]]) -> Iterator[str]
 
 
 def _composites(paths: dict[str, tuple[str, Callable[..., Any]]]) -> str:
-    """Return the table of functions that are made of operations."""
+    """Return the table of functions that are composed of operations."""
     rows = [
         _row(f"`{signature(path, function)}`", _summary(function), *[_section(function, one) for one in _SECTIONS])
         for path, (_, function) in paths.items()
@@ -299,8 +299,8 @@ def _inner(paths: dict[str, tuple[str, Callable[..., Any]]]) -> str:
 
 
 def page_text() -> str:
-    """Return what the page must be."""
-    import_module("hybridflow.optim")  # the rules of optimizers are operations too, made when they are asked for
+    """Return the text of the page."""
+    import_module("hybridflow.optim")  # the rules of optimizers are operations too, registered on import
     paths = public_paths()
     return "\n".join([_HEADER, *_families(paths), _composites(paths), _inner(paths)])
 

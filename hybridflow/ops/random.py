@@ -1,14 +1,14 @@
 """`hf.random`: random numbers, the same eager and compiled.
 
-A `Generator` holds a key and a counter in a Variable. Every draw uses the counter's value and moves it on, so no two
+A `Generator` holds a key and a counter in a Variable. Every draw uses the counter's value and advances it. So no two
 draws of a generator repeat each other, a seed repeats a whole run, and a compiled function advances the same counter.
-If a call fails, the counter stays where it was. The functions of this module use one default generator, which starts
+If a call fails, the counter keeps its value. The functions of this module use one default generator, which starts
 from the operating system's entropy unless `seed` is called.
 
 The bits are Threefry-2x32 of the key and the counter (20 rounds, with the published answers), on every machine and in
-every version. What a distribution makes of them is the same eager and compiled and from run to run, but may change
-with the version of hybridflow or of jax, and with the kind of device. `split` gives parallel workers streams of their
-own; each worker's draws then do not depend on what the others do.
+every version. The draws that a distribution makes from the bits are the same eager and compiled and from run to run,
+but may change with the version of hybridflow or JAX, and with the kind of device. `split` gives parallel workers
+their own streams, so each worker's draws do not depend on what the others do.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def uniform(shape: Any = (), low: TensorLike = 0.0, high: TensorLike = 1.0, dtyp
 
     Args:
         shape: the shape; broadcasts with the bounds.
-        low: the least value; a tensor's gradient flows.
-        high: the end, never drawn unless it equals `low`; a tensor's gradient flows.
+        low: the least value; gradients flow to a tensor.
+        high: the upper bound, never drawn unless it equals `low`; gradients flow to a tensor.
         dtype: a floating-point dtype.
 
     Returns:
         The draws, in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no float.
-        ArgumentError: numbers with ``low > high``.
+        DTypeError: the dtype is not floating-point.
+        ArgumentError: ``low > high``.
 
     Example:
         >>> import hybridflow as hf
@@ -56,14 +56,14 @@ def normal(shape: Any = (), dtype: Any = float32, mean: TensorLike = 0.0, std: T
     Args:
         shape: the shape; broadcasts with the mean and standard deviation.
         dtype: a floating-point dtype.
-        mean: the mean; a tensor's gradient flows.
-        std: the standard deviation; a tensor's gradient flows.
+        mean: the mean; gradients flow to a tensor.
+        std: the standard deviation; gradients flow to a tensor.
 
     Returns:
         The draws, in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no float.
+        DTypeError: the dtype is not floating-point.
 
     Example:
         >>> import hybridflow as hf
@@ -88,14 +88,14 @@ def truncated_normal(
         low: the lower bound, in standard deviations from the mean.
         high: the upper bound, in standard deviations from the mean.
         dtype: a floating-point dtype.
-        mean: the mean before truncation; a tensor's gradient flows.
-        std: the standard deviation before truncation; a tensor's gradient flows.
+        mean: the mean before truncation; gradients flow to a tensor.
+        std: the standard deviation before truncation; gradients flow to a tensor.
 
     Returns:
         The draws, in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no float.
+        DTypeError: the dtype is not floating-point.
         ArgumentError: ``low >= high``.
 
     Example:
@@ -107,11 +107,11 @@ def truncated_normal(
 
 
 def integers(low: int, high: int, shape: Any = (), dtype: Any = int32) -> Tensor:
-    """Draw integers from the default generator, each with the same probability up to 2**-32 of it.
+    """Draw integers from the default generator, with probabilities that are equal to within 2**-32 of them.
 
     Args:
         low: the least value.
-        high: the end, never drawn.
+        high: the upper bound, never drawn.
         shape: the shape.
         dtype: an integer dtype.
 
@@ -120,7 +120,7 @@ def integers(low: int, high: int, shape: Any = (), dtype: Any = int32) -> Tensor
 
     Raises:
         ArgumentError: ``low >= high``, or values the dtype cannot hold.
-        DTypeError: a dtype that is no integer.
+        DTypeError: the dtype is not an integer dtype.
 
     Example:
         >>> import hybridflow as hf
@@ -135,14 +135,14 @@ def bernoulli(p: TensorLike = 0.5, shape: Any = None) -> Tensor:
 
     Args:
         p: the probability, a number or a tensor.
-        shape: the shape, in which `p` broadcasts; the shape of `p` if not given.
+        shape: the shape, to which `p` broadcasts; the shape of `p` if not given.
 
     Returns:
         The draws, bool.
 
     Raises:
         ArgumentError: a number outside 0 to 1.
-        ShapeError: a shape in which `p` does not broadcast.
+        ShapeError: `p` does not broadcast to the shape.
 
     Example:
         >>> import hybridflow as hf
@@ -153,11 +153,11 @@ def bernoulli(p: TensorLike = 0.5, shape: Any = None) -> Tensor:
 
 
 def categorical(logits: TensorLike, shape: Any = None) -> Tensor:
-    """Draw classes with the probabilities ``softmax(logits)`` of the last axis from the default generator.
+    """Draw classes from the default generator, with the probabilities ``softmax(logits)`` along the last axis.
 
     Args:
         logits: ``(..., classes)``, floating-point.
-        shape: the shape, in which the batch shape of the logits broadcasts; that shape if not given.
+        shape: the shape, to which the batch shape of the logits broadcasts; the batch shape if not given.
 
     Returns:
         The classes, int32.
@@ -174,14 +174,14 @@ def categorical(logits: TensorLike, shape: Any = None) -> Tensor:
 
 
 def permutation(x: Any, axis: int = 0) -> Tensor:
-    """Draw an order of 0 to x - 1, or reorder a tensor along an axis, from the default generator.
+    """Draw a random order of 0 to x - 1, or of a tensor's slices along an axis, from the default generator.
 
     Args:
         x: an integer, or a tensor.
         axis: the axis along which a tensor is reordered; its slices stay whole.
 
     Returns:
-        ``(x,)`` int32, or the tensor reordered.
+        ``(x,)`` int32, or the reordered tensor.
 
     Raises:
         ShapeError: an axis out of range.
@@ -195,12 +195,12 @@ def permutation(x: Any, axis: int = 0) -> Tensor:
 
 
 def split(count: int = 2) -> list[Generator]:
-    """Return generators for parallel streams, independent of each other and of the default generator's further draws.
+    """Return generators of parallel streams, independent of each other and of the default generator's later draws.
 
     Their keys are drawn from the default generator, so a seed repeats all of them.
 
     Args:
-        count: how many.
+        count: the number of generators.
 
     Returns:
         The generators.
@@ -219,17 +219,17 @@ def choice(x: Any, shape: Any = (), replace: bool = True, p: TensorLike | None =
 
     Args:
         x: a tensor, or an integer for 0 to x - 1.
-        shape: how many, in which shape.
+        shape: the shape of the draw.
         replace: whether an element may be drawn more than once.
-        p: the elements' weights, from 0 on, in proportion to which they are drawn; all the same if not given.
-        axis: the axis of the tensor to choose from; the shape takes its place.
+        p: the elements' weights, 0 or more; probabilities are proportional to them. All are equal if not given.
+        axis: the axis of the tensor to choose from; in the result, the shape replaces it.
 
     Returns:
         The elements, with the dtype of the tensor (int32 for an integer).
 
     Raises:
-        ArgumentError: more elements than there are without replacement, or none to choose from.
-        ShapeError: another number of weights than of elements, or an axis out of range.
+        ArgumentError: no elements to choose from, or too few of them without replacement.
+        ShapeError: the number of weights differs from that of elements, or the axis is out of range.
 
     Example:
         >>> import hybridflow as hf
@@ -242,7 +242,7 @@ def choice(x: Any, shape: Any = (), replace: bool = True, p: TensorLike | None =
 
 
 def shuffle(x: TensorLike, axis: int = 0) -> Tensor:
-    """Return a tensor's slices in another order, drawn from the default generator; tensors are immutable.
+    """Return a tensor with its slices in a random order, drawn from the default generator; `x` does not change.
 
     Args:
         x: a tensor.

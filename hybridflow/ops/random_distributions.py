@@ -16,14 +16,14 @@ def exponential(shape: Any = (), scale: TensorLike = 1.0, dtype: Any = float32) 
 
     Args:
         shape: the shape; broadcasts with the scale.
-        scale: the mean; a tensor's gradient flows.
+        scale: the mean; gradients flow to a tensor.
         dtype: a floating-point dtype.
 
     Returns:
         The draws, in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no float.
+        DTypeError: the dtype is not floating-point.
         ArgumentError: a negative scale.
 
     Example:
@@ -35,19 +35,19 @@ def exponential(shape: Any = (), scale: TensorLike = 1.0, dtype: Any = float32) 
 
 
 def gumbel(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
-    """Draw from the Gumbel distribution, that of the largest of many, from the default generator.
+    """Draw from the Gumbel distribution, the limit distribution of maxima, from the default generator.
 
     Args:
         shape: the shape; broadcasts with the location and scale.
-        location: the mode; a tensor's gradient flows.
-        scale: the scale; a tensor's gradient flows.
+        location: the mode; gradients flow to a tensor.
+        scale: the scale; gradients flow to a tensor.
         dtype: a floating-point dtype.
 
     Returns:
         The draws, in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no float.
+        DTypeError: the dtype is not floating-point.
         ArgumentError: a negative scale.
 
     Example:
@@ -63,15 +63,15 @@ def laplace(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0
 
     Args:
         shape: the shape; broadcasts with the location and scale.
-        location: the mean; a tensor's gradient flows.
-        scale: the mean distance from it; a tensor's gradient flows.
+        location: the mean; gradients flow to a tensor.
+        scale: the mean distance from it; gradients flow to a tensor.
         dtype: a floating-point dtype.
 
     Returns:
         The draws, in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no float.
+        DTypeError: the dtype is not floating-point.
         ArgumentError: a negative scale.
 
     Example:
@@ -87,15 +87,15 @@ def logistic(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.
 
     Args:
         shape: the shape; broadcasts with the location and scale.
-        location: the mean; a tensor's gradient flows.
-        scale: the scale; a tensor's gradient flows.
+        location: the mean; gradients flow to a tensor.
+        scale: the scale; gradients flow to a tensor.
         dtype: a floating-point dtype.
 
     Returns:
         The draws, in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no float.
+        DTypeError: the dtype is not floating-point.
         ArgumentError: a negative scale.
 
     Example:
@@ -111,15 +111,15 @@ def cauchy(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0,
 
     Args:
         shape: the shape; broadcasts with the location and scale.
-        location: the median; a tensor's gradient flows.
-        scale: half the distance of the quartiles; a tensor's gradient flows.
+        location: the median; gradients flow to a tensor.
+        scale: half the distance between the quartiles; gradients flow to a tensor.
         dtype: a floating-point dtype.
 
     Returns:
         The draws, in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no float.
+        DTypeError: the dtype is not floating-point.
         ArgumentError: a negative scale.
 
     Example:
@@ -134,18 +134,18 @@ def lognormal(shape: Any = None, mean: TensorLike = 0.0, std: TensorLike = 1.0, 
     """Draw numbers whose logarithm is normally distributed from the default generator.
 
     Args:
-        shape: the shape, in which the parameters broadcast; their shape if not given.
-        mean: the mean of the logarithm; a tensor's gradient flows.
-        std: its standard deviation; a tensor's gradient flows.
+        shape: the shape, to which the parameters broadcast; their own broadcast shape if not given.
+        mean: the mean of the logarithm; gradients flow to a tensor.
+        std: its standard deviation; gradients flow to a tensor.
         dtype: a floating-point dtype.
 
     Returns:
         The draws, in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no float.
+        DTypeError: the dtype is not floating-point.
         ArgumentError: a negative standard deviation.
-        ShapeError: a shape in which the parameters do not broadcast.
+        ShapeError: the parameters do not broadcast to the shape.
 
     Example:
         >>> import hybridflow as hf
@@ -161,17 +161,17 @@ def gamma(concentration: TensorLike, shape: Any = None, scale: TensorLike = 1.0,
     Args:
         concentration: the shape parameter, positive (NaN otherwise); a tensor's (implicit, first-order) gradient
             flows.
-        shape: the shape, in which the parameters broadcast; their shape if not given.
-        scale: the scale; a tensor's gradient flows.
+        shape: the shape, to which the parameters broadcast; their own broadcast shape if not given.
+        scale: the scale; gradients flow to a tensor.
         dtype: a floating-point dtype.
 
     Returns:
         The draws, in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no float.
+        DTypeError: the dtype is not floating-point.
         ArgumentError: a concentration that is not positive, or a negative scale.
-        ShapeError: a shape in which the parameters do not broadcast.
+        ShapeError: the parameters do not broadcast to the shape.
 
     Example:
         >>> import hybridflow as hf
@@ -190,16 +190,16 @@ def beta(a: TensorLike, b: TensorLike, shape: Any = None, dtype: Any = float32) 
 
     Args:
         a, b: the exponents' parameters, positive; a tensor's (implicit, first-order) gradient flows.
-        shape: the shape, in which the parameters broadcast; their shape if not given.
+        shape: the shape, to which the parameters broadcast; their own broadcast shape if not given.
         dtype: a floating-point dtype.
 
     Returns:
         The draws, in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no float.
+        DTypeError: the dtype is not floating-point.
         ArgumentError: a parameter that is not positive.
-        ShapeError: a shape in which the parameters do not broadcast.
+        ShapeError: the parameters do not broadcast to the shape.
 
     Example:
         >>> import hybridflow as hf
@@ -215,14 +215,14 @@ def dirichlet(concentration: TensorLike, shape: Any = None, dtype: Any = float32
 
     Args:
         concentration: ``(..., classes)``, positive; a tensor's (implicit, first-order) gradient flows.
-        shape: the shape before the classes, in which that of the concentrations broadcasts; that one if not given.
+        shape: the shape before the classes, to which that of the concentrations broadcasts; the latter if not given.
         dtype: a floating-point dtype.
 
     Returns:
         ``(*shape, classes)`` in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no float.
+        DTypeError: the dtype is not floating-point.
         ShapeError: no classes, or a shape that does not fit the concentrations.
 
     Example:
@@ -237,16 +237,16 @@ def multivariate_normal(mean: TensorLike, covariance: TensorLike, shape: Any = N
     """Draw normally distributed vectors from the default generator.
 
     Args:
-        mean: ``(..., n)``; a tensor's gradient flows.
-        covariance: ``(..., n, n)``, symmetric and positive definite (NaN otherwise); a tensor's gradient flows.
-        shape: the shape before the vector, in which those of the parameters broadcast; theirs if not given.
+        mean: ``(..., n)``; gradients flow to a tensor.
+        covariance: ``(..., n, n)``, symmetric and positive definite (NaN otherwise); gradients flow to a tensor.
+        shape: the shape before the vector, to which those of the parameters broadcast; theirs if not given.
         dtype: a floating-point dtype.
 
     Returns:
         ``(*shape, n)`` in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no float.
+        DTypeError: the dtype is not floating-point.
         ShapeError: parameters that do not fit each other or the shape.
 
     Example:
@@ -258,20 +258,20 @@ def multivariate_normal(mean: TensorLike, covariance: TensorLike, shape: Any = N
 
 
 def poisson(rate: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
-    """Draw how many events happen where `rate` are expected, from the default generator.
+    """Draw numbers of events whose expected number is `rate` from the default generator.
 
     Args:
-        rate: the mean, from 0 on.
-        shape: the shape, in which the parameters broadcast; their shape if not given.
+        rate: the mean, 0 or more.
+        shape: the shape, to which the parameters broadcast; their own broadcast shape if not given.
         dtype: an integer dtype.
 
     Returns:
-        The counts, in the dtype; 0 where a tensor's parameters are none.
+        The counts, in the dtype; 0 where a tensor holds an invalid parameter.
 
     Raises:
-        DTypeError: a dtype that is no integer.
+        DTypeError: the dtype is not an integer dtype.
         ArgumentError: a negative rate.
-        ShapeError: a shape in which the parameters do not broadcast.
+        ShapeError: the parameters do not broadcast to the shape.
 
     Example:
         >>> import hybridflow as hf
@@ -285,21 +285,21 @@ def poisson(rate: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
 
 
 def binomial(trials: TensorLike, p: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
-    """Draw how many of some trials succeed from the default generator.
+    """Draw numbers of successes among independent trials from the default generator.
 
     Args:
-        trials: how many there are, from 0 on.
-        p: the probability of success of each.
-        shape: the shape, in which the parameters broadcast; their shape if not given.
+        trials: the number of trials, 0 or more.
+        p: the probability that a trial succeeds.
+        shape: the shape, to which the parameters broadcast; their own broadcast shape if not given.
         dtype: an integer dtype.
 
     Returns:
-        The counts, in the dtype; 0 where a tensor's parameters are none.
+        The counts, in the dtype; 0 where a tensor holds an invalid parameter.
 
     Raises:
-        DTypeError: a dtype that is no integer.
-        ArgumentError: a negative number of trials, or a number that is no probability.
-        ShapeError: a shape in which the parameters do not broadcast.
+        DTypeError: the dtype is not an integer dtype.
+        ArgumentError: a negative number of trials, or a number outside 0 to 1 for `p`.
+        ShapeError: the parameters do not broadcast to the shape.
 
     Example:
         >>> import hybridflow as hf
@@ -313,20 +313,20 @@ def binomial(trials: TensorLike, p: TensorLike, shape: Any = None, dtype: Any = 
 
 
 def geometric(p: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
-    """Draw how many trials it takes until one succeeds from the default generator.
+    """Draw numbers of trials until the first success from the default generator.
 
     Args:
-        p: the probability of success of each, greater than 0.
-        shape: the shape, in which the parameters broadcast; their shape if not given.
+        p: the probability that a trial succeeds, greater than 0.
+        shape: the shape, to which the parameters broadcast; their own broadcast shape if not given.
         dtype: an integer dtype.
 
     Returns:
-        The counts, from 1 on, in the dtype.
+        The counts, 1 or more, in the dtype.
 
     Raises:
-        DTypeError: a dtype that is no integer.
-        ArgumentError: a number that is no probability, or 0.
-        ShapeError: a shape in which the parameters do not broadcast.
+        DTypeError: the dtype is not an integer dtype.
+        ArgumentError: a number for `p` that is 0 or outside 0 to 1.
+        ShapeError: the parameters do not broadcast to the shape.
 
     Example:
         >>> import hybridflow as hf

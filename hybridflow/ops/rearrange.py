@@ -1,4 +1,4 @@
-"""Axes in another order, elements in other places: moved, rolled, repeated, flipped, padded."""
+"""Functions that move axes, and roll, repeat, flip or pad elements."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from hybridflow.ops.sizes import Axis, normalize_shape
 
 
 def moveaxis(x: TensorLike, source: int | tuple[int, ...], destination: int | tuple[int, ...], /) -> Tensor:
-    """Move axes to other places; the rest keep their order.
+    """Move axes to other positions; the rest keep their order.
 
     Args:
         x: any shape and dtype.
@@ -53,7 +53,7 @@ def moveaxis(x: TensorLike, source: int | tuple[int, ...], destination: int | tu
         The permuted tensor.
 
     Raises:
-        ShapeError: an axis out of range or named twice, or another number of places than of axes.
+        ShapeError: an axis is out of range or named twice, or there are not as many destinations as sources.
 
     Example:
         >>> import hybridflow as hf
@@ -78,7 +78,7 @@ def moveaxis(x: TensorLike, source: int | tuple[int, ...], destination: int | tu
 
 
 def broadcast_shapes(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the shape in which shapes meet.
+    """Return the shape to which shapes broadcast together.
 
     Args:
         shapes: the shapes.
@@ -98,7 +98,7 @@ def broadcast_shapes(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
-    """Broadcast tensors to the shape in which they meet.
+    """Broadcast tensors to their common shape.
 
     Args:
         arrays: tensors of any dtypes, whose shapes broadcast.
@@ -124,14 +124,14 @@ def meshgrid(*arrays: TensorLike, indexing: Literal["xy", "ij"] = "xy") -> list[
 
     Args:
         arrays: the coordinates along every axis, each of one dimension.
-        indexing: ``"ij"`` gives the axes in the order of the arrays, ``"xy"`` exchanges the first two.
+        indexing: ``"ij"`` keeps the axes in the order of the arrays, ``"xy"`` exchanges the first two.
 
     Returns:
         One tensor per array, all of the grid's shape.
 
     Raises:
-        ShapeError: an array of other than one dimension.
-        ArgumentError: another word for `indexing`.
+        ShapeError: an array does not have exactly one dimension.
+        ArgumentError: an unknown `indexing`.
 
     Example:
         >>> import hybridflow as hf
@@ -211,14 +211,14 @@ def roll(x: TensorLike, /, shift: int | tuple[int, ...], axis: Axis = None, **ot
 
     Args:
         x: any shape and dtype.
-        shift: by how many places, towards the end if positive; one number, or one per axis.
+        shift: the number of positions, towards the end if positive; one number, or one per axis.
         axis: the axes; None rolls the flattened tensor. An axis named twice is rolled twice.
 
     Returns:
         The same shape and dtype.
 
     Raises:
-        ShapeError: an axis out of range, or another number of shifts than of axes.
+        ShapeError: an axis is out of range, or there are not as many shifts as axes.
 
     Example:
         >>> import hybridflow as hf
@@ -248,7 +248,7 @@ def _total(shift: int | tuple[int, ...]) -> int:
 
 
 def repeat(x: TensorLike, repeats: TensorLike, /, axis: int | None = None, **other: Unpack[Other]) -> Tensor:
-    """Repeat every element, one after another.
+    """Repeat every element; its copies follow one another.
 
     Args:
         x: any shape and dtype.
@@ -259,9 +259,9 @@ def repeat(x: TensorLike, repeats: TensorLike, /, axis: int | None = None, **oth
         The shape of `x`, longer along the axis.
 
     Raises:
-        ShapeError: an axis out of range, or another number of counts than of elements.
+        ShapeError: the axis is out of range, or there are not as many counts as elements.
         ArgumentError: a negative count.
-        TraceError: counts that are traced, since the shape depends on them.
+        TraceError: the counts are traced; the shape depends on their values.
 
     Example:
         >>> import hybridflow as hf
@@ -315,7 +315,7 @@ def tile(x: TensorLike, repetitions: int | tuple[int, ...], /) -> Tensor:
 
     Args:
         x: any shape and dtype.
-        repetitions: how many along every axis, counted from the last one.
+        repetitions: the number of copies along each axis; the last number belongs to the last axis.
 
     Returns:
         The tiled tensor; it has more dimensions than `x` if there are more numbers.
@@ -447,21 +447,21 @@ def _pad_onnx(o: Any, x: Any, value: Any, *, pads: Pads) -> Any:
     onnx=_pad_onnx,
 )
 def pad(x: TensorLike, /, pad_width: Any, value: TensorLike = 0, *, mode: PadMode = "constant") -> Tensor:
-    """Put a border around a tensor: of one value, or of elements of its own.
+    """Put a border around a tensor, made of one value or of the tensor's own elements.
 
     Args:
         x: any shape and dtype.
         pad_width: the border's width: one number, ``(before, after)``, or such a pair per axis.
         value: the value of a constant border, a number or a tensor of shape ().
-        mode: ``"constant"``; ``"edge"`` repeats the outermost element; ``"reflect"`` mirrors what is inside of it, and
-            ``"symmetric"`` what begins with it; ``"wrap"`` goes on at the other end.
+        mode: ``"constant"``; ``"edge"`` repeats the outermost element; ``"reflect"`` mirrors the elements without the
+            outermost one, ``"symmetric"`` with it; ``"wrap"`` continues at the other end.
 
     Returns:
         The tensor with its border.
 
     Raises:
-        ShapeError: a negative width, another number of pairs than axes, or an empty axis to take elements of.
-        ArgumentError: another word for `mode`.
+        ShapeError: a negative width, not as many pairs as axes, or an empty axis that has no elements to repeat.
+        ArgumentError: an unknown `mode`.
 
     Example:
         >>> import hybridflow as hf
@@ -490,8 +490,8 @@ _BORDERS = ("edge", "reflect", "symmetric", "wrap")
 def _with_border(x: Tensor, axis: int, low: Any, high: Any, mode: str) -> Tensor:
     """Put elements of an axis before and after it.
 
-    A border wider than what there is to mirror or repeat is put on in steps of that width, each of which ends where
-    the whole can be mirrored, or goes on, again.
+    A border may be wider than the elements that can be mirrored or repeated. Then it is added in steps of their
+    number, and after each step the longer axis can be mirrored or continued again.
     """
     join: Any = REGISTRY["concat"].public
     if low == 0 and high == 0:
@@ -529,7 +529,7 @@ def _spread(x: Tensor, axis: int, count: Any) -> Tensor:
 
 
 def _pairs(width: Any, x: Tensor) -> Pads:
-    """Return the border's widths as a pair per axis."""
+    """Return the border's widths as one pair per axis."""
     if not isinstance(width, list | tuple):
         width = (width, width)
     items: list[Any] = list(cast("Iterable[Any]", width))

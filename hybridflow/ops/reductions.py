@@ -53,7 +53,7 @@ from hybridflow.ops.xla_algebra import float_sum, positive_zero
 
 
 def _reduction(name: str, kinds: tuple[str, ...], *, empty: bool = True) -> Any:
-    """Return the shape rule of a reduction that keeps the dtype; `empty` says whether nothing can be reduced."""
+    """Return the shape rule of a reduction that keeps the dtype; `empty` says whether axes may have size 0."""
 
     def infer(x: TensorSpec, *, axis: Axes, keepdims: bool, **attrs: Any) -> TensorSpec:
         del attrs
@@ -71,7 +71,7 @@ def _reduction(name: str, kinds: tuple[str, ...], *, empty: bool = True) -> Any:
 
 
 def _keep(y: Any, axis: Axes, keepdims: bool) -> Any:
-    """Give a jax reduction its kept axes back."""
+    """Restore the reduced axes of a JAX reduction, with size 1, if `keepdims` asks for them."""
     return lax.expand_dims(y, axis) if keepdims and axis else y
 
 
@@ -83,7 +83,7 @@ def _prepare(x: TensorLike, axis: Axis, keepdims: bool, name: str) -> tuple[Tens
 
 
 def _axis_samples(rng: np.random.Generator, **more: Any) -> Any:
-    """Yield what every reduction is tried on."""
+    """Yield the samples on which every reduction is tried."""
     yield Sample((normals(rng, 3, 4),), more)
     yield Sample((normals(rng, 2, 3, 4),), {"axis": (0, -1), **more})
     yield Sample((normals(rng, 2, 3),), {"axis": 1, "keepdims": True, **more})
@@ -106,7 +106,7 @@ def _sum_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
 
 
 def _total_lower(x: Any, axis: Axes) -> Any:
-    """Sum from 0.0 on, so that no sum is -0.0."""
+    """Sum over axes; no sum is -0.0."""
     return positive_zero(float_sum(x, axis)) if x.dtype.kind == "f" else lax.reduce_sum(x, axis)
 
 
@@ -256,7 +256,7 @@ def mean(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other
 
 
 def _extremum_kernel(ufunc: Any, negative: bool) -> Any:
-    """Return the kernel of `max` or `min` in which 0.0 is larger than -0.0, as it is for XLA; NumPy takes either."""
+    """Return the kernel of `max` or `min`; as in XLA, 0.0 is larger than -0.0, while NumPy takes either."""
 
     def kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
         y = extremum(ufunc, x, axis, keepdims)
@@ -270,7 +270,7 @@ def _extremum_kernel(ufunc: Any, negative: bool) -> Any:
 
 
 def _extremum_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
-    """Share the cotangent evenly among the elements that tie; where there is a NaN, all NaN do, and nothing else."""
+    """Share the cotangent evenly among the elements that tie; if there is a NaN, exactly the NaN elements tie."""
     del keepdims
     chosen = F.astype(F.logical_or(F.equal(x, restore_axes(F, y, x, axis)), F.isnan(x)), dtype=g.dtype)
     ties = F.sum(chosen, axis=axis, keepdims=True)
@@ -304,7 +304,7 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
 def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the largest element along axes.
 
-    NaN wins over every number, 0.0 is larger than -0.0.
+    NaN wins over every number, and 0.0 is larger than -0.0.
 
     Args:
         x: any shape; real.
@@ -319,7 +319,7 @@ def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other:
         DTypeError: bool or complex elements.
 
     Kink:
-        Elements that tie share the gradient evenly, as do all NaN if there is one.
+        Elements that tie share the gradient evenly; if there are NaN elements, they share it.
 
     Example:
         >>> import hybridflow as hf
@@ -347,7 +347,7 @@ def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other:
 def min(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the smallest element along axes.
 
-    NaN wins over every number, 0.0 is larger than -0.0.
+    NaN wins over every number, and 0.0 is larger than -0.0.
 
     Args:
         x: any shape; real.
@@ -362,7 +362,7 @@ def min(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other:
         DTypeError: bool or complex elements.
 
     Kink:
-        Elements that tie share the gradient evenly, as do all NaN if there is one.
+        Elements that tie share the gradient evenly; if there are NaN elements, they share it.
 
     Example:
         >>> import hybridflow as hf
@@ -416,8 +416,8 @@ def prod(
 ) -> Tensor:
     """Multiply the elements along axes.
 
-    float16 and bfloat16 accumulate in float32. Integers below 32 bits and bools give int32 or uint32. The gradient
-    holds where elements are 0, too.
+    float16 and bfloat16 accumulate in float32. Integers below 32 bits and bools give int32 or uint32. The gradient is
+    correct even where elements are 0.
 
     Args:
         x: any shape and dtype.
@@ -469,10 +469,10 @@ def _truth_samples(rng: np.random.Generator) -> Any:
     onnx=lambda o, x, **attrs: o.Not(any_true(o, o.Not(x), **attrs)),
 )
 def all(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
-    """Say whether all elements along axes are true.
+    """Return whether all elements along axes are true.
 
     Args:
-        x: any shape; everything but zero is true.
+        x: any shape; every element except zero counts as true.
         axis: the axes to reduce; all of them if None.
         keepdims: whether reduced axes stay, with size 1.
 
@@ -505,10 +505,10 @@ def all(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other:
     onnx=any_true,
 )
 def any(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
-    """Say whether any element along axes is true.
+    """Return whether any element along axes is true.
 
     Args:
-        x: any shape; everything but zero is true.
+        x: any shape; every element except zero counts as true.
         axis: the axes to reduce; all of them if None.
         keepdims: whether reduced axes stay, with size 1.
 

@@ -1,4 +1,4 @@
-"""Samplers that try until they accept: every element has its own counters, so its draw depends on nothing else."""
+"""Rejection samplers; every element has its own counters, so its draw does not depend on other elements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Bits = tuple[Any, Any]
 
 
 def _tries(state: Any, shape: tuple[int, ...], working: Any) -> Callable[[Any], Bits]:
-    """Return the function from the number of a try to two arrays of random bits."""
+    """Return a function that maps the number of a try to two arrays of random bits."""
     key, position = key_of(state), positions(state, shape)
 
     def bits(number: Any) -> Bits:
@@ -40,17 +40,17 @@ def _tries(state: Any, shape: tuple[int, ...], working: Any) -> Callable[[Any], 
 
 
 def unfolded(state: Any, parameter: Any) -> Any:
-    """Return a parameter that XLA computes with when a program runs, and not, with other roundings, when it compiles.
+    """Return a parameter in a form that XLA does not fold at compile time, where its roundings differ.
 
-    It would do that for constants of a compiled function, which are inputs in eager mode. No compiler knows that a
-    generator's counter does not reach its end.
+    A parameter may be a constant in a compiled function and an input in eager mode; both must give the same draws.
+    The result depends on the generator's counter, and no compiler knows that the counter never reaches its end.
     """
     last = lax.eq(lax.index_in_dim(state, STATE_WORDS - 1, keepdims=False), np.uint32(2**32 - 1))
     return jnp.where(last, jnp.zeros_like(parameter), parameter)
 
 
 def _until_accepted(start: Any, wanted: Any, propose: Callable[[Any], tuple[Any, Any]]) -> Any:
-    """Return proposals: for every wanted element the first one accepted, for the others what they start from."""
+    """Return the first accepted proposal for every wanted element, and the start value for the others."""
 
     def step(carry: Any) -> Any:
         number, missing, value = carry
@@ -93,7 +93,7 @@ def _log_gamma(state: Any, alpha: Any) -> Any:
     alpha = unfolded(state, alpha)
     tries = _tries(state, shape, working)
     valid = (alpha > 0) & (alpha < np.inf)
-    # Below 1, one more than alpha is drawn, and scaled by a power of a uniform number.
+    # For alpha below 1, draw with alpha + 1 and scale by a power of a uniform number.
     d = jnp.where(alpha < 1, alpha + 1, alpha) - np.asarray(1 / 3, working)
     c = 1 / lax.sqrt(9 * d)
 
@@ -105,7 +105,7 @@ def _log_gamma(state: Any, alpha: Any) -> Any:
         return d * v, (v > 0) & (lax.log(u) < 0.5 * x * x + d - d * safe + d * lax.log(safe))
 
     value = _until_accepted(jnp.full(shape, np.nan, working), valid, propose)
-    # Magnitudes and choices of signs, so that no product inside a logarithm is contracted with the sum.
+    # Take magnitudes and choose signs, so that XLA contracts no product inside a logarithm with the sum.
     boost = lax.abs(lax.log(open_unit(tries(jnp.zeros((), uint32))[0], working))) / alpha
     size = lax.abs(lax.log(value))
     return jnp.where(value < 1, -size, size) - jnp.where(alpha < 1, boost, 0)
@@ -115,11 +115,11 @@ _LARGE_RATE = 10.0
 
 
 def poisson_draw(state: Any, rate: Any) -> Any:
-    """Draw Poisson-distributed counts, as floats: by inversion of small rates, by transformed rejection of others.
+    """Draw Poisson-distributed counts, as floats: by inversion for small rates, else by transformed rejection.
 
     Args:
         state: a generator's state.
-        rate: float32 or float64; NaN where it is not from 0 on and finite.
+        rate: float32 or float64; NaN where it is negative or not finite.
 
     Reference:
         Hormann, "The transformed rejection method for generating Poisson random variables", 1993.
@@ -152,12 +152,12 @@ def poisson_draw(state: Any, rate: Any) -> Any:
 
 
 def binomial_draw(state: Any, trials: Any, p: Any) -> Any:
-    """Draw binomially distributed counts, as floats: by inversion of small means, by transformed rejection of others.
+    """Draw binomially distributed counts, as floats: by inversion for small means, else by transformed rejection.
 
     Args:
         state: a generator's state.
-        trials: integers, as float32 or float64; NaN where they are not from 0 on and finite.
-        p: probabilities, of the same shape and dtype; NaN where they are not from 0 to 1.
+        trials: integers, as float32 or float64; NaN where they are negative or not finite.
+        p: probabilities, of the same shape and dtype; NaN where they are outside 0 to 1.
 
     Reference:
         Hormann, "The generation of binomial random variates", 1993.
@@ -203,7 +203,7 @@ def _deviance(k: Any, mean: Any) -> Any:
 
 
 def _stirling(k: Any) -> Any:
-    """Return what Stirling's formula lacks of ``log(k!)``, for `k` from 1 on."""
+    """Return the correction that Stirling's formula needs to give ``log(k!)``, for `k` from 1 on."""
     square = 1 / (k * k)
     return (1 / 12 - (1 / 360 - square / 1260) * square) / k
 
@@ -234,9 +234,9 @@ def _by_inversion(u: Any, first: Any, ratio: Callable[[Any], Any]) -> Any:
     Args:
         u: uniform numbers.
         first: the probability of 0.
-        ratio: from k to the probability of k + 1 over that of k.
+        ratio: a function of k that returns the probability of k + 1 divided by that of k.
     """
-    most = 10 * math.ceil(_LARGE_RATE)  # far beyond what one uniform number can ask for
+    most = 10 * math.ceil(_LARGE_RATE)  # far beyond any count that a uniform number reaches
 
     def step(carry: Any) -> Any:
         k, term, total = carry

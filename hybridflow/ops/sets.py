@@ -1,7 +1,8 @@
-"""What depends on values as a whole: distinct elements, membership, where elements are not zero, how many are.
+"""Functions of sets of values: distinct elements, membership, and the positions and number of nonzero elements.
 
-The shape of most of these results depends on values, so a trace cannot have them: it raises, and says what keeps the
-shape. The distinct elements are gathered by position, so gradients pass to where they were first found.
+The shape of most results depends on values, so a trace cannot compute them. It raises an error that names an
+alternative of fixed shape. Distinct elements are gathered by position, so each passes its gradient to its first
+occurrence.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _value(name: str, x: TensorLike, hint: str) -> tuple[Tensor, np.ndarray[Any,
     """Return a tensor and its value.
 
     Raises:
-        TraceError: while tracing, where there is none.
+        TraceError: the tensor is traced and has no value.
     """
     tensor = as_tensor(x)
     value = known_value(tensor)
@@ -45,13 +46,13 @@ def _value(name: str, x: TensorLike, hint: str) -> tuple[Tensor, np.ndarray[Any,
 
 
 class UniqueAllResult(NamedTuple):
-    """What `unique_all` gives.
+    """The result of `unique_all`.
 
     Attributes:
         values: the distinct elements, in ascending order.
-        indices: where each is found first, in row-major order.
-        inverse_indices: for every element, which of the values it is, in the shape of the input.
-        counts: how often each is found.
+        indices: the position of each value's first occurrence, in row-major order.
+        inverse_indices: for every element, the position of its value in `values`; the shape is that of the input.
+        counts: the number of occurrences of each value.
     """
 
     values: Tensor
@@ -61,11 +62,11 @@ class UniqueAllResult(NamedTuple):
 
 
 class UniqueCountsResult(NamedTuple):
-    """What `unique_counts` gives.
+    """The result of `unique_counts`.
 
     Attributes:
         values: the distinct elements, in ascending order.
-        counts: how often each is found.
+        counts: the number of occurrences of each value.
     """
 
     values: Tensor
@@ -73,11 +74,11 @@ class UniqueCountsResult(NamedTuple):
 
 
 class UniqueInverseResult(NamedTuple):
-    """What `unique_inverse` gives.
+    """The result of `unique_inverse`.
 
     Attributes:
         values: the distinct elements, in ascending order.
-        inverse_indices: for every element, which of the values it is, in the shape of the input.
+        inverse_indices: for every element, the position of its value in `values`; the shape is that of the input.
     """
 
     values: Tensor
@@ -91,7 +92,7 @@ def _unique(name: str, x: TensorLike) -> UniqueAllResult:
     tensor, value = _value(name, x, _UNIQUE_HINT)
     flat = value.reshape(-1)
     if kind_of(tensor.dtype) == "float" and value.dtype.kind != "f":
-        flat = flat.astype(np.float32)  # bfloat16: NumPy compares it through its wider relative
+        flat = flat.astype(np.float32)  # bfloat16, which NumPy compares as float32
     _, indices, inverse, counts = np.unique(
         flat, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
     )
@@ -100,9 +101,9 @@ def _unique(name: str, x: TensorLike) -> UniqueAllResult:
 
 
 def unique_all(x: TensorLike, /) -> UniqueAllResult:
-    """Find the distinct elements, where each is first, which one every element is, and how often each is found.
+    """Find the distinct elements, their first positions, every element's position among them, and their counts.
 
-    Every NaN is distinct, and they come last; 0.0 and -0.0 are one, the one that comes first.
+    Every NaN is distinct, and all NaN come last. 0.0 and -0.0 are equal, and the one that comes first is returned.
 
     Args:
         x: any shape and dtype.
@@ -122,7 +123,7 @@ def unique_all(x: TensorLike, /) -> UniqueAllResult:
 
 
 def unique_counts(x: TensorLike, /) -> UniqueCountsResult:
-    """Find the distinct elements and how often each is found; see `unique_all`.
+    """Find the distinct elements and their counts; see `unique_all`.
 
     Args:
         x: any shape and dtype.
@@ -143,7 +144,7 @@ def unique_counts(x: TensorLike, /) -> UniqueCountsResult:
 
 
 def unique_inverse(x: TensorLike, /) -> UniqueInverseResult:
-    """Find the distinct elements, and of every element which one it is; see `unique_all`.
+    """Find the distinct elements, and every element's position among them; see `unique_all`.
 
     Args:
         x: any shape and dtype.
@@ -184,12 +185,12 @@ def unique_values(x: TensorLike, /) -> Tensor:
 
 
 def isin(x1: TensorLike, x2: TensorLike, /, *, invert: bool = False) -> Tensor:
-    """Say of every element whether it is among others; NaN is never.
+    """Return for every element whether it is among others; NaN never is.
 
     Args:
         x1: the elements, any shape; real.
         x2: the others, any shape; real.
-        invert: whether to say the opposite.
+        invert: whether to invert the result.
 
     Returns:
         Bools, in the shape of `x1`.
@@ -222,7 +223,7 @@ def nonzero(x: TensorLike, /) -> tuple[Tensor, ...]:
     """Find the positions of the elements that are not 0, in row-major order; NaN is not 0.
 
     Args:
-        x: one dimension at least, any dtype.
+        x: at least one dimension, any dtype.
 
     Returns:
         One row of int32 positions per dimension.

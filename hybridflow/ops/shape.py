@@ -1,4 +1,4 @@
-"""Shapes: reshape, permute, broadcast, axes of size 1."""
+"""Functions that change shapes: reshape, permute, broadcast, and add or remove axes of size 1."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _reshape_infer(x: TensorSpec, *, shape: Shape) -> TensorSpec:
 
 
 def _fill_unknown(x: Tensor, shape: Shape) -> Shape:
-    """Replace the one -1 of a shape by the size that is left."""
+    """Replace the one -1 of a shape by the remaining size."""
     unknown = [i for i, size in enumerate(shape) if not isinstance(size, Dim) and size == -1]
     for size in shape:
         if not isinstance(size, Dim) and size < -1:
@@ -92,11 +92,11 @@ def _reshape_samples(rng: np.random.Generator) -> Any:
     onnx=lambda o, x, *, shape: o.reshape(x, shape),
 )
 def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor:
-    """Give the elements another shape, in row-major order.
+    """Change the shape; the elements keep their row-major order.
 
     Args:
         x: any shape and dtype.
-        shape: the new shape; one size may be -1, which stands for what is left.
+        shape: the new shape; one size may be -1, which stands for the remaining size.
         copy: accepted for the Array API standard; tensors are immutable, so it changes nothing.
 
     Returns:
@@ -118,7 +118,7 @@ def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor
 
 
 def _reshape_method(x: TensorLike, /, *shape: Any, copy: bool | None = None) -> Tensor:
-    """Give the elements another shape, as one tuple or as several sizes; see `hf.reshape`."""
+    """Change the shape to a tuple or to several sizes; see `hf.reshape`."""
     return reshape(x, shape[0] if len(shape) == 1 else shape, copy=copy)
 
 
@@ -234,17 +234,17 @@ def _broadcast_samples(rng: np.random.Generator) -> Any:
     onnx=lambda o, x, *, shape: o.Expand(x, o.ints(shape)) if shape else x,
 )
 def broadcast_to(x: TensorLike, /, shape: Any) -> Tensor:
-    """Repeat a tensor along new axes and axes of size 1 until it has a shape.
+    """Repeat a tensor along new axes and axes of size 1 to give it a shape.
 
     Args:
         x: any shape that broadcasts to `shape`; any dtype.
-        shape: the result's shape.
+        shape: the shape of the result.
 
     Returns:
         The tensor of that shape.
 
     Raises:
-        ShapeError: a size that is neither 1 nor the target's.
+        ShapeError: a size is neither 1 nor the target's.
 
     Example:
         >>> import hybridflow as hf
@@ -290,7 +290,7 @@ def expand_dims(x: TensorLike, /, axis: int | tuple[int, ...] = 0, **other: Unpa
 
     Args:
         x: any shape and dtype.
-        axis: where the new axes are in the result.
+        axis: the positions of the new axes in the result.
 
     Returns:
         The tensor with the new axes.
@@ -356,7 +356,7 @@ def squeeze(x: TensorLike, /, axis: int | tuple[int, ...] | None = None, **other
         The tensor without them.
 
     Raises:
-        ShapeError: an axis of another size, out of range, or named twice.
+        ShapeError: an axis whose size is not 1, that is out of range, or named twice.
 
     Example:
         >>> import hybridflow as hf

@@ -1,4 +1,4 @@
-"""Sizes and reduced axes, integer or symbolic, as several families handle them."""
+"""Helpers for integer or symbolic sizes and for reduced axes, shared by several families of operations."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def normalize_shape(name: str, shape: Any) -> Shape:
 
     Args:
         name: the operation, for messages.
-        shape: a size or a sequence of sizes; symbolic sizes stay as they are.
+        shape: a size or a sequence of sizes; symbolic sizes stay symbolic.
 
     Raises:
-        ArgumentTypeError: something that is no size.
+        ArgumentTypeError: something that is not a size.
     """
     items: Any = shape if isinstance(shape, list | tuple) else (shape,)
     result: list[Any] = []
@@ -52,7 +52,7 @@ def count_elements(shape: Shape) -> Any:
 
 
 def reduced_shape(shape: tuple[Any, ...], axis: Axes, keepdims: bool) -> tuple[Any, ...]:
-    """Return what is left of a shape after a reduction."""
+    """Return the shape that a reduction leaves."""
     if keepdims:
         return tuple([1 if i in axis else size for i, size in enumerate(shape)])
     return tuple([size for i, size in enumerate(shape) if i not in axis])
@@ -66,12 +66,12 @@ def restore_axes(F: Any, reduced: Any, x: Any, axis: Axes) -> Any:
 
 
 def size_value(F: Any, size: Any, dtype: Any) -> Any:
-    """Return a size as a number that arithmetic takes; a symbolic one becomes a scalar that each call fills in."""
+    """Return a size as an operand of arithmetic; a symbolic one becomes a scalar that each call fills in."""
     return size if type(size) is not Dim else F.full(shape=(), fill_value=size, dtype=dtype)
 
 
 def count_along(shape: tuple[Any, ...], axis: Axes) -> Any:
-    """Return how many elements a reduction over some axes combines."""
+    """Return the number of elements that a reduction over axes combines."""
     total: Any = 1
     for i in axis:
         total = total * shape[i]
@@ -79,17 +79,17 @@ def count_along(shape: tuple[Any, ...], axis: Axes) -> Any:
 
 
 def lowered_count(count: Any, dtype: Any) -> Any:
-    """Return a number of elements as a constant of a dtype, or as what jax computes of its open sizes."""
+    """Return a number of elements in a dtype: a constant, or a JAX value if a size is symbolic."""
     return np.asarray(count, dtype) if isinstance(count, int | float) else jnp.asarray(count).astype(dtype)
 
 
 def as_asked(result: Tensor, dtype: Any) -> Tensor:
-    """Return a sum or product in the dtype that was asked for, in which `hf.autocast` did not form it."""
+    """Return a sum or product in the dtype that was asked for; `hf.autocast` may have formed it in another."""
     return result if dtype is None else cast_to(result, as_dtype(dtype))
 
 
 def accumulator(tensor: Tensor, dtype: Any) -> Tensor:
-    """Cast to the dtype in which a sum or product is formed: 32 bits at least for integers."""
+    """Cast to the dtype in which a sum or product is formed; integers get at least 32 bits."""
     if dtype is not None:
         return cast_to(tensor, as_dtype(dtype))
     kind = kind_of(tensor.dtype)

@@ -1,4 +1,4 @@
-"""Sorting, the positions that sort, the largest elements, and where elements belong in a sorted tensor."""
+"""Sorting, argsort, the largest elements, the median, and searches in a sorted tensor."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ORDERED = ("bool", "int", "uint", "float")
 
 
 def _sort_flops(outputs: Any, x: Any, *, axis: int, **attrs: Any) -> Any:
-    """Count one comparison per element and halving of the axis, of a symbolic size as it was when traced."""
+    """Count one comparison per element and halving of the axis; a symbolic size counts as it was when traced."""
     del outputs, attrs
     size = x.shape[axis]
     known = evaluate(size, size.scope.hints) if isinstance(size, Dim) else size
@@ -55,7 +55,7 @@ def _sort_flops(outputs: Any, x: Any, *, axis: int, **attrs: Any) -> Any:
 
 
 def _host_order(x: Any, axis: int, descending: bool) -> Any:
-    """Return the positions that sort, equals in the order in which they come."""
+    """Return the positions that sort; equal elements keep their order."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable").astype(int32)
     backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
@@ -115,7 +115,7 @@ def _order_samples(rng: np.random.Generator) -> Any:
 
 
 def _onnx_order(o: Any, x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
-    """Return elements and positions in order; of NaN, which TopK does not order, first or last."""
+    """Return sorted elements and their positions; NaN, which TopK does not order, comes first or last."""
     size = o.size(x.shape[axis])
     if not is_floating(x.dtype):
         return o.TopK(x, size, axis=axis, largest=int(descending), outputs=2)
@@ -146,15 +146,15 @@ def _sort_onnx(o: Any, x: Any, *, axis: int, descending: bool, residuals: bool =
 def sort(
     x: TensorLike, /, axis: int = -1, *, descending: bool = False, stable: bool = True, **other: Unpack[Other]
 ) -> Tensor:
-    """Sort the elements along an axis; each gets the gradient of the place to which it goes.
+    """Sort the elements along an axis; each element gets the gradient of its position in the result.
 
-    NaN counts as largest. Equals, which 0.0 and -0.0 are, stay in the order in which they come.
+    NaN counts as the largest. Equal elements, such as 0.0 and -0.0, keep their order.
 
     Args:
-        x: one dimension at least; real or bool.
+        x: at least one dimension; real or bool.
         axis: the axis.
         descending: whether the largest comes first.
-        stable: accepted for the standard's sake; sorting is always stable.
+        stable: accepted for the Array API standard; sorting is always stable.
 
     Returns:
         The same shape and dtype.
@@ -201,10 +201,10 @@ def argsort(
     """Find the positions from which `sort` takes the elements.
 
     Args:
-        x: one dimension at least; real or bool.
+        x: at least one dimension; real or bool.
         axis: the axis.
         descending: whether the position of the largest comes first.
-        stable: accepted for the standard's sake; sorting is always stable.
+        stable: accepted for the Array API standard; sorting is always stable.
 
     Returns:
         Positions, int32, in the shape of `x`.
@@ -229,7 +229,7 @@ def argsort(
 
 
 class TopK(NamedTuple):
-    """What `top_k` gives.
+    """The result of `top_k`.
 
     Attributes:
         values: the elements, the most extreme one first.
@@ -251,11 +251,11 @@ def top_k(
 ) -> TopK:
     """Find the largest elements along an axis, or the smallest, in order; gradients pass to them.
 
-    NaN counts as largest, and of equals the first comes first.
+    NaN counts as the largest, and equal elements keep their order.
 
     Args:
-        x: one dimension at least; real.
-        k: how many.
+        x: at least one dimension; real.
+        k: the number of elements.
         axis: the axis.
         mode: ``"largest"`` or ``"smallest"``.
 
@@ -264,7 +264,7 @@ def top_k(
 
     Raises:
         ShapeError: an axis out of range, or with fewer than `k` elements.
-        ArgumentError: another word for `mode`.
+        ArgumentError: an unknown `mode`.
 
     Example:
         >>> import hybridflow as hf
@@ -289,9 +289,9 @@ def top_k(
 
 
 def median(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
-    """Find the element in the middle along an axis, or the average of the two there; NaN if there is a NaN.
+    """Find the middle element along an axis, or the average of the two middle ones; NaN if there is a NaN.
 
-    The gradient passes to the elements taken.
+    The gradient passes to the elements in the middle.
 
     Args:
         x: real; integers become float32.
@@ -377,7 +377,7 @@ _searchsorted: Callable[..., Any] = np.searchsorted
 
 
 def _search_onnx(o: Any, row: Any, x: Any, *, side: str) -> Any:
-    """Count the elements of the row that come before."""
+    """Count, for every searched element, the elements of the row that come before it."""
     each = o.Unsqueeze(x, o.ints([-1]))
     before = o.Less(row, each) if side == "left" else o.LessOrEqual(row, each)
     if is_floating(x.dtype):
@@ -399,14 +399,14 @@ def _search_onnx(o: Any, row: Any, x: Any, *, side: str) -> Any:
 def searchsorted(
     x1: TensorLike, x2: TensorLike, /, *, side: Literal["left", "right"] = "left", sorter: TensorLike | None = None
 ) -> Tensor:
-    """Find where elements would have to be put into a sorted row to keep it sorted.
+    """Find where to insert elements into a sorted row to keep it sorted.
 
-    NaN counts as largest, 0.0 and -0.0 are equal.
+    NaN counts as the largest, and 0.0 and -0.0 are equal.
 
     Args:
         x1: ``(n,)``; real, in ascending order.
         x2: the elements, any shape.
-        side: ``"left"`` of elements that are equal, or ``"right"`` of them.
+        side: whether to insert to the ``"left"`` or to the ``"right"`` of equal elements.
         sorter: ``(n,)``, positions that sort `x1`, as from `argsort`.
 
     Returns:
@@ -414,7 +414,7 @@ def searchsorted(
 
     Raises:
         ShapeError: `x1` is not one row.
-        ArgumentError: another word for `side`.
+        ArgumentError: an unknown `side`.
         DTypeError: bool or complex elements.
 
     Example:

@@ -63,7 +63,7 @@ def _samples(rng: np.random.Generator) -> Any:
 
 
 def _wide(x: Any) -> Any:
-    """Return low-precision values in the dtype in which they are accumulated."""
+    """Return values in the dtype of their accumulation: float32 for low-precision ones."""
     return x.astype(float32) if x.dtype.num in LOW_PRECISION else x
 
 
@@ -92,7 +92,7 @@ def _var_kernel(x: Any, *, axis: Axes, correction: float, keepdims: bool) -> Any
 
 
 def _var_wide(x: Any, axis: Axes, correction: float, keepdims: bool) -> Any:
-    """Compute the variance in two passes: the mean, then the mean square of what is left."""
+    """Compute the variance in two passes: the mean, then the mean squared distance from it."""
     count = count_along(x.shape, axis)
     shape = reduced_shape(x.shape, axis, True)
     center = lax.reshape(float_sum(x, axis) / lowered_count(count, x.dtype), shape)
@@ -157,7 +157,7 @@ def var(
     Args:
         x: any shape; real, integers become float32.
         axis: the axes to reduce; all of them if None.
-        correction: what is subtracted from the count; 1 gives the unbiased estimate from a sample.
+        correction: the number to subtract from the count; 1 gives the unbiased estimate from a sample.
         keepdims: whether reduced axes stay, with size 1.
 
     Returns:
@@ -224,7 +224,7 @@ def std(
     Args:
         x: any shape; real, integers become float32.
         axis: the axes to reduce; all of them if None.
-        correction: what is subtracted from the count; 1 gives the usual estimate from a sample.
+        correction: the number to subtract from the count; 1 gives the usual estimate from a sample.
         keepdims: whether reduced axes stay, with size 1.
 
     Returns:
@@ -292,7 +292,7 @@ _POSITION = Stops("a position has no gradient")
     onnx=position("ArgMax"),
 )
 def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
-    """Find the position of the largest element: the first one of equals, and NaN counts as largest.
+    """Find the position of the largest element, the first of equal ones; NaN counts as the largest.
 
     Args:
         x: any shape; real or bool.
@@ -329,7 +329,7 @@ def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False,
     onnx=position("ArgMin"),
 )
 def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
-    """Find the position of the smallest element: the first one of equals, and NaN counts as smallest.
+    """Find the position of the smallest element, the first of equal ones; NaN counts as the smallest.
 
     Args:
         x: any shape; real or bool.
@@ -459,7 +459,7 @@ def logsumexp(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **
 def _cumulative_sum_kernel(x: Any, *, axis: int, reverse: bool) -> Any:
     if reverse:
         return np.flip(_cumulative_sum_kernel(np.flip(x, axis), axis=axis, reverse=False), axis)
-    # NumPy adds from one end to the other: float64 keeps what a million float32 additions would lose.
+    # NumPy adds from one end to the other; float64 keeps the digits that many float32 additions would lose.
     floating = kind_of(x.dtype) == "float"
     total = np.add.accumulate(x, axis=axis, dtype=float64 if floating else x.dtype)
     if floating:
@@ -513,22 +513,22 @@ def cumulative_sum(
     reverse: bool = False,
     **other: Unpack[Other],
 ) -> Tensor:
-    """Sum up to every position along an axis.
+    """Compute running sums along an axis.
 
     float16 and bfloat16 accumulate in float32. Integers below 32 bits and bools give int32 or uint32.
 
     Args:
-        x: one dimension at least.
+        x: at least one dimension.
         axis: the axis; needed if there are several.
         dtype: the dtype to cast to before adding.
-        include_initial: whether to start with the sum of nothing, 0.
+        include_initial: whether to start with 0, the sum of no elements.
         reverse: whether to sum from the end.
 
     Returns:
         The shape of `x`, longer by one along the axis with `include_initial`.
 
     Raises:
-        ShapeError: an axis out of range, or none given for several dimensions.
+        ShapeError: the axis is out of range, or missing for several dimensions.
 
     Example:
         >>> import hybridflow as hf

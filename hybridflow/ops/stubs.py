@@ -1,6 +1,6 @@
-"""``python -m hybridflow.ops.stubs`` writes ``core/methods.pyi``: what ops install on tensors, for type checkers.
+"""``python -m hybridflow.ops.stubs`` writes ``core/methods.pyi``: the methods of tensors, for type checkers.
 
-With ``--check`` nothing is written; the exit status is 1 if the file is not what would be written.
+With ``--check`` nothing is written; the exit status is 1 if the file is out of date.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OVERRIDES = ("__eq__", "__ne__")
 
 
 def _installed() -> Iterator[tuple[str, Callable[..., Any], property | None]]:
-    """Yield what was installed on tensors: its name, its public function, and the property that it is, if any."""
+    """Yield the installed members of tensors: the name, the public function, and the property if it is one."""
     public = {name: op.public for op in REGISTRY.values() for name in op.method if op.public is not None}
     for name, value in sorted(vars(TensorMethods).items()):
         if name in public:
@@ -58,7 +58,7 @@ def _annotation(annotation: Any, namespace: dict[str, Any]) -> str:
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[list[str], str]:
-    """Return the parameters of a method, `self` in place of the first, and its result."""
+    """Return a method's parameters, with `self` as the first, and its result's annotation."""
     if inspect.isclass(function):
         return ["self"], f"{function.__module__}.{function.__name__}"
     signature = inspect.signature(function)
@@ -76,7 +76,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[str], str]:
             parts.append("self")
             continue
         prefix = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        keywords = parameter.kind == kinds.VAR_KEYWORD  # of other packages: ``Unpack[Other]``
+        keywords = parameter.kind == kinds.VAR_KEYWORD  # other packages' keywords: ``Unpack[Other]``
         annotation = parameter.annotation if keywords else _annotation(parameter.annotation, namespace)
         text = f"{prefix}{parameter.name}: {annotation}"
         parts.append(text if parameter.default is kinds.empty else f"{text} = {parameter.default!r}")
@@ -110,7 +110,7 @@ def _method(name: str, function: Callable[..., Any], found: property | None) -> 
 
 
 def stub_text() -> str:
-    """Return what the stub file must be."""
+    """Return the text of the stub file."""
     return _HEADER + "\n".join(_method(*entry) for entry in _installed()) + "\n"
 
 

@@ -1,12 +1,12 @@
-"""Sums on the host, as precise as pairwise summation whatever the axes are, and faster on many elements.
+"""Sums on the host, as precise as pairwise summation along any axes, and faster for many elements.
 
-`numpy.add` sums neighbours in eight partial sums that it starts anew every 128 elements, and other elements one after
-another. Products with ones are faster: rows are cut into pieces of up to 512 elements, other axes into 64 to 127, and
-these sums are added up in the same way.
+`numpy.add` sums neighbours in eight partial sums, which it restarts every 128 elements, and sums other elements one
+after another. Products with ones are faster. Rows are cut into pieces of up to 512 elements and other axes into blocks
+of 64 to 127, and the sums of these are added up in the same way.
 
-Equal arrays have equal sums, wherever they lie in memory. Which pieces there are follows from the shape alone, and how
-many threads multiply changes no bit (`hybridflow.backend.blas`), unless a program changes the number of OpenBLAS's
-threads while it runs, to one that does not divide 48: then last bits may differ, as those of products of matrices do.
+Equal arrays have equal sums, wherever they are in memory. The pieces follow from the shape alone, and the number of
+threads changes no bit (`hybridflow.backend.blas`). There is one exception: if a program changes the number of
+OpenBLAS's threads while it runs, to one that does not divide 48, last bits may differ, as in matrix products.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.ops.sizes import Axes, count_elements, reduced_shape
 
 _SMALL = 4096
-"""Up to this many elements, the order of additions matters less than the calls it costs to change it."""
+"""Up to this many elements, a better order of additions is not worth the calls that it takes."""
 _QUICK = 1 << 15
-"""Up to this many elements, NumPy's own sum of neighbours takes no longer than the calls that replace it."""
+"""Up to this many elements, NumPy's own sum of neighbours is as fast as the calls that replace it."""
 LONG_ROW = 512
-"""Up to this many neighbours are summed by a product with ones: BLAS has few partial sums, on old processors four."""
+"""The most neighbours that one product with ones sums; BLAS has few partial sums, on old processors four."""
 _FEW_PIECES = 16
-"""At most this many pieces of a row are added one after another."""
+"""The most pieces of a row that are added one after another."""
 _BLOCK = 64
-"""How many rows are summed at once. If threads share them, it is the fewest: the order in which OpenBLAS adds up to 48
-depends on how long the part is that a thread gets."""
+"""The most rows that are summed at once, or the fewest if threads share the work: the order in which OpenBLAS adds up
+to 48 rows depends on the length of a thread's part."""
 _ROW_UNIT = 4 * THREADS  # OpenBLAS's kernels take four rows at a time
-_COLUMN_UNIT = 16 * THREADS  # and sixteen columns, a vector register of float32
+_COLUMN_UNIT = 16 * THREADS  # OpenBLAS's kernels take sixteen columns at a time, a vector register of float32
 _BLAS = (np.dtype("float32"), np.dtype("float64"))
 
 
 def add_up(x: Any, axis: Axes, keepdims: bool) -> Any:
-    """Sum a NumPy array over axes in its own dtype; float16 and bfloat16 are accumulated, and returned, in float32.
+    """Sum a NumPy array over axes in its own dtype; float16 and bfloat16 are accumulated and returned in float32.
 
-    NumPy sums pairwise along an axis whose elements are neighbours in memory, and one after another along the
-    others, where a million float32 additions lose a thousand ulp. There, blocks are summed first.
+    NumPy sums pairwise along an axis whose elements are neighbours in memory. Along other axes it adds one element
+    after another, which loses precision, so blocks are summed first there.
     """
     dtype = x.dtype
     if dtype.num in LOW_PRECISION:
@@ -64,11 +64,11 @@ def add_up(x: Any, axis: Axes, keepdims: bool) -> Any:
 
 @lru_cache(1024)
 def _plan(shape: Any, axis: Axes, keepdims: bool) -> tuple[Any, int, Axes, Any] | None:
-    """Return how an array is summed, None for as NumPy does it.
+    """Return the plan by which to sum an array, or None to leave it to NumPy.
 
     Returns:
-        The shape without the last axes, if they are summed; how many neighbours these are; the axes that are summed
-        besides; the shape of the result.
+        The shape without the trailing summed axes, the number of elements along these, the other summed axes, and the
+        shape of the result.
     """
     first = len(shape)
     while first and first - 1 in axis:
@@ -81,7 +81,7 @@ def _plan(shape: Any, axis: Axes, keepdims: bool) -> tuple[Any, int, Axes, Any] 
 
 
 def add_rows(x: Any) -> Any:
-    """Sum the rows of a matrix of float32 or float64 that lies in memory row by row."""
+    """Sum the rows of a C-contiguous matrix of float32 or float64."""
     rows, length = x.shape
     pieces, even = _pieces(length)
     if pieces == 1:
@@ -96,14 +96,14 @@ def add_rows(x: Any) -> Any:
             first = sums[:, :rest]
             np.add(first, x[:, length - rest :], out=first)
         return np.add.reduce(sums, axis=1)
-    sums = add_short_rows(cut.transpose(1, 0, 2))  # a product for each piece, since rows may be many
+    sums = add_short_rows(cut.transpose(1, 0, 2))  # one product per piece, since there may be many rows
     sums[:rest] += x[:, length - rest :].T
     return np.add.reduce(sums, axis=0)
 
 
 @lru_cache(1024)
 def _pieces(length: int) -> tuple[int, bool]:
-    """Return into how many pieces a row is cut, and whether that leaves no rest and all rows' pieces are one matrix."""
+    """Return the number of pieces of a row, and whether it divides the row, so that all rows' pieces are one matrix."""
     fewest = -(-length // LONG_ROW)
     if length >= SHARED:
         return -(-fewest // _ROW_UNIT) * _ROW_UNIT, False
@@ -119,7 +119,7 @@ def _ones(dtype: Any) -> Any:
 
 
 def add_short_rows(x: Any) -> Any:
-    """Sum the rows of a matrix, or of each of several, of up to `LONG_ROW` elements each."""
+    """Sum the rows of one or more matrices; a row has at most `LONG_ROW` elements."""
     rows, length = x.shape[-2:]
     ones = _ones(x.dtype)[:length]
     if rows * length < SHARED:
@@ -150,7 +150,7 @@ def _along(x: Any, axis: int, dtype: Any) -> Any:
 
 
 def _column_products(x: Any) -> Any:
-    """Sum the first axis of each of several arrays of three."""
+    """Sum a batch of arrays of three axes over the first of them."""
     batch, rows, *kept = x.shape
     x = x.reshape(batch, rows, -1)
     columns = x.shape[2]

@@ -30,7 +30,7 @@ def _rotate(x: Any, distance: int) -> Any:
 def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
     """Encrypt counters (20 rounds).
 
-    The rounds are written out: XLA compiles them faster than a loop, and fuses them with what uses the bits.
+    The rounds are written out: XLA compiles them faster than a loop, and fuses them with the code that uses the bits.
 
     Args:
         key: two uint32 scalars.
@@ -56,10 +56,10 @@ def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def countable(size: int) -> int:
-    """Return a number of elements that one draw may have.
+    """Return the number of elements of a draw, if one draw may have so many.
 
     Raises:
-        ShapeError: more elements than the position has values.
+        ShapeError: there are more elements than positions.
     """
     if size > 2**32:
         raise ShapeError(
@@ -71,10 +71,10 @@ def countable(size: int) -> int:
 def positions(state: Any, shape: tuple[int, ...]) -> Any:
     """Return the elements' positions in a state's stream: 0, 1, 2, ...
 
-    A state with one word more says where they start, so that a part of a draw can be drawn alone.
+    An extra word of the state gives the first position, so that a part of a draw can be drawn alone.
     """
     count: Any = math.prod(shape)
-    counted = lax.iota(uint32, countable(count) if isinstance(count, int) else count)  # jax's open sizes have no number
+    counted = lax.iota(uint32, countable(count) if isinstance(count, int) else count)  # symbolic sizes have no value
     if state.shape[0] > STATE_WORDS:
         counted = _add(counted, lax.index_in_dim(state, STATE_WORDS, keepdims=False))
     return lax.reshape(counted, shape)

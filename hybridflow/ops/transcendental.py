@@ -90,7 +90,7 @@ def log(x: TensorLike, /) -> Tensor:
 
 
 def _expm1(parts: Any, make: Any, xp: Any, where: Any) -> Any:
-    """Return ``exp(x) - 1`` of complex numbers with C99's special values, in NumPy's or jax's functions."""
+    """Return a function for ``exp(x) - 1`` of complex numbers with C99's special values, from NumPy's or JAX's."""
 
     def complex_expm1(x: Any) -> Any:
         real, imag = parts(x)
@@ -169,7 +169,7 @@ def _log1p_samples(rng: np.random.Generator) -> Any:
 
 
 def _log1p_kernel(x: Any) -> Any:
-    """Compute ``log(1 + x)``; NumPy's own loses a small complex number's digits."""
+    """Compute ``log(1 + x)``; NumPy's own function loses digits of small complex numbers."""
     if x.dtype.kind != "c":
         return np.log1p(x)
     wide = x.astype(np.complex128)
@@ -182,7 +182,7 @@ cast(Any, _log1p_kernel).of_reals = np.log1p
 
 
 def _lower_log1p(x: Any) -> Any:
-    """Compute ``log(1 + x)``; in float64, XLA's own is 120 ulp off near -0.414, where nothing is lost without it."""
+    """Compute ``log(1 + x)``; in float64, XLA's `log1p` is inaccurate near -0.414, where the plain formula is not."""
     if x.dtype != np.float64:
         return lax.log1p(x)
     return lax.select(lax.abs(x) < 0.28, lax.log1p(x), lax.log(1 + x))
@@ -294,7 +294,7 @@ def log10(x: TensorLike, /) -> Tensor:
 def _logaddexp_lower(a: Any, b: Any) -> Any:
     difference = a - b
     unequal = lax.max(a, b) + lax.log1p(lax.exp(-lax.abs(difference)))
-    # Two equal infinities have no difference; their sum is the infinity, and NaN stays NaN.
+    # The difference of two equal infinities is NaN; their sum is the infinity, and NaN stays NaN.
     return lax.select(difference != difference, a + b, unequal)
 
 

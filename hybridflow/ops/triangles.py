@@ -1,4 +1,4 @@
-"""The triangles of matrices."""
+"""Lower and upper triangles of matrices."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def _triangle_infer(name: str) -> Any:
 
 
 _MASKED = 1 << 18
-"""Up to how many elements a matrix has a mask that is kept."""
+"""The most elements of a matrix whose mask is cached."""
 
 
 @lru_cache(16)
 def _mask(upper: bool, rows: int, columns: int, k: int, width: int) -> Any:
-    """Return all bits, in words of so many bytes, of the elements of a triangle, and none of the others."""
+    """Return a bit mask, in words of `width` bytes: all ones inside a triangle, zeros outside."""
     inside = ~np.tri(rows, columns, k - 1, dtype=bool) if upper else np.tri(rows, columns, k, dtype=bool)
     return np.where(inside, ~np.zeros((), f"u{width}"), np.zeros((), f"u{width}"))
 
@@ -103,7 +103,7 @@ def tril(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
 
     Args:
         x: ``(..., m, n)``, any dtype.
-        k: the highest diagonal that is kept: 0 the main one, above it if positive.
+        k: the highest diagonal to keep: 0 is the main one, and positive numbers are above it.
 
     Returns:
         The same shape and dtype.
@@ -139,7 +139,7 @@ def triu(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
 
     Args:
         x: ``(..., m, n)``, any dtype.
-        k: the lowest diagonal that is kept: 0 the main one, above it if positive.
+        k: the lowest diagonal to keep: 0 is the main one, and positive numbers are above it.
 
     Returns:
         The same shape and dtype.

@@ -38,7 +38,7 @@ def _above_one(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -
 
 
 def _by_parts(lowered: Any) -> Any:
-    """Return the lowering of a sine or cosine that takes complex numbers apart; XLA's loses digits of small ones."""
+    """Return a lowering of a sine or cosine that splits complex numbers; XLA's own loses digits of small ones."""
 
     def lower(x: Any) -> Any:
         if x.dtype.kind != "c":
@@ -56,12 +56,12 @@ def _by_parts(lowered: Any) -> Any:
 
 
 def _scaled(x: Any, size: Any) -> Any:
-    """Multiply by a positive number, which may be infinite where it has overflowed: 0 stays 0."""
+    """Multiply by a positive number that may have overflowed to infinity; 0 stays 0."""
     return lax.select(x == 0, x, x * size)
 
 
 def _atan_lower(x: Any) -> Any:
-    """Compute the inverse tangent; of complex numbers by way of `atanh`, whose zeros have the right signs."""
+    """Compute the inverse tangent; complex numbers go through `atanh`, whose zeros have the right signs."""
     if x.dtype.kind != "c":
         return lax.atan(x)
     turned = lax.atanh(lax.complex(lax.imag(x), lax.real(x)))
@@ -301,7 +301,7 @@ def cosh(x: TensorLike, /) -> Tensor:
 
 
 def _tanh_kernel(x: Any) -> Any:
-    """Compute it as NumPy does, but give the zero beside an infinite real part the sign of the imaginary part."""
+    """Compute tanh as NumPy does, but beside an infinite real part give a zero the sign of the imaginary part."""
     y: Any = np.tanh(x)
     if x.dtype.kind == "c":
         far = np.isinf(x.real) & np.isfinite(x.imag)
@@ -419,7 +419,7 @@ def acosh(x: TensorLike, /) -> Tensor:
 
 
 def _atanh_lower(x: Any) -> Any:
-    """Compute it as XLA does, but in float64, where XLA is 70 ulp off, from better logarithms."""
+    """Compute atanh as XLA does, but in float64, where XLA is inaccurate, from better logarithms."""
     return lax.atanh(x) if x.dtype != np.float64 else 0.5 * (_lower_log1p(x) - _lower_log1p(-x))
 
 

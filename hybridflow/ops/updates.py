@@ -1,4 +1,4 @@
-"""Functional updates: ``x.at[key].set(v)`` and its relatives."""
+"""Functional updates: ``x.at[key].set(v)``, `add`, `multiply`, `min` and `max`."""
 
 from __future__ import annotations
 
@@ -114,15 +114,15 @@ def slice_set(x: TensorLike, value: TensorLike, /, *, index: StaticIndex) -> Ten
 
     Args:
         x: any dtype.
-        value: the new elements, of the shape that the index gives and the dtype of `x`.
+        value: the new elements, with the shape of the selected elements and the dtype of `x`.
         index: per axis an integer or ``(start, size, step)``; None for a new axis.
 
     Returns:
         The tensor with those elements replaced.
 
     Raises:
-        ShapeError: `value` has another shape than the index gives.
-        DTypeError: `value` has another dtype than `x`.
+        ShapeError: `value` does not have the shape of the selected elements.
+        DTypeError: `value` does not have the dtype of `x`.
 
     Example:
         >>> import hybridflow as hf
@@ -179,7 +179,7 @@ def _winners_samples(rng: np.random.Generator) -> Any:
     onnx=No("it serves updates, which ONNX has as one operator"),
 )
 def index_winners(*indices: TensorLike, sizes: Shape) -> Tensor:
-    """Say of every position in integer tensors whether no later one names the same element.
+    """Return for every position in integer tensors whether no later position names the same element.
 
     Args:
         indices: one integer tensor per axis, of shapes that broadcast, within `sizes`.
@@ -232,7 +232,7 @@ def _update_kernel(x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> A
 
 
 def _signed_zeros(result: Any, x: Any, value: Any, key: Any, negative: bool) -> Any:
-    """Return extrema in which 0.0 is larger than -0.0, as it is for XLA; NumPy takes either."""
+    """Return extrema in which 0.0 is larger than -0.0, as in XLA; NumPy takes either."""
     zeros = result == 0
     if not zeros.any():
         return result
@@ -247,7 +247,7 @@ def _update_lower(x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> An
         shape = met_shape(*[array.shape for array in indices])
         count: Any = math.prod(shape)
         if not isinstance(count, int) or count > 1:
-            # XLA leaves open which of several values for one element stays: only the last is written.
+            # XLA does not define which of several values for one element stays, so only the last is written.
             keep = _winners_lower(*indices, sizes=sizes)
             first = _spread(indices[0], shape)
             first = lax.select(keep, first, lax.full_like(first, sizes[0]))
@@ -289,7 +289,7 @@ def _update_vjp(F: Any, g: Any, y: Any, x: Any, value: Any, *indices: Any, axes:
 
 
 def _chosen_vjp(F: Any, g: Any, x: Any, value: Any, indices: Any, axes: Axes, how: str) -> tuple[Any, Any]:
-    """Share the cotangent evenly among the element and the values that tie for the extremum (or are all NaN)."""
+    """Share the cotangent evenly among the element and the values that tie for the extremum (or are NaN)."""
     best = F.index_update(x, value, *indices, axes=axes, how=how)
 
     def chosen(one: Any, extremum: Any) -> Any:
@@ -301,7 +301,7 @@ def _chosen_vjp(F: Any, g: Any, x: Any, value: Any, indices: Any, axes: Axes, ho
 
 
 def _scaled_vjp(F: Any, g: Any, x: Any, value: Any, indices: Any, axes: Axes) -> tuple[Any, Any]:
-    """Multiply the cotangent by all factors but the one differentiated for, without dividing by one that is 0."""
+    """Multiply the cotangent by all factors except the differentiated one, without dividing by 0."""
     ones = F.full(shape=x.shape, fill_value=1, dtype=x.dtype)
 
     def of_x() -> Any:
@@ -354,18 +354,18 @@ def index_update(x: TensorLike, value: TensorLike, /, *indices: TensorLike, axes
         x: any dtype.
         value: one value per selected element, in the dtype of `x`.
         indices: one integer tensor per axis in `axes`.
-        axes: the axes that are selected from, in increasing order.
-        how: ``"set"`` (the last of several values for one element stays), ``"add"``, ``"multiply"``, ``"min"`` or
-            ``"max"`` (which take all of them).
+        axes: the axes to select from, in increasing order.
+        how: ``"set"``, which keeps the last of several values for one element, or ``"add"``, ``"multiply"``,
+            ``"min"`` or ``"max"``, which use all of them.
 
     Returns:
         The updated tensor.
 
     Raises:
         IndexRangeError: an index outside its axis.
-        ShapeError: `value` has another shape than the indices select.
-        DTypeError: `value` has another dtype than `x`.
-        ArgumentError: another word for `how`.
+        ShapeError: `value` does not have the shape of the selected elements.
+        DTypeError: `value` does not have the dtype of `x`.
+        ArgumentError: an unknown `how`.
 
     Example:
         >>> import hybridflow as hf
@@ -386,7 +386,7 @@ def index_update(x: TensorLike, value: TensorLike, /, *indices: TensorLike, axes
 
 
 class IndexUpdater:
-    """What ``x.at`` is: index it to say which elements to update."""
+    """The value of ``x.at``: index it to select the elements to update."""
 
     __slots__ = ("_x",)
 
@@ -398,12 +398,12 @@ class IndexUpdater:
 
 
 class IndexUpdate:
-    """What ``x.at[key]`` is: each method returns a copy of `x` with the selected elements updated.
+    """The value of ``x.at[key]``: each method returns a copy of `x` with the selected elements updated.
 
     Values broadcast to the shape of ``x[key]`` and are cast to the dtype of `x`. If index tensors select an element
-    several times, `set` keeps the last value and the other methods take all of them. All have gradients: of `set` the
-    value that stays gets it, of `min` and `max` those that tie share it evenly. Where positions repeat and one of their
-    factors is 0, the second-order gradient of `multiply` leaves out what that factor contributes.
+    several times, `set` keeps the last value and the other methods use all of them. All methods have gradients. With
+    `set`, the value that stays gets the gradient; with `min` and `max`, values that tie share it evenly. Where
+    positions repeat and a factor is 0, the second-order gradient of `multiply` leaves out that factor's contribution.
 
     Example:
         >>> import hybridflow as hf
@@ -483,4 +483,4 @@ def _to_shape(value: Tensor, shape: Shape, how: str) -> Tensor:
 add_method("at", IndexUpdater, as_property=True)
 
 
-__all__: list[str] = []  # all of it is reached through `x.at`
+__all__: list[str] = []  # all is reached through `x.at`

@@ -1,6 +1,7 @@
-"""Keeping XLA's algebra off floats: it simplifies as if these were numbers, and NaN, infinities and zeros get lost.
+"""Helpers of lowerings that keep XLA's algebraic simplifier away from floats.
 
-And what it would sum in one run, in which too much is rounded off, in several.
+It simplifies as if floats were real numbers, and loses NaN, infinities and signs of zeros. It would also sum in one
+long run, which loses precision; `float_sum` sums in several.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LINEAR: ContextVar[bool] = ContextVar("hybridflow linear lowerings", default=Fa
 
 @contextmanager
 def linear_lowerings() -> Generator[None]:
-    """Hide nothing in a block: there, lowerings of what is linear must be functions that JAX can transpose."""
+    """Turn hiding off in a block, so that JAX can transpose the lowerings of linear operations."""
     token = _LINEAR.set(True)
     try:
         yield
@@ -27,19 +28,20 @@ def linear_lowerings() -> Generator[None]:
 
 
 def hidden(x: Any, beside: Any) -> Any:
-    """Return a float operand of a lowering in a form that XLA's algebra does not know, and so leaves alone.
+    """Return a float operand of a lowering in a form that XLA does not simplify.
 
-    The result of the operation must be NaN where `beside`, its other operand, is NaN: there it is put in the place of
-    `x`, in one comparison and one choice that are fused with the operation.
+    Where `beside`, the other operand, is NaN, the result is `beside` instead of `x`. So the operation's result must be
+    NaN there anyway. XLA fuses the one comparison and the one select with the operation.
     """
     return x if _LINEAR.get() else lax.select(lax.ne(beside, beside), beside, x)
 
 
 def hidden_result(y: Any) -> Any:
-    """Return a float result in a form of which XLA's algebra does not know where it comes from.
+    """Return a float result in a form that hides its origin from XLA's simplifier.
 
-    It would make ``log(a ** b)`` ``b * log(a)``, which is NaN for ``a < 0``, and ``a / b / c`` ``a / (b * c)``. Limits
-    that nothing exceeds leave each value as it is, NaN too. Complex numbers have none.
+    XLA would turn ``log(a ** b)`` into ``b * log(a)``, which is NaN for ``a < 0``, and ``a / b / c`` into
+    ``a / (b * c)``. Clamping to infinite limits leaves every value unchanged, also NaN. Complex numbers have no such
+    limits and stay as they are.
     """
     if _LINEAR.get() or y.dtype.kind == "c":
         return y
@@ -48,24 +50,24 @@ def hidden_result(y: Any) -> Any:
 
 
 def positive_zero(y: Any) -> Any:
-    """Return a sum with 0.0 in place of -0.0, which XLA leaves where there is one element, or takes a negation out."""
+    """Return a sum with 0.0 in place of -0.0, which XLA gives for one element or when it moves a negation out."""
     return y if _LINEAR.get() else lax.select(y == 0, lax.full_like(y, 0), y)
 
 
 _WINDOW = 32
-"""XLA sums at most this many elements of each axis in one run."""
+"""The most elements of an axis that XLA sums in one run."""
 _RUN = 1024
-"""The most floats that are summed in one run."""
+"""The most floats that `float_sum` sums in one run."""
 
 
 def float_sum(x: Any, axis: tuple[int, ...]) -> Any:
-    """Sum floats over axes with no run of additions that is long.
+    """Sum floats over axes without long runs of additions.
 
-    XLA sums in runs over up to 32 elements of each axis, so a run over four axes has up to a million. Therefore few
-    axes are summed at once; between such sums stands what XLA does not take out to join them.
+    XLA sums in runs over up to 32 elements of each axis, so a run over four axes has up to a million elements.
+    Therefore few axes are summed at once, and `hidden_result` keeps XLA from joining the sums.
     """
     axes = sorted([i % x.ndim for i in axis], reverse=True)
-    runs = [min(size, _WINDOW) if isinstance(size, int) else _WINDOW for size in x.shape]  # others are jax's open sizes
+    runs = [min(size, _WINDOW) if isinstance(size, int) else _WINDOW for size in x.shape]  # other sizes are symbolic
     while True:
         run, now = 1, []
         while axes and (not now or run * runs[axes[0]] <= _RUN):

@@ -1,4 +1,4 @@
-"""Elementwise activation functions, each with a rule of its own."""
+"""Smooth elementwise activation functions."""
 
 from __future__ import annotations
 
@@ -224,8 +224,8 @@ def gelu(x: TensorLike, /, approximate: bool | Literal["none", "tanh"] = False) 
 
     Args:
         x: floating-point; integers become float32.
-        approximate: whether to use the usual tanh approximation, which differs by up to 5e-4; torch's words for False
-            and True, ``"none"`` and ``"tanh"``, do too.
+        approximate: whether to use the usual tanh approximation, which differs by up to 5e-4. ``"none"`` and
+            ``"tanh"``, torch's words for False and True, work too.
 
     Returns:
         The same shape and dtype.
@@ -392,14 +392,14 @@ def log_sigmoid(x: TensorLike, /) -> Tensor:
 
 
 def swish(x: TensorLike, /, beta: TensorLike = 1.0) -> Tensor:
-    """Compute ``x * sigmoid(beta * x)``; `silu` is the one of ``beta=1``.
+    """Compute ``x * sigmoid(beta * x)``; with ``beta=1`` it is `silu`.
 
     Args:
         x: floating-point; integers become float32.
-        beta: a number, or a tensor of a shape that broadcasts; a tensor's gradient flows.
+        beta: a number, or a tensor of a shape that broadcasts; gradients flow to a tensor.
 
     Returns:
-        The shape in which both broadcast, in the promoted dtype.
+        The broadcast shape, in the promoted dtype.
 
     Raises:
         ShapeError: the shapes do not broadcast.
@@ -429,7 +429,7 @@ def glu(x: TensorLike, /, axis: int = -1, **other: Unpack[Other]) -> Tensor:
         The shape of `x` with half the size on the axis.
 
     Raises:
-        ShapeError: an axis out of range, or of odd size.
+        ShapeError: an axis that is out of range or has odd size.
 
     Example:
         >>> import hybridflow as hf

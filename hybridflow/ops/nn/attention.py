@@ -58,10 +58,10 @@ def _kernel(
 ) -> Any:
     del has_mask
     if value.shape[:-2] != query.shape[:-2]:
-        raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then words the error
+        raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then raises the full message
     scores = _kernel_scores(query, key, mask, is_causal, scale)
     largest = extremum(np.maximum, scores, (scores.ndim - 1,), True, -np.inf)
-    # A row without anything to look at has a maximum of -inf and gets probabilities of 0.
+    # A query that may look at no key has a maximum of -inf and gets probabilities of 0.
     largest = np.where(largest == -np.inf, scores.dtype.type(0), largest)
     scores -= largest
     p = np.exp(scores, out=scores)
@@ -76,7 +76,7 @@ def _kernel(
 def _kernel_scores(query: Any, key: Any, mask: tuple[Any, ...], is_causal: bool, scale: float) -> Any:
     """Return the scores, -inf where a query may not look."""
     if key.shape[:-2] != query.shape[:-2] or (mask and mask[0].ndim > query.ndim):
-        raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then words the error
+        raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then raises the full message
     scores = products.matmul(query * query.dtype.type(scale), np.swapaxes(key, -1, -2))
     allowed = mask[0] if mask and mask[0].dtype == np.bool_ else None
     if mask and allowed is None:
@@ -86,7 +86,7 @@ def _kernel_scores(query: Any, key: Any, mask: tuple[Any, ...], is_causal: bool,
         allowed = causal if allowed is None else allowed & causal
     hidden = scores.dtype.type(-np.inf)
     if allowed is not None:
-        # Much faster than np.where, and the same: a NaN that becomes inf here makes its row NaN below.
+        # Faster than np.where, with the same result: a NaN that becomes inf here makes its row NaN below.
         np.fmin(scores, np.where(allowed, -hidden, hidden), out=scores)
     return scores
 
@@ -117,7 +117,7 @@ def _lower_again(
     query: Any, key: Any, log_sum: Any, *mask: Any, is_causal: bool, scale: float, has_mask: bool
 ) -> Any:
     del has_mask
-    # The key is scaled here: XLA would find the product of the forward pass again, and keep it for the backward one.
+    # Scale the key, not the query: XLA would recognise the forward pass's product and keep it for the backward pass.
     full = lower_wide(key)
     scores = _lower_scores(lower_wide(query), lax.mul(full, lax.full_like(full, scale)), mask, is_causal)
     return lax.exp(lax.sub(scores, lax.broadcast_in_dim(log_sum, scores.shape, tuple(range(log_sum.ndim)))))
@@ -138,7 +138,7 @@ def _lower_scores(query: Any, key: Any, mask: tuple[Any, ...], is_causal: bool) 
 
 
 def _lower_probabilities(scores: Any) -> tuple[Any, Any]:
-    """Return the softmax of scores, and the log of each row's sum of exponentials: inf where all are hidden."""
+    """Return the softmax of scores and the log of each row's sum of exponentials; inf where all keys are hidden."""
     axis = scores.ndim - 1
 
     def spread(row: Any) -> Any:
@@ -231,7 +231,7 @@ def _vjp(
     scale: float,
     has_mask: bool,
 ) -> Any:
-    # The probabilities are computed again: keeping them would take memory that is quadratic in the length.
+    # Compute the probabilities again: keeping them would take memory that is quadratic in the length.
     p = F.attention_probabilities(
         query, key, y[1], *mask, is_causal=is_causal, scale=scale, has_mask=has_mask
     )  # fmt: skip
@@ -348,11 +348,11 @@ def attention_probabilities(
     scale: float,
     has_mask: bool,
 ) -> Tensor:
-    """Compute what attention weighs values by, from the logs of the sums that its forward pass kept.
+    """Compute the weights of attention's values, given the logs of the sums that the forward pass kept.
 
     Args:
-        query, key, mask, is_causal, scale: as `scaled_dot_product_attention` takes them, of the same leading axes.
-        log_sum: ``(..., n)``: the log of the sum of the exponentials of each query's scores.
+        query, key, mask, is_causal, scale: as in `scaled_dot_product_attention`, with equal leading axes.
+        log_sum: ``(..., n)``, the log of the sum of the exponentials of each query's scores.
         has_mask: whether there is a mask.
 
     Returns:
@@ -398,7 +398,7 @@ def _onnx(
 ) -> Any:
     scores = _onnx_scores(o, query, key, mask, is_causal, scale)
     p = o.Softmax(scores, axis=-1)
-    if has_mask:  # a row without anything to look at
+    if has_mask:  # a query that may look at no key
         p = o.Where(o.Equal(o.ReduceMax(scores, o.ints([-1]), keepdims=1), -np.inf), 0, p)
     y = o.MatMul(p, value)
     if not residuals:
@@ -430,26 +430,26 @@ def scaled_dot_product_attention(
     dropout: float = 0.0,
     **other: Unpack[Other],
 ) -> Tensor:
-    """Average values, weighted by the softmax of how well their keys match each query.
+    """Average values for each query, weighted by the softmax of the products of their keys with the query.
 
     Args:
         query: ``(..., heads, n, dim)``, floating-point.
         key: ``(..., heads, m, dim)``; leading axes broadcast.
         value: ``(..., heads, m, dim_v)``; leading axes broadcast.
-        mask: of a shape that broadcasts to ``(..., heads, n, m)``: bool, True where a query may look at a key; or
-            floating-point, added to the scores.
+        mask: a tensor that broadcasts to ``(..., heads, n, m)``: bool, True where a query may look at a key, or
+            floating-point and added to the scores.
         is_causal: whether a query may look only at keys up to its own position.
         scale: the factor of the scores; ``1 / sqrt(dim)`` if not given.
-        dropout: the probability with which a weight is dropped, as by `hf.nn.dropout`. Then it is several operations,
-            and the weights, quadratic in the length, are kept for the gradient.
+        dropout: the probability that a weight is dropped, as in `hf.nn.dropout`. Attention is then several operations,
+            and the weights, whose size is quadratic in the length, are kept for the gradient.
 
     Returns:
-        ``(..., heads, n, dim_v)``. A query that may look at nothing gets zeros. float16 and bfloat16 are computed in
+        ``(..., heads, n, dim_v)``. A query that may look at no key gets zeros. float16 and bfloat16 are computed in
         float32 and rounded once.
 
     Raises:
-        ShapeError: sizes that do not match.
-        DTypeError: a mask of integers.
+        ShapeError: the sizes do not match.
+        DTypeError: the mask has integers.
 
     Example:
         >>> import hybridflow as hf
@@ -487,7 +487,7 @@ def scaled_dot_product_attention(
 
 
 def _with_dropout(inputs: tuple[Tensor, ...], is_causal: bool, scale: float, rate: float) -> Tensor:
-    """Compute attention with some of its weights dropped, in the precision that the operation has."""
+    """Compute attention with dropout of its weights, in the same precision as without dropout."""
     casts = current().autocast
     given = inputs if casts is None else casts(scaled_dot_product_attention.op, inputs)
     with without_autocast():
@@ -509,5 +509,5 @@ def _with_dropout(inputs: tuple[Tensor, ...], is_causal: bool, scale: float, rat
         largest = stop_gradient(largest_of(scores, axis=-1, keepdims=True))
         p = exp(scores - where(equal(largest, -math.inf), 0.0, largest))
         total = sum_of(p, axis=-1, keepdims=True)
-        p = p / where(equal(total, 0.0), 1.0, total)  # a query that may look at nothing gets zeros
+        p = p / where(equal(total, 0.0), 1.0, total)  # a query that may look at no key gets zeros
         return cast_to(matmul(drop(p, rate), value), dtype)

@@ -53,7 +53,7 @@ from hybridflow.ops.onnx import channels_to
 
 
 def _weights(shape: Sizes, window: Sizes, stride: Sizes, padding: Any, axes: Sizes, dtype: Any) -> Any:
-    """Return one over the number of elements of every window that are not padding."""
+    """Return, for every window, one over its number of elements that are not padding."""
     result = np.ones((1,) * len(shape), dtype)
     for axis, size, step, (low, high) in zip(axes, window, stride, padding, strict=True):
         length = shape[axis]
@@ -68,7 +68,7 @@ def _avg_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_
     total = kernel_padded(x, axes, padding, 0)
     counts = window_counts(total, window, stride, axes)
     if min(counts) < 1:
-        raise ValueError("a window larger than its input")  # the shape rule then words the error
+        raise ValueError("a window larger than its input")  # the shape rule then raises the full message
     for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
         full = total
         total = full[window_slice(x.ndim, (axis,), (0,), (count,), (step,))].copy()
@@ -119,17 +119,17 @@ def avg_pool(
     Args:
         x: ``(n, c, *spatial)``, floating-point.
         window: the size of the window, one number or one per spatial axis.
-        stride: its step, one number or one per spatial axis; the window's size if not given.
-        padding: places around the input that do not count: ``"valid"`` (none), ``"same"`` (``ceil(size / stride)``
+        stride: the step between windows, one number or one per spatial axis; the window's size if not given.
+        padding: positions around the input that do not count: ``"valid"`` (none), ``"same"`` (``ceil(size / stride)``
             outputs), a number for all sides, or per spatial axis a number or a pair.
-        channels_last: take ``(n, *spatial, c)`` instead.
+        channels_last: whether to take ``(n, *spatial, c)`` instead.
 
     Returns:
         The shape of `x` with fewer positions, in its dtype. float16 and bfloat16 are summed in float32.
 
     Raises:
-        ShapeError: a window larger than the padded input, or an input without spatial axes.
-        ArgumentError: a window, stride or padding that is none.
+        ShapeError: a window is larger than the padded input, or the input has no spatial axes.
+        ArgumentError: an invalid window, stride or padding.
 
     Example:
         >>> import hybridflow as hf
@@ -189,7 +189,7 @@ def _avg_gradient_samples(rng: np.random.Generator) -> Any:
 def _avg_gradient_onnx(
     o: Any, g: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
 ) -> Any:
-    """Write it as a transposed convolution of each channel with ones."""
+    """Write the gradient as a transposed convolution of each channel with ones."""
     ndim = g.ndim
     axes = spatial_axes("avg_pool", ndim, channels_last)
     inner = fixed_sizes(o, [*[shape[axis] for axis in axes], *[g.shape[axis] for axis in axes]])

@@ -1,4 +1,4 @@
-"""Batch normalisation in training: the batch's statistics and what they normalise, as one operation."""
+"""Batch normalisation in training: one operation computes the batch's statistics and the normalised batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ROW = 64
 
 
 def _others(ndim: int) -> tuple[int, ...]:
-    """Return the axes over which there are statistics."""
+    """Return the axes that the statistics reduce: all but the channels."""
     return (0, *range(2, ndim))
 
 
@@ -44,13 +44,13 @@ def _aligned(value: Any, ndim: int) -> Any:
 
 
 def _by_example(x: Any) -> bool:
-    """Whether the examples are taken one after the other, each of which stays in the cache."""
+    """Return whether to process one example after another, so that each stays in the cache."""
     return bool(x.size) and x.flags.c_contiguous and x.size >= _ROW * x.shape[0] * x.shape[1]
 
 
 def _kernel(x: Any, *parameters: Any, epsilon: float, has_scale: bool, has_shift: bool, residuals: bool) -> Any:
     if x.ndim < 2 or any(one.shape != x.shape[1:2] for one in parameters):
-        raise ValueError("parameters of another shape")  # the shape rule then words the error
+        raise ValueError("parameters of another shape")  # the shape rule then raises the full message
     axes, number = _others(x.ndim), x.dtype.type
     count = number(count_along(x.shape, axes))
     mean = add_up(x, axes, False) / count
@@ -62,7 +62,7 @@ def _kernel(x: Any, *parameters: Any, epsilon: float, has_scale: bool, has_shift
 
 
 def _squares(x: Any, mean: Any) -> Any:
-    """Sum the squares of the distances from the mean of each channel."""
+    """Sum, per channel, the squared distances from the channel's mean."""
     if not _by_example(x):
         away = x - _aligned(mean, x.ndim)
         return add_up(np.square(away), _others(x.ndim), False)
@@ -121,7 +121,7 @@ def _host_rule(
 
 
 def _products(g: Any, x: Any, mean: Any) -> Any:
-    """Sum the products of gradients and distances from the mean of each channel."""
+    """Sum, per channel, the products of gradients and distances from the channel's mean."""
     rows, slopes, center = x.reshape(*x.shape[:2], -1), g.reshape(*x.shape[:2], -1), mean[:, None]
     found: Any = np.empty(x.shape[:2], x.dtype)
     away = np.empty(rows.shape[1:], x.dtype)
@@ -254,7 +254,7 @@ def normalize_batch(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalise every channel with the batch's own statistics, then scale and shift.
 
-    It is ``batch_norm(x, *moments(x, axes))`` over all axes but the channels', in fewer passes over the batch.
+    The result is ``batch_norm(x, *moments(x, axes))`` for all axes except the channels, in fewer passes over the batch.
 
     Args:
         x: ``(n, c, *spatial)``, floating-point.
@@ -263,7 +263,7 @@ def normalize_batch(
         epsilon: added to the variance.
 
     Returns:
-        What `batch_norm` gives, the means, and the (biased) variances.
+        The result of `batch_norm`, the means, and the (biased) variances.
     """
     tensors = promote_float(*[value for value in (x, scale, shift) if value is not None])
     attrs = {"epsilon": float(epsilon), "has_scale": scale is not None, "has_shift": shift is not None}

@@ -1,4 +1,4 @@
-"""Normalisation per channel: batch_norm, group_norm, and the moments they need."""
+"""Normalisation per channel: batch_norm, group_norm, instance_norm, and the moments they need."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _kernel(
     has_shift: bool,
 ) -> Any:
     if not x.ndim or any(value.shape != (x.shape[_channel(x.ndim, channels_last)],) for value in (mean, variance)):
-        raise ValueError("statistics of another shape")  # the shape rule then words the error
+        raise ValueError("statistics of another shape")  # the shape rule then raises the full message
     shape = _aligned(x.shape, _channel(x.ndim, channels_last))
     factor = x.dtype.type(1) / np.sqrt(variance + x.dtype.type(epsilon))
     if has_scale:
@@ -191,8 +191,8 @@ def batch_norm(
 ) -> Tensor:
     """Normalise every channel with given statistics, then scale and shift.
 
-    In training, the statistics are `hf.nn.moments` of the batch over all axes but the channels', and the gradient
-    flows through them; in inference, they are averages kept from training.
+    In training, the statistics are the `hf.nn.moments` of the batch over all axes except the channels, and the gradient
+    flows through them. In inference, they are averages kept from training.
 
     Args:
         x: ``(n, c, *spatial)``, floating-point.
@@ -201,13 +201,13 @@ def batch_norm(
         scale: ``(c,)``, a factor per channel; none if not given.
         shift: ``(c,)``, a summand per channel; none if not given.
         epsilon: added to the variance.
-        channels_last: take ``(n, *spatial, c)`` instead.
+        channels_last: whether to take ``(n, *spatial, c)`` instead.
 
     Returns:
         The shape of `x`, in the promoted dtype. float16 and bfloat16 are computed in float32 and rounded once.
 
     Raises:
-        ShapeError: statistics or parameters that do not have one element per channel.
+        ShapeError: the statistics or parameters do not have one element per channel.
 
     Example:
         >>> import hybridflow as hf
@@ -285,7 +285,7 @@ def instance_norm(
         The shape of `x`, in the promoted dtype.
 
     Raises:
-        ShapeError: an input without spatial axes, or parameters that do not have one element per channel.
+        ShapeError: the input has no spatial axes, or parameters do not have one element per channel.
 
     Example:
         >>> import hybridflow as hf
@@ -309,7 +309,7 @@ def instance_norm(
 
 
 def _in_groups(shape: tuple[Any, ...], groups: int) -> tuple[Any, ...]:
-    """Return the shape in which each group of channels of an example is one row."""
+    """Return the shape that makes each group of channels of an example one row."""
     rest: Any = shape[1] // groups
     for size in shape[2:]:
         rest = rest * size
@@ -320,7 +320,7 @@ def _group_kernel(
     x: Any, *parameters: Any, groups: int, epsilon: float, has_scale: bool, has_shift: bool, residuals: bool
 ) -> Any:
     if x.ndim < 2 or any(one.shape != x.shape[1:2] for one in parameters):
-        raise ValueError("parameters of another shape")  # the shape rule then words the error
+        raise ValueError("parameters of another shape")  # the shape rule then raises the full message
     rows, shape = x.reshape(_in_groups(x.shape, groups)), _aligned(x.shape, 1)
     mean = _mean_of_rows(rows)
     y = rows - mean
@@ -471,7 +471,7 @@ def group_norm(
 
     Args:
         x: ``(n, c, *spatial)``, floating-point.
-        groups: into how many groups the channels are divided.
+        groups: the number of groups into which the channels are divided.
         scale: ``(c,)``, a factor per channel; none if not given.
         shift: ``(c,)``, a summand per channel; none if not given.
         epsilon: added to the (biased) variance.
@@ -480,8 +480,8 @@ def group_norm(
         The shape of `x`, in the promoted dtype.
 
     Raises:
-        ShapeError: an input without channels, or parameters that do not have one element per channel.
-        ArgumentError: channels that do not divide into the groups.
+        ShapeError: the input has no channels, or parameters do not have one element per channel.
+        ArgumentError: the number of channels is not divisible by the number of groups.
 
     Example:
         >>> import hybridflow as hf

@@ -1,4 +1,4 @@
-"""What the neural-network ops share: compute dtypes, selection by a mask, and the operands of losses."""
+"""Helpers that the neural-network ops share: compute dtypes, selection by a mask, and the operands of losses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BITS = {2: np.int16, 4: np.int32, 8: np.int64}
 
 
 def compute_dtype(dtype: DType) -> DType:
-    """Return the dtype in which a composite computes inside: float32 for float16 and bfloat16."""
+    """Return the dtype of a composite's inner computation: float32 for float16 and bfloat16."""
     return FLOAT32 if dtype.num in LOW_PRECISION else dtype
 
 
@@ -49,13 +49,13 @@ def narrow(F: Any, value: Any, dtype: DType) -> Any:
 
 
 def lower_wide(x: Any) -> Any:
-    """Return a jax value in its compute dtype."""
+    """Return a JAX value in its compute dtype."""
     dtype = compute_dtype(x.dtype)
     return x if x.dtype == dtype else lax.convert_element_type(x, dtype)
 
 
 def lower_narrow(x: Any, dtype: Any) -> Any:
-    """Round a jax value to a dtype."""
+    """Round a JAX value to a dtype."""
     return x if x.dtype == dtype else lax.convert_element_type(x, dtype)
 
 
@@ -63,7 +63,7 @@ def lower_narrow(x: Any, dtype: Any) -> Any:
 
 
 def kept(x: Any, mask: Any) -> Any:
-    """Return a NumPy array with 0 where a mask of its shape is False."""
+    """Return a NumPy array with 0 where a mask of the same shape is False."""
     # Multiplying the bit patterns by 0 or 1 is several times faster than np.where, and exact for inf and NaN.
     bits = _BITS.get(x.dtype.itemsize) if x.dtype.kind == "f" else None
     if bits is None:
@@ -105,14 +105,14 @@ _WARNED: set[tuple[Any, ...]] = set()
 
 
 def paired(op: str, prediction: TensorLike, target: TensorLike) -> tuple[Tensor, Tensor]:
-    """Return the operands of an elementwise loss; warn, once per line, if neither has the shape in which they meet.
+    """Return the operands of an elementwise loss; warn, once per line, if both must grow to broadcast.
 
-    That is nearly always a column against a vector, of which every pair of elements would be compared.
+    Such operands are nearly always a column and a vector by mistake; the loss would compare every pair of elements.
     """
     first, second = promote_float(prediction, target)
     a, b = first._value, second._value
     if a is not None and b is not None and a.shape == b.shape:
-        return first, second  # what nearly every eager call is
+        return first, second  # the case of nearly every eager call
     if not same_shape(first.shape, second.shape):
         shape = broadcast_shapes(op, first.shape, second.shape)
         place = where_file_line(user_place())

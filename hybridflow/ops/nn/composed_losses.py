@@ -1,4 +1,4 @@
-"""Further losses per example, made of other operations."""
+"""Further losses per example, composed of other operations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def mae(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) -> T
         ShapeError: the shapes do not broadcast.
 
     Kink:
-        The slope where both are equal is 0.
+        Where both are equal, the slope is 0.
 
     Example:
         >>> import hybridflow as hf
@@ -61,7 +61,7 @@ def hinge(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) ->
         ShapeError: the shapes do not broadcast.
 
     Kink:
-        The slope where the loss becomes 0 is 0.
+        At the point where the loss becomes 0, the slope is 0.
 
     Example:
         >>> import hybridflow as hf
@@ -81,16 +81,16 @@ def nll(log_probabilities: TensorLike, labels: TensorLike, **other: Unpack[Other
     """Return minus the log-probability of the labels, one loss per example.
 
     Args:
-        log_probabilities: ``(..., classes)``, floating-point, such as `log_softmax` gives.
+        log_probabilities: ``(..., classes)``, floating-point, for example from `log_softmax`.
         labels: integers ``(...)`` from 0 to ``classes - 1``.
 
     Returns:
         ``(...)``, in the dtype of the log-probabilities.
 
     Raises:
-        ShapeError: labels that do not have the shape of the log-probabilities without the classes.
-        IndexRangeError: a label that is not a class.
-        DTypeError: labels that are no integers.
+        ShapeError: the labels do not have the shape of the log-probabilities without the classes.
+        IndexRangeError: a label is not a class.
+        DTypeError: the labels are not integers.
 
     Example:
         >>> import hybridflow as hf
@@ -118,10 +118,10 @@ def cosine_similarity(
     Args:
         a, b: floating-point, of shapes that broadcast; integers become float32.
         axis: the axis of the vectors.
-        epsilon: the least length to divide by, so that a vector of zeros has cosine 0.
+        epsilon: the smallest divisor, so that a vector of zeros has cosine 0.
 
     Returns:
-        The shape in which both broadcast without the axis, in the promoted dtype.
+        The broadcast shape without the axis, in the promoted dtype.
 
     Raises:
         ShapeError: the shapes do not broadcast, or an axis out of range.
@@ -143,13 +143,14 @@ def cosine_similarity(
 
 
 def kl_div(target: TensorLike, log_prediction: TensorLike, **other: Unpack[Other]) -> Tensor:
-    """Return the divergence of predicted from true probabilities, one loss per example.
+    """Return the Kullback-Leibler divergence of predicted from true probabilities, one loss per example.
 
-    A class of probability 0 counts nothing, whatever is predicted, and no gradient flows to it.
+    A class of true probability 0 adds nothing, whatever its prediction, and no gradient flows to it.
 
     Args:
         target: probabilities ``(..., classes)``, floating-point.
-        log_prediction: logarithms of the predicted ones, such as `log_softmax` gives, of a shape that broadcasts.
+        log_prediction: logarithms of predicted probabilities, for example from `log_softmax`, of a shape that
+            broadcasts.
 
     Returns:
         ``sum(target * (log(target) - log_prediction))`` over the last axis, in the promoted dtype.

@@ -1,4 +1,4 @@
-"""Convolution over one to three spatial axes, and the two products that are its gradients."""
+"""Convolution over one to three spatial axes, and the two operations that are its gradients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hybridflow.ops.nn.host_convolution import convolve, input_gradient, kernel_
 from hybridflow.ops.nn.windows import Sizes, output_sizes, paddings, per_axis, reach, spatial_axes
 from hybridflow.ops.onnx import channels_to, kernel_first
 
-# The three operations are one trilinear form of input, kernel and output, so each gradient is one of the others.
+# The three operations come from one trilinear form of input, kernel and output, so each one's gradients are the others.
 
 
 def _channel_axes(ndim: int, channels_last: bool) -> tuple[int, int, int]:
@@ -44,7 +44,7 @@ def _window_axes(ndim: int, channels_last: bool) -> tuple[int, ...]:
 
 
 def _numbers(ndim: int, channels_last: bool) -> lax.ConvDimensionNumbers:
-    """Return where jax finds batch, channels and space."""
+    """Return the positions of the batch, channel and spatial axes, for JAX."""
     channel, out, into = _channel_axes(ndim, channels_last)
     image = (0, channel, *spatial_axes("conv", ndim, channels_last))
     return lax.ConvDimensionNumbers(image, (out, into, *_window_axes(ndim, channels_last)), image)
@@ -75,7 +75,7 @@ def _convolve(
 
 
 def _is_by_image(name: str, x: Sizes, kernel: Sizes, dtype: Any, **attrs: Any) -> Sizes | None:
-    """Return the places of a convolution that XLA:CPU had better compute image by image, or None."""
+    """Return the output's spatial sizes if the convolution is faster image by image on XLA:CPU, else None."""
     groups, channels_last, stride = attrs["groups"], attrs["channels_last"], attrs["stride"]
     if accumulate_in(dtype) is not None or channels_last:
         return None
@@ -219,17 +219,17 @@ def conv(
         stride: the step of the window, one number or one per spatial axis.
         padding: zeros around the input: ``"valid"`` (none), ``"same"`` (``ceil(size / stride)`` outputs), a number
             for all sides, or per spatial axis a number or a pair.
-        dilation: the distance of the kernel's elements, one number or one per spatial axis.
-        groups: into how many groups the channels are divided, each with its own kernels.
-        channels_last: take ``(n, *spatial, c)`` and kernels ``(*window, c / groups, out)`` instead.
+        dilation: the distance between the kernel's elements, one number or one per spatial axis.
+        groups: the number of groups into which the channels are divided; each has its own kernels.
+        channels_last: whether to take ``(n, *spatial, c)`` and kernels ``(*window, c / groups, out)`` instead.
 
     Returns:
         ``(n, out, *spatial)`` (channels last if asked for), in the promoted dtype. float16 and bfloat16 are summed in
         float32 and rounded once.
 
     Raises:
-        ShapeError: channels that do not match, or a window larger than the padded input.
-        ArgumentError: a stride, dilation or padding that is none.
+        ShapeError: the channels do not match, or a window is larger than the padded input.
+        ArgumentError: an invalid stride, dilation or padding.
 
     Example:
         >>> import hybridflow as hf
@@ -324,7 +324,7 @@ def _transposed_onnx(
     o: Any, g: Any, kernel: Any, *, shape: Sizes, stride: Sizes, padding: Any, dilation: Sizes, groups: int,
     channels_last: bool,
 ) -> Any:  # fmt: skip
-    """Write the operation that `conv_transpose` is as ConvTranspose."""
+    """Write the gradient for the input, which is also `conv_transpose`, as ConvTranspose."""
     axes = spatial_axes("conv", g.ndim, channels_last)
     window = tuple([kernel.shape[axis] for axis in _window_axes(g.ndim, channels_last)])
     if any(type(size) is Dim for size in (*[g.shape[i] for i in axes], *[shape[i] for i in axes], *window)):
@@ -352,7 +352,7 @@ def _transposed_onnx(
     onnx=_transposed_onnx,
 )
 def conv_input_gradient(g: TensorLike, kernel: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
-    """Return the gradient of `conv` for its input of the given shape, from the gradient `g` of its result."""
+    """Return the gradient of `conv` for its input, which has the given shape, from the gradient `g` of its result."""
     return bind(conv_input_gradient.op, promote_float(g, kernel), {"shape": shape, **attrs})
 
 
@@ -360,7 +360,7 @@ def _kernel_gradient_onnx(
     o: Any, x: Any, g: Any, *, shape: Sizes, stride: Sizes, padding: Any, dilation: Sizes, groups: int,
     channels_last: bool,
 ) -> Any:  # fmt: skip
-    """Write it as a convolution over the examples: these are its channels, and strides and dilations change places."""
+    """Write it as a convolution whose channels are the examples, with strides and dilations exchanged."""
     ndim = g.ndim
     spatial, out = range(2, ndim), g.shape[-1 if channels_last else 1]
     sizes = [x.shape[axis] for axis in spatial_axes("conv", ndim, channels_last)]
@@ -379,7 +379,7 @@ def _kernel_gradient_onnx(
     found = o.Conv(x, rows, **places)
     axes = _window_axes(ndim, channels_last)
     window = [shape[axis] for axis in axes]
-    found = o.Slice(found, o.ints([0] * len(axes)), o.ints(window), o.ints(spatial))  # what strides left over
+    found = o.Slice(found, o.ints([0] * len(axes)), o.ints(window), o.ints(spatial))  # cut what strides left over
     found = o.reshape(found, [channels // groups, out, *window])
     return o.Transpose(found, perm=[*spatial, 0, 1] if channels_last else [1, 0, *spatial])
 
@@ -397,7 +397,7 @@ def _kernel_gradient_onnx(
     onnx=_kernel_gradient_onnx,
 )
 def conv_kernel_gradient(x: TensorLike, g: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
-    """Return the gradient of `conv` for its kernel of the given shape, from the gradient `g` of its result."""
+    """Return the gradient of `conv` for its kernel, which has the given shape, from the gradient `g` of its result."""
     return bind(conv_kernel_gradient.op, promote_float(x, g), {"shape": shape, **attrs})
 
 
@@ -412,25 +412,25 @@ def conv_transpose(
     groups: int = 1,
     channels_last: bool = False,
 ) -> Tensor:
-    """Spread every input element over a window of the output: the transpose of `conv`, used to enlarge.
+    """Spread every input element over a window of the output: the transpose of `conv`, used to upsample.
 
     Args:
         x: ``(n, c, *spatial)``, floating-point.
-        kernel: ``(c, out / groups, *window)``: the kernel of the `conv` that leads back.
-        stride: the distance of neighbouring inputs in the output, one number or one per spatial axis.
-        padding: how much is cut from the output: ``"valid"`` (nothing), ``"same"`` (``size * stride`` outputs), a
-            number for all sides, or per spatial axis a number or a pair.
-        output_padding: how much longer the output is at its end, one number or one per spatial axis.
-        dilation: the distance of the kernel's elements, one number or one per spatial axis.
-        groups: into how many groups the channels are divided.
-        channels_last: take ``(n, *spatial, c)`` and kernels ``(*window, out / groups, c)`` instead.
+        kernel: ``(c, out / groups, *window)``: the kernel of the `conv` in the other direction.
+        stride: the distance between neighbouring inputs in the output, one number or one per spatial axis.
+        padding: the number of positions cut from the output: ``"valid"`` (none), ``"same"`` (``size * stride``
+            outputs), a number for all sides, or per spatial axis a number or a pair.
+        output_padding: the number of positions added at the output's end, one number or one per spatial axis.
+        dilation: the distance between the kernel's elements, one number or one per spatial axis.
+        groups: the number of groups into which the channels are divided.
+        channels_last: whether to take ``(n, *spatial, c)`` and kernels ``(*window, out / groups, c)`` instead.
 
     Returns:
         ``(n, out, *spatial)`` (channels last if asked for), in the promoted dtype.
 
     Raises:
-        ShapeError: channels that do not match.
-        ArgumentError: a stride, dilation or padding that is none.
+        ShapeError: the channels do not match.
+        ArgumentError: an invalid stride, dilation or padding.
 
     Example:
         >>> import hybridflow as hf

@@ -1,4 +1,4 @@
-"""`linear`: a product with a matrix of weights and a bias, as one operation."""
+"""`linear`: multiplication by a matrix of weights and addition of a bias, as one operation."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from hybridflow.ops.summation import add_up
 
 
 def _flat(x: Any) -> Any:
-    """Return a view of an array as the rows of a matrix."""
+    """Return an array as a matrix; all axes but the last become one."""
     return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
 def _kernel(x: Any, weight: Any, bias: Any = None) -> Any:
     out, size = weight.shape
     if x.shape[-1] != size or (bias is not None and bias.shape != (out,)):
-        raise ValueError("sizes that do not fit")  # the shape rule then words the error
+        raise ValueError("sizes that do not fit")  # the shape rule then raises the full message
     if x.ndim < 3 or not x.size:
         y = products.matmul(x, weight.T)
     else:
         y = products.matmul(_flat(x), weight.T).reshape(*x.shape[:-1], out)
     if bias is not None:
-        np.add(y, bias, y)  # the product is nobody else's
+        np.add(y, bias, y)  # the product is a new array
     return y
 
 
@@ -155,7 +155,7 @@ def _onnx(o: Any, x: Any, weight: Any, bias: Any = None) -> Any:
 def linear(x: TensorLike, weight: TensorLike, bias: TensorLike | None = None) -> Tensor:
     """Multiply by the transpose of a matrix of weights and add a bias: ``x @ weight.T + bias``.
 
-    float16 and bfloat16 are summed in float32 and rounded once, after the bias was added.
+    float16 and bfloat16 are accumulated in float32 and rounded once, after the bias is added.
 
     Args:
         x: numeric, ``(..., in)``.
@@ -166,7 +166,7 @@ def linear(x: TensorLike, weight: TensorLike, bias: TensorLike | None = None) ->
         ``(..., out)`` in the promoted dtype.
 
     Raises:
-        ShapeError: sizes that do not fit.
+        ShapeError: the sizes do not fit.
         DTypeError: bool operands.
 
     Example:
@@ -178,7 +178,7 @@ def linear(x: TensorLike, weight: TensorLike, bias: TensorLike | None = None) ->
     if bias is None:
         return bind(linear.op, (first, second) if first.dtype is second.dtype else promote(first, second))
     third = as_tensor(bias)
-    if first.dtype is second.dtype is third.dtype:  # what nearly every call is
+    if first.dtype is second.dtype is third.dtype:  # the case of nearly every call
         return bind(linear.op, (first, second, third))
     return bind(linear.op, promote(first, second, third))
 

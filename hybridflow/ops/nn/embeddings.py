@@ -1,4 +1,4 @@
-"""Looking up rows of a table."""
+"""Lookup of rows of a table."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ def embedding(ids: TensorLike, table: TensorLike) -> Tensor:
 
     Args:
         ids: integers of any shape; negative ones count from the end.
-        table: ``(rows, ...)``; its gradient is the sum over the ids that took a row.
+        table: ``(rows, ...)``; the gradient of a row is the sum over the ids that took it.
 
     Returns:
         ``(*ids.shape, *table.shape[1:])`` in the table's dtype.
 
     Raises:
-        IndexRangeError: an id that is no row.
-        DTypeError: ids that are no integers.
-        ShapeError: a table of shape ().
+        IndexRangeError: an id is outside the table's rows.
+        DTypeError: the ids are not integers.
+        ShapeError: the table has shape ().
 
     Example:
         >>> import hybridflow as hf

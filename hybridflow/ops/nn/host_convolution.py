@@ -1,8 +1,8 @@
-"""Convolution on the host: windows as columns, and matrix products.
+"""Convolution on the host: windows become columns of a matrix, which is multiplied by the kernel.
 
-A batch is taken in parts whose columns stay in the cache. Where windows move by one, a column is not cut into rows of
-the output: it runs on over the ends of the input's rows, so that it is copied in one piece, and what is between the
-rows of the output is left out. See `_Lines`.
+A batch is cut into parts whose columns stay in the cache. Where windows move by one, a column is not cut at the rows
+of the output. It runs on over the ends of the input's rows, so that it can be copied in one piece, and the elements
+between the rows of the output are dropped afterwards. See `_Lines`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from hybridflow.backend import products
 from hybridflow.ops.nn.windows import Sizes, kernel_padded, window_slice
 
 COLUMNS = 1 << 18
-"""About how many elements of columns are made at a time."""
+"""The approximate number of elements of the columns that are made at a time."""
 _WASTE = 1.25
-"""A column may run over the ends of rows if it is at most this many times as long as without that."""
+"""A column may run over the ends of rows if that makes it at most this many times longer."""
 
 
 _ROWS = 2
-"""Gaps between rows are left out if columns have at least this many times as many rows as results."""
+"""Columns run over the ends of rows only if they have at least this many rows per output channel."""
 
 
 class _Shape(NamedTuple):
-    """What a convolution of arrays with channels first is made of.
+    """The sizes of a convolution of arrays with channels first.
 
     Attributes:
-        batch, groups, into, out: how many images, groups, and input and output channels of each group.
-        space, window, places: the sizes of the input, the kernel and the output.
+        batch, groups, into, out: the numbers of images, of groups, and of input and output channels per group.
+        space, window, places: the spatial sizes of the input, the kernel and the output.
     """
 
     batch: int
@@ -52,7 +52,7 @@ class _Shape(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many elements of the input one element of the output reads."""
+        """The number of input elements that one output element reads."""
         return self.into * prod(self.window)
 
     @property
@@ -67,13 +67,13 @@ class _Shape(NamedTuple):
 
 
 class _Lines(NamedTuple):
-    """How the places of a convolution lie in an input whose spatial axes are one, if windows move by one.
+    """The layout of output positions in an input with flattened spatial axes, for windows that move by one.
 
     Attributes:
-        sizes: of the padded input's spatial axes.
-        grid: those of the places, with the ends of the input's rows behind each row.
-        steps: how far apart neighbours along each spatial axis are.
-        length: how far apart the first place and the end of the last one are.
+        sizes: the sizes of the padded input's spatial axes.
+        grid: the sizes of the output, with each row extended to the length of the input's row.
+        steps: the distance between neighbours along each spatial axis.
+        length: the number of elements from the first output position to the last one, both included.
     """
 
     sizes: Sizes
@@ -91,7 +91,7 @@ class _Lines(NamedTuple):
         )
 
     def starts(self, shape: _Shape) -> list[int]:
-        """Return how far each element of the window is from its place."""
+        """Return the offset of each element of the window from its output position."""
         offsets = product(*[range(size) for size in shape.window])
         return [
             sum([at * apart * step for at, apart, step in zip(offset, shape.dilation, self.steps, strict=True)])
@@ -99,11 +99,11 @@ class _Lines(NamedTuple):
         ]
 
     def cut(self, shape: _Shape) -> tuple[slice, ...]:
-        """Return the key of the places in the grid."""
+        """Return the key that selects the output positions in the grid."""
         return tuple([slice(size) for size in shape.places])
 
     def spread(self, g: Any, shape: _Shape) -> Iterator[tuple[slice, Any]]:
-        """Yield the parts of a batch, each with its values ``(n, c, *places)`` as lines, zeros between the rows."""
+        """Yield the parts of a batch, each with its values ``(n, c, *places)`` as lines with zeros between rows."""
         wide: Any = None
         for part in shape.parts():
             count = part.stop - part.start
@@ -115,7 +115,7 @@ class _Lines(NamedTuple):
 
 
 def _lines_of(shape: _Shape) -> _Lines | None:
-    """Return how places lie in one line, or None if that is not worth it."""
+    """Return the layout of output positions as lines, or None if it does not pay."""
     if any(step != 1 for step in shape.stride) or shape.rows < _ROWS * shape.out:
         return None
     sizes = tuple([size + low + high for size, (low, high) in zip(shape.space, shape.padding, strict=True)])
@@ -130,7 +130,7 @@ def _lines_of(shape: _Shape) -> _Lines | None:
 def _shape_of(x: Sizes, kernel: Sizes, *, stride: Sizes, padding: Any, dilation: Sizes, groups: int) -> _Shape:
     space, window = x[2:], kernel[2:]
     if len(x) != len(kernel) or x[1] != kernel[1] * groups or kernel[0] % groups:
-        raise ValueError("channels that do not match")  # the shape rule then words the error
+        raise ValueError("channels that do not match")  # the shape rule then raises the full message
     places = tuple([
         (size + low + high - (wide - 1) * apart - 1) // step + 1
         for size, (low, high), wide, apart, step in zip(space, padding, window, dilation, stride, strict=True)
@@ -141,7 +141,7 @@ def _shape_of(x: Sizes, kernel: Sizes, *, stride: Sizes, padding: Any, dilation:
 
 
 def _first(x: Any) -> Any:
-    """Move the channels of an image first."""
+    """Move the channels of images to the front, after the batch axis."""
     return np.moveaxis(x, -1, 1)
 
 
@@ -150,7 +150,7 @@ def _last(x: Any) -> Any:
 
 
 def _kernel_first(kernel: Any) -> Any:
-    """Move the output and input channels of a kernel first."""
+    """Move the output and input channels of a kernel to the front."""
     return np.moveaxis(kernel, (-1, -2), (0, 1))
 
 
@@ -173,9 +173,9 @@ def _windows(x: Any, shape: _Shape) -> Any:
 
 
 def _columns(view: Any, shape: _Shape, length: int) -> Iterator[tuple[slice, Any]]:
-    """Yield the parts of a batch, each with its columns, which are written over by the next one's.
+    """Yield the parts of a batch, each with its columns; the next part overwrites them.
 
-    New memory for each part would take longer than to fill it: the system clears it page by page.
+    Allocating memory for each part would take longer than filling it, because the system clears it page by page.
     """
     scratch: Any = None
     for part in shape.parts():
@@ -229,7 +229,7 @@ def kernel_gradient(x: Any, g: Any, *, shape: Sizes, channels_last: bool, **attr
     lines = _lines_of(form)
     if lines is not None:
         found = _kernel_sums(lines.windows(_padded(x, form), form), lines.spread(g, form), form, lines.length)
-        if np.isfinite(found).all():  # else a zero between the rows may have met what is not
+        if np.isfinite(found).all():  # else a zero between the rows may have been multiplied by inf or NaN
             return found.reshape(shape)
     slopes = g.reshape(form.batch, form.groups, form.out, form.columns)
     parts = ((part, slopes[part]) for part in form.parts())
@@ -256,7 +256,7 @@ def input_gradient(g: Any, kernel: Any, *, shape: Sizes, channels_last: bool, **
     form = _shape_of(shape, kernel.shape, **attrs)
     weights = kernel.reshape(form.groups, form.out, form.rows).swapaxes(-1, -2)
     lines = _lines_of(form)
-    if lines is not None and np.isfinite(kernel).all():  # zeros between the rows then stay zeros
+    if lines is not None and np.isfinite(kernel).all():  # then the zeros between the rows stay zeros
         return _input_gradient_lines(g, weights, form, lines)
     found = g.reshape(form.batch, form.groups, form.out, form.columns)
     sizes = [size + low + high for size, (low, high) in zip(form.space, form.padding, strict=True)]

@@ -1,4 +1,4 @@
-"""Integer labels: their check, and their one-hot form."""
+"""Integer labels: checks and the one-hot form."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def integer_labels(name: str, ids: TensorLike) -> Tensor:
     """Return labels as a tensor.
 
     Raises:
-        DTypeError: labels that are no integers.
+        DTypeError: the labels are not integers.
     """
     tensor = as_tensor(ids)
     if kind_of(tensor.dtype) not in ("int", "uint"):
@@ -51,10 +51,10 @@ def integer_labels(name: str, ids: TensorLike) -> Tensor:
 
 
 def check_labels(name: str, labels: Tensor, classes: Any) -> None:
-    """Make labels outside 0 to classes - 1 an error: at once where their values are known, else when the call is made.
+    """Check that labels are from 0 to classes - 1: now if their values are known, else when the call runs.
 
     Raises:
-        IndexRangeError: naming the first label out of range and its position.
+        IndexRangeError: a label is out of range. If the values are known, the message names the first such label.
     """
     array = known_value(labels)
     if array is None or type(classes) is not int:
@@ -75,7 +75,7 @@ def check_labels(name: str, labels: Tensor, classes: Any) -> None:
 
 
 def _are_below(labels: Any, classes: int) -> bool:
-    """Whether labels are from 0 to classes - 1: a negative one is a large one without its sign."""
+    """Return whether labels are from 0 to classes - 1; read as unsigned, a negative label is a large one."""
     dtype = labels.dtype
     if classes <= 1 << (8 * dtype.itemsize - 1):
         return bool(np.maximum.reduce(labels.view(_UNSIGNED[dtype.itemsize]), axis=None) < classes)
@@ -136,24 +136,24 @@ def _one_hot_onnx(o: Any, x: Any, *, classes: Any, dtype: Any) -> Any:
     onnx=_one_hot_onnx,
 )
 def one_hot_rows(ids: TensorLike, classes: Any, dtype: Any) -> Tensor:
-    """Return one row per label, 1 in its column; without a check, so a label that is no class gives zeros."""
+    """Return one row per label with 1 in its column; labels are not checked, and one that is no class gives zeros."""
     return bind(one_hot_rows.op, (as_tensor(ids),), {"classes": classes, "dtype": dtype})
 
 
 def one_hot(ids: TensorLike, classes: int, *, dtype: Any = float32, **other: Unpack[Other]) -> Tensor:
-    """Return a vector per label with 1 at the label's place and 0 elsewhere.
+    """Return a vector per label with 1 at the label's position and 0 elsewhere.
 
     Args:
         ids: integers from 0 to ``classes - 1``, of any shape.
-        classes: how many classes there are.
+        classes: the number of classes.
         dtype: the result's dtype.
 
     Returns:
         ``(*ids.shape, classes)`` in the dtype.
 
     Raises:
-        IndexRangeError: a label that is not a class.
-        DTypeError: labels that are no integers.
+        IndexRangeError: a label is not a class.
+        DTypeError: the labels are not integers.
 
     Example:
         >>> import hybridflow as hf

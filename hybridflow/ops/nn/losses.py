@@ -1,4 +1,4 @@
-"""Losses per example; none of them reduces over the batch."""
+"""Losses per example; they do not reduce over the batch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _row_specs(logits: TensorSpec, residuals: bool) -> Any:
 def _kernel_rows(logits: Any, labels: Any, expected: tuple[int, ...]) -> tuple[Any, Any, Any]:
     """Return the logits shifted to a maximum of 0, the log of the sum of their exponentials, and the maximum."""
     if labels.shape != expected or not logits.ndim:
-        raise ValueError("labels of another shape")  # the shape rule then words the error
+        raise ValueError("labels of another shape")  # the shape rule then raises the full message
     largest = extremum(np.maximum, logits, (logits.ndim - 1,), True, -np.inf)
     shifted = logits - largest
     return shifted, np.log(add_up(np.exp(shifted), (logits.ndim - 1,), False)), largest[..., 0]
@@ -178,7 +178,7 @@ def _dense_lower(logits: Any, labels: Any, *, residuals: bool) -> Any:
     shifted, log_sum, largest = _lower_rows(logits)
     weights, axis = lower_wide(labels), (shifted.ndim - 1,)
     terms = lax.mul(weights, lax.sub(lower_spread(log_sum, shifted.shape, axis), shifted))
-    # A class of weight 0 counts nothing even where its probability is 0.
+    # A class of weight 0 adds nothing, even where its probability is 0.
     zero = lax.full_like(terms, 0)
     loss = lax.reduce_sum(lax.select(lax.eq(weights, zero), zero, terms), axes=axis)
     loss = lower_narrow(loss, logits.dtype)
@@ -241,14 +241,14 @@ def softmax_cross_entropy(
     Args:
         logits: ``(..., classes)``, floating-point.
         labels: integers ``(...)`` from 0 to ``classes - 1``, or weights ``(..., classes)`` of the classes.
-        label_smoothing: the share of each example's weight that goes to all classes alike.
+        label_smoothing: the share of each example's weight that is spread evenly over all classes.
 
     Returns:
         ``(...)``, in the logits' dtype. float16 and bfloat16 are computed in float32 and rounded once.
 
     Raises:
-        ShapeError: labels that do not have the shape of the logits, with or without the classes.
-        IndexRangeError: an integer label that is not a class.
+        ShapeError: the labels do not have the shape of the logits, with or without the classes.
+        IndexRangeError: an integer label is not a class.
         ArgumentError: a share outside 0 to 1.
 
     Example:
@@ -271,7 +271,7 @@ def softmax_cross_entropy(
 
 
 def _smoothed(labels: Tensor, smoothing: float) -> Tensor:
-    """Move a share of the weight of dense labels to all classes alike.
+    """Spread a share of the weight of dense labels evenly over all classes.
 
     Raises:
         ArgumentError: a share outside 0 to 1.
@@ -438,12 +438,12 @@ def _huber_onnx(o: Any, prediction: Any, target: Any, *, delta: float) -> Any:
     onnx=_huber_onnx,
 )
 def huber(prediction: TensorLike, target: TensorLike, delta: float = 1.0, **other: Unpack[Other]) -> Tensor:
-    """Return half the squared error up to `delta` and grow linearly beyond, elementwise.
+    """Return half the squared error up to `delta` and a linear loss beyond it, elementwise.
 
     Args:
         prediction: floating-point; integers become float32.
         target: of a shape that broadcasts.
-        delta: the error from which on the loss is linear.
+        delta: the error beyond which the loss is linear.
 
     Returns:
         The losses, in the promoted dtype.

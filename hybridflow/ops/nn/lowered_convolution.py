@@ -1,7 +1,8 @@
-"""Convolutions for XLA:CPU, image by image, where it has few cores.
+"""Convolutions for XLA:CPU, image by image, for machines with few cores.
 
-XLA:CPU computes some convolutions slowly: gradients of kernels whose images are large, gradients of inputs that are not
-padded. A loop over images, whose columns are made and multiplied while they are in the cache, takes half the time.
+XLA:CPU's own way is slow for some: gradients for kernels, where images are large, and gradients for inputs that are not
+padded. A loop over images takes half the time: it makes the columns of an image and multiplies them while they are in
+the cache.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hybridflow.backend.options import jaxlib_version
 from hybridflow.ops.nn.windows import Sizes
 
 _MOST_CORES = {"conv": 1, "conv_kernel_gradient": 2, "conv_input_gradient": 2}
-"""On up to so many cores the loop takes less time than XLA's own ways, which share the work."""
+"""By operation, the most cores on which the loop is faster than XLA's own way, which shares the work."""
 _FEWEST_IMAGES = 4
 _SLOW_FORWARD = (0, 12)
 """Before this version of jaxlib, XLA computes the convolution itself slowly too, if nothing is padded."""
@@ -34,15 +35,15 @@ _LEAST_RESULT = {"conv_kernel_gradient": 128, "conv_input_gradient": 96}
 def is_better(
     name: str, x: Sizes, kernel: Sizes, sizes: Sizes, *, stride: Sizes, padding: Any, groups: int, channels_last: bool
 ) -> bool:
-    """Whether a convolution of arrays of these shapes is to be computed image by image.
+    """Return whether to compute a convolution of arrays of these shapes image by image.
 
     Args:
         name: the operation.
         x, kernel: the shapes of the input and the kernel.
         sizes: the sizes of the result's spatial axes.
-        stride, padding, groups, channels_last: as `hf.nn.conv` takes them.
+        stride, padding, groups, channels_last: as in `hf.nn.conv`.
     """
-    if not all([isinstance(size, int) for size in (*x, *kernel, *sizes)]):  # jax's open sizes
+    if not all([isinstance(size, int) for size in (*x, *kernel, *sizes)]):  # symbolic sizes
         return False
     if groups != 1 or channels_last or x[0] < _FEWEST_IMAGES or jax.default_backend() != "cpu":
         return False
@@ -111,7 +112,7 @@ def convolve(x: Any, kernel: Any, sizes: Sizes, *, stride: Sizes, padding: Any, 
 
 
 def kernel_gradient(x: Any, g: Any, shape: Sizes, *, stride: Sizes, padding: Any, dilation: Sizes) -> Any:
-    """Compute the gradient of `hf.nn.conv` for its kernel of a shape image by image."""
+    """Compute the gradient of `hf.nn.conv` for its kernel, which has the given shape, image by image."""
 
     def add(total: Any, one: Any) -> Any:
         image, slope = one
@@ -123,7 +124,7 @@ def kernel_gradient(x: Any, g: Any, shape: Sizes, *, stride: Sizes, padding: Any
 
 
 def input_gradient(g: Any, kernel: Any, shape: Sizes, *, stride: Sizes, padding: Any, dilation: Sizes) -> Any:
-    """Compute the gradient of `hf.nn.conv` for its input of a shape image by image."""
+    """Compute the gradient of `hf.nn.conv` for its input, which has the given shape, image by image."""
     weights = kernel.reshape(kernel.shape[0], -1)
     zero = jnp.zeros((), g.dtype)
     offsets = [*product(*[range(size) for size in kernel.shape[2:]])]

@@ -1,4 +1,4 @@
-"""Normalisation over axes: layer_norm, rms_norm."""
+"""Normalisation over axes: layer_norm, rms_norm, l2_normalize."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _infer(
     axis: tuple[int, ...],
     residuals: bool,
 ) -> Any:
-    """Return the specs of a normalisation: the result, and with `residuals` its statistics."""
+    """Return the specs of a normalisation: that of the result and, with `residuals`, those of its statistics."""
     require_kind(name, REAL_FLOAT, x)
     expected = tuple([x.shape[index] for index in axis])
     for parameter in parameters:
@@ -65,7 +65,7 @@ def _infer(
 
 
 def _aligned(shape: tuple[Any, ...], axis: tuple[int, ...]) -> tuple[Any, ...]:
-    """Return the shape in which a parameter over `axis` broadcasts against the input."""
+    """Return a parameter's shape with size 1 off `axis`, so that it broadcasts against the input."""
     return tuple([size if index in axis else 1 for index, size in enumerate(shape)])
 
 
@@ -90,7 +90,7 @@ def _spread(value: Any, shape: tuple[int, ...]) -> Any:
 
 def _kernel_parameter(value: Any, shape: tuple[int, ...], axis: tuple[int, ...]) -> Any:
     if value.shape != tuple([shape[index] for index in axis]):
-        raise ValueError("a parameter of another shape")  # the shape rule then words the error
+        raise ValueError("a parameter of another shape")  # the shape rule then raises the full message
     return value.reshape(_aligned(shape, axis))
 
 
@@ -188,7 +188,7 @@ def _layer_norm_vjp(
     def of_x() -> Any:
         scale = F.reshape(wide(F, parameters[0]), shape=_aligned(x.shape, axis)) if has_scale else None
         inner = g if scale is None else g * scale
-        # All contributions are summed here, so that the caller adds one value to the residual's cotangent.
+        # Sum all contributions here, so that the caller adds one value to the cotangent of a skip connection.
         along = normed * F.mean(inner * normed, axis=axis, keepdims=True)
         return narrow(F, (inner - F.mean(inner, axis=axis, keepdims=True) - along) * rstd, dtype)
 
@@ -280,7 +280,7 @@ def layer_norm(
 
     Args:
         x: floating-point; integers become float32.
-        scale: a factor per element of the normalised axes, of their sizes in order; none if not given.
+        scale: a factor per element of the normalised axes; its shape is their sizes in order. None if not given.
         shift: a summand of the same shape; none if not given.
         axis: the axis, or several, to normalise over.
         epsilon: added to the (biased) variance.
@@ -289,7 +289,7 @@ def layer_norm(
         The shape of `x`, in the promoted dtype. float16 and bfloat16 are computed in float32 and rounded once.
 
     Raises:
-        ShapeError: an axis out of range, or parameters that do not have the sizes of the axes.
+        ShapeError: an axis is out of range, or parameters do not have the sizes of the axes.
 
     Example:
         >>> import hybridflow as hf
@@ -386,7 +386,7 @@ def rms_norm(
 
     Args:
         x: floating-point; integers become float32.
-        scale: a factor per element of the normalised axes, of their sizes in order; none if not given.
+        scale: a factor per element of the normalised axes; its shape is their sizes in order. None if not given.
         axis: the axis, or several, to normalise over.
         epsilon: added to the mean square.
 
@@ -394,7 +394,7 @@ def rms_norm(
         The shape of `x`, in the promoted dtype. float16 and bfloat16 are computed in float32 and rounded once.
 
     Raises:
-        ShapeError: an axis out of range, or a scale that does not have the sizes of the axes.
+        ShapeError: an axis is out of range, or the scale does not have the sizes of the axes.
 
     Example:
         >>> import hybridflow as hf
@@ -422,7 +422,7 @@ def _l2_kernel(x: Any, *, axis: tuple[int, ...], epsilon: float, residuals: bool
 def _l2_lower(x: Any, *, axis: tuple[int, ...], epsilon: float, residuals: bool) -> Any:
     full = lower_wide(x)
     square = float_sum(lax.mul(full, full), axis)
-    # Second orders differentiate this: the root of 0 has no slope, but what it would be multiplied with is 0.
+    # Second-order gradients differentiate this. The root has no slope at 0, but the factor of that slope is 0.
     zero = lax.eq(square, lax.full_like(square, 0))
     root = lax.select(zero, lax.full_like(square, 0), lax.sqrt(lax.select(zero, lax.full_like(square, 1), square)))
     norm = lax.expand_dims(root, axis)
@@ -440,7 +440,7 @@ def _l2_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: tuple[int, ...], epsilon: f
     dtype, g, norm = x.dtype, wide(F, g), y[1]
     unit = wide(F, x) / norm
     along = F.sum(g * unit, axis=axis, keepdims=True)
-    # A norm below epsilon was replaced by a constant, so nothing flows through it.
+    # A norm below epsilon was replaced by a constant, so no gradient flows through it.
     return (narrow(F, (g - unit * F.keep_where(along, norm > epsilon)) / norm, dtype),)
 
 
@@ -477,7 +477,7 @@ def l2_normalize(x: TensorLike, axis: Any = -1, *, epsilon: float = 1e-12, **oth
     Args:
         x: floating-point; integers become float32.
         axis: the axis, or several, over which the result has norm 1.
-        epsilon: the least number to divide by, so that zeros stay zeros.
+        epsilon: the smallest divisor, so that zeros stay zeros.
 
     Returns:
         The same shape and dtype.

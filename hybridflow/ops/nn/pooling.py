@@ -1,4 +1,4 @@
-"""Maximum pooling over one to three spatial axes, and what all pooling shares."""
+"""Maximum pooling over one to three spatial axes, and helpers for all pooling."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from hybridflow.ops.nn.windows import (
 )
 from hybridflow.ops.onnx import channels_to
 
-# A window's elements are numbered row by row. Windows are reduced one axis after the other, last axis first: that
-# takes the sum instead of the product of the window's sizes, and still finds the first maximum.
+# A window's elements are numbered row by row. Windows are reduced one axis after the other, last axis first. The
+# number of steps is then the sum of the window's sizes, not the product, and the first maximum is still found.
 
 
 def pooling_attrs(name: str, x: Tensor, window: Any, stride: Any, padding: Any, channels_last: bool) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def pooled_shape(name: str, x: TensorSpec, window: Sizes, stride: Sizes, padding
 
 
 def window_counts(padded: Any, window: Sizes, stride: Sizes, axes: Sizes) -> list[int]:
-    """Return how many windows a padded array has along each axis."""
+    """Return the number of windows of a padded array along each axis."""
     return [(padded.shape[axis] - size) // step + 1 for axis, size, step in zip(axes, window, stride, strict=True)]
 
 
@@ -73,14 +73,14 @@ def _offsets(window: Sizes) -> Iterator[tuple[int, ...]]:
 
 
 def is_tiled(shape: Sizes, window: Sizes, stride: Sizes, padding: Any, axes: Sizes) -> bool:
-    """Whether the windows cover the input without overlap, gap or padding."""
+    """Return whether the windows cover the input without overlap, gap or padding."""
     return window == stride and all(
         pair == (0, 0) and shape[axis] % size == 0 for pair, axis, size in zip(padding, axes, window, strict=True)
     )
 
 
 def tile_shapes(g_shape: Sizes, window: Sizes, axes: Sizes) -> tuple[Sizes, Sizes, Sizes]:
-    """Return the shapes in which a pooled array meets the elements of its windows, and that of the windows alone."""
+    """Return the shapes that split each axis into windows and elements: of the input, the output and one window."""
     tiled: list[int] = []
     narrow: list[int] = []
     alone: list[int] = []
@@ -109,7 +109,7 @@ def _max_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_
     best = kernel_padded(x, axes, padding, _lowest(x.dtype))
     counts = window_counts(best, window, stride, axes)
     if min(counts) < 1:
-        raise ValueError("a window larger than its input")  # the shape rule then words the error
+        raise ValueError("a window larger than its input")  # the shape rule then raises the full message
     place: Any = None
     weight = 1
     for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
@@ -126,7 +126,7 @@ def _max_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_
 
 
 def _with_positive_zeros(y: Any, x: Any, **attrs: Any) -> Any:
-    """Return maxima with 0.0 where there is one beside -0.0, as it is for XLA; NumPy takes either."""
+    """Return maxima in which 0.0 is larger than -0.0, as in XLA; NumPy takes either."""
     if y.dtype.kind != "f" or np.count_nonzero(y) == y.size:
         return y
     doubtful = (y == 0) & np.signbit(y)
@@ -140,7 +140,7 @@ def _with_positive_zeros(y: Any, x: Any, **attrs: Any) -> Any:
 def _first_maximum(
     values: list[Any], place: Any, axis: int, step: int, count: int, weight: int, dtype: Any
 ) -> tuple[Any, Any]:
-    """Return the maximum of arrays and the number of its first place, given the numbers along the earlier axes."""
+    """Return the maximum of arrays and the number of its first position, given the numbers along earlier axes."""
     best = values[0].copy()
     earlier = [
         None if place is None else place[window_slice(best.ndim, (axis,), (start,), (count,), (step,))]
@@ -215,7 +215,7 @@ def pool_samples(rng: np.random.Generator) -> Any:
 def pool_onnx(
     o: Any, name: str, x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
 ) -> Any:
-    """Write a pooling, whose operator wants channels first."""
+    """Write a pooling; ONNX's operator wants channels first."""
     pads = [*[low for low, _ in padding], *[high for _, high in padding]]
     first = channels_to(o, x, 1, x.ndim) if channels_last else x
     y = o.emit(name, first, kernel_shape=window, strides=stride, pads=pads)
@@ -223,7 +223,7 @@ def pool_onnx(
 
 
 def _max_onnx(o: Any, x: Any, *, residuals: bool = False, **attrs: Any) -> Any:
-    """Write it as MaxPool; the number of the first maximum is that of the last one found from the end."""
+    """Write it as MaxPool; a search from the end overwrites the number of the maximum, so the first one stays."""
     y = pool_onnx(o, "MaxPool", x, **attrs)
     if not residuals:
         return y
@@ -238,7 +238,7 @@ def _max_onnx(o: Any, x: Any, *, residuals: bool = False, **attrs: Any) -> Any:
 def _window_parts(
     o: Any, x: Any, fill: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
 ) -> Iterator[Any]:
-    """Yield what stands at each place of all windows, as the lowering does, in ONNX."""
+    """Yield, for each position in a window, the elements of all windows at that position."""
     axes = spatial_axes("max_pool", x.ndim, channels_last)
     sizes = [x.shape[axis] + low + high for axis, (low, high) in zip(axes, padding, strict=True)]
     counts = [(size - wide) // step + 1 for size, wide, step in zip(sizes, window, stride, strict=True)]
@@ -273,17 +273,17 @@ def max_pool(
     Args:
         x: ``(n, c, *spatial)``, real.
         window: the size of the window, one number or one per spatial axis.
-        stride: its step, one number or one per spatial axis; the window's size if not given.
-        padding: places around the input that are never the maximum: ``"valid"`` (none), ``"same"``
+        stride: the step between windows, one number or one per spatial axis; the window's size if not given.
+        padding: positions around the input that are never the maximum: ``"valid"`` (none), ``"same"``
             (``ceil(size / stride)`` outputs), a number for all sides, or per spatial axis a number or a pair.
-        channels_last: take ``(n, *spatial, c)`` instead.
+        channels_last: whether to take ``(n, *spatial, c)`` instead.
 
     Returns:
         The shape of `x` with fewer positions, in its dtype; NaN in a window gives NaN.
 
     Raises:
-        ShapeError: a window larger than the padded input, or an input without spatial axes.
-        ArgumentError: a window, stride or padding that is none.
+        ShapeError: a window is larger than the padded input, or the input has no spatial axes.
+        ArgumentError: an invalid window, stride or padding.
 
     Example:
         >>> import hybridflow as hf
@@ -318,7 +318,7 @@ def sizes_with_padding(shape: Sizes, axes: Sizes, padding: Any) -> Sizes:
 
 
 def inside_padding(shape: Sizes, axes: Sizes, padding: Any) -> Any:
-    """Return the index of what is not padding."""
+    """Return the index of the part that is not padding."""
     return window_slice(len(shape), axes, [low for low, _ in padding], [shape[axis] for axis in axes])
 
 
@@ -345,7 +345,7 @@ def _max_gradient_lower(
 
 
 def stretched(x: Any, shape: Sizes) -> Any:
-    """Broadcast an array whose axes of size 1 are to grow."""
+    """Broadcast the axes of size 1 of an array to a shape."""
     return lax.broadcast_in_dim(x, shape, tuple(range(len(shape))))
 
 
@@ -368,7 +368,7 @@ def _max_gradient_samples(rng: np.random.Generator) -> Any:
 def _max_gradient_onnx(
     o: Any, g: Any, place: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
 ) -> Any:
-    """Add the gradients up at the positions of their maxima, in the padded input."""
+    """Add up the gradients at the positions of their maxima in the padded input."""
     ndim = g.ndim
     axes = spatial_axes("max_pool", ndim, channels_last)
     sizes = fixed_sizes(o, [*[shape[axis] for axis in axes], *[g.shape[axis] for axis in axes]])[: len(axes)]
@@ -400,7 +400,7 @@ def _max_gradient_onnx(
 
 
 def fixed_sizes(o: Any, sizes: Sequence[Any]) -> list[int]:
-    """Return sizes for ONNX, of which none may be open."""
+    """Return sizes for ONNX, none of which may be symbolic."""
     if any(type(size) is Dim for size in sizes):
         o.no("the gradient of a pooling of open spatial size has none")
     return [*sizes]
@@ -418,7 +418,7 @@ def fixed_sizes(o: Any, sizes: Sequence[Any]) -> list[int]:
     onnx=_max_gradient_onnx,
 )
 def max_pool_gradient(g: TensorLike, place: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
-    """Put every window's gradient at the place where its maximum was."""
+    """Add every window's gradient at the position of its maximum."""
     return bind(max_pool_gradient.op, (as_tensor(g), as_tensor(place)), {"shape": shape, **attrs})
 
 
@@ -474,7 +474,7 @@ def _pick_onnx(o: Any, x: Any, place: Any, **attrs: Any) -> Any:
     onnx=_pick_onnx,
 )
 def max_pool_pick(x: TensorLike, place: TensorLike, **attrs: Any) -> Tensor:
-    """Take from every window the element of a given number."""
+    """Take from every window the element with a given number."""
     return bind(max_pool_pick.op, (as_tensor(x), as_tensor(place)), attrs)
 
 

@@ -1,4 +1,4 @@
-"""Rectifiers: activation functions with a kink, elementwise, each with a rule of its own."""
+"""Rectifiers and other elementwise activation functions that are defined in pieces."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def relu(x: TensorLike, /) -> Tensor:
     return bind(relu.op, promote(x))
 
 
-# Where both sides of a kink are computed and added, one of them is exactly 0: much faster than np.where.
+# These kernels compute both sides of a kink and add them. One side is exactly 0, and adding is faster than np.where.
 
 
 def _leaky_kernel(x: Any, *, slope: float) -> Any:
@@ -102,13 +102,13 @@ def leaky_relu(x: TensorLike, /, slope: float = 0.01) -> Tensor:
 
     Args:
         x: floating-point; integers become float32.
-        slope: the factor of what is not positive.
+        slope: the factor of elements that are not positive.
 
     Returns:
         The same shape and dtype.
 
     Kink:
-        The slope at 0 is that from the left.
+        The slope at 0 is the one from the left.
 
     Example:
         >>> import hybridflow as hf
@@ -129,7 +129,7 @@ def _elu_lower(x: Any, *, alpha: float) -> Any:
 
 
 def _elu_vjp(F: Any, g: Any, y: Any, x: Any, *, alpha: float) -> Any:
-    # Written with x, so that the second order does not pass through y.
+    # Written in terms of x, so that the second-order gradient does not pass through y.
     del y
     positive = x > 0
     left = g * (F.exp(-F.relu(-x)) * alpha)
@@ -152,7 +152,7 @@ def elu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
 
     Args:
         x: floating-point; integers become float32.
-        alpha: minus the limit far below zero.
+        alpha: minus the limit towards minus infinity.
 
     Returns:
         The same shape and dtype.
@@ -208,7 +208,7 @@ def hard_swish(x: TensorLike, /) -> Tensor:
         The same shape and dtype.
 
     Kink:
-        The slope at -3 is 0, at 3 it is 1.
+        The slope is 0 at -3 and 1 at 3.
 
     Example:
         >>> import hybridflow as hf
@@ -322,8 +322,8 @@ def hard_tanh(x: TensorLike, /, low: float = -1.0, high: float = 1.0) -> Tensor:
 
     Args:
         x: floating-point; integers become float32.
-        low: the least value.
-        high: the largest value.
+        low: the smallest value of the result.
+        high: the largest value of the result.
 
     Returns:
         The same shape and dtype.
@@ -372,7 +372,7 @@ def celu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
 
     Args:
         x: floating-point; integers become float32.
-        alpha: minus the limit to the left.
+        alpha: minus the limit towards minus infinity.
 
     Returns:
         The same shape and dtype.
@@ -433,7 +433,7 @@ def selu(x: TensorLike, /) -> Tensor:
         The same shape and dtype.
 
     Kink:
-        The slope at 0 is that from the left.
+        The slope at 0 is the one from the left.
 
     Example:
         >>> import hybridflow as hf

@@ -1,4 +1,4 @@
-"""Recurrent cells: the LSTM's, whose gates are one operation."""
+"""Recurrent cells: the LSTM cell, whose gates are one operation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
 
-# The gates stand side by side in the last axis: input, forget, cell, output.
+# The gates are side by side in the last axis: input, forget, cell, output.
 
 
 def _gate(array: Any, number: int, width: int) -> Any:
@@ -34,7 +34,7 @@ def _gate(array: Any, number: int, width: int) -> Any:
 def _kernel(gates: Any, c: Any, *, residuals: bool) -> Any:
     width = c.shape[-1]
     if gates.shape != (*c.shape[:-1], 4 * width):
-        raise ValueError("gates of another shape")  # the shape rule then words the error
+        raise ValueError("gates of another shape")  # the shape rule then raises the full message
     active = np.negative(gates)
     np.exp(active, out=active)
     active += gates.dtype.type(1)
@@ -131,7 +131,7 @@ def _host(g: Any, y: Any, gates: Any, c: Any) -> Any:
     def of_gates() -> Any:
         slopes = active * active
         own = _gate(slopes, 2, width)
-        np.subtract(active, slopes, out=slopes)  # a * (1 - a), where tanh has 1 - a * a
+        np.subtract(active, slopes, out=slopes)  # a * (1 - a) for sigmoids; tanh has 1 - a * a
         np.multiply(cell, cell, out=own)
         np.subtract(one, own, out=own)
         for number, (factor, along) in enumerate(((cell, of_new), (c, of_new), (i, of_new), (bent, g_h))):
@@ -178,7 +178,7 @@ def _onnx(o: Any, gates: Any, c: Any, *, residuals: bool = False) -> Any:
     onnx=_onnx,
 )
 def lstm_update(gates: TensorLike, c: TensorLike, /) -> tuple[Tensor, Tensor]:
-    """Return the new hidden and cell state from the gates' inputs ``(..., 4 * width)`` and the cell state."""
+    """Return the new hidden and cell state, given the gates' inputs ``(..., 4 * width)`` and the cell state."""
     return bind(lstm_update.op, promote_float(gates, c))
 
 
@@ -191,8 +191,9 @@ def lstm_cell(
 ) -> tuple[Tensor, Tensor]:
     """Advance an LSTM by one step.
 
-    The gates' inputs are ``x @ input_weights + h @ hidden_weights + bias``, in the order input, forget, cell, output:
-    with i, f and o the sigmoids of theirs and k the tanh of the cell's, ``c = f * c + i * k`` and ``h = o * tanh(c)``.
+    The gates' inputs are ``x @ input_weights + h @ hidden_weights + bias``, in the order input, forget, cell, output.
+    The values i, f and o are the sigmoids of the input, forget and output gates' inputs, and k is the tanh of the
+    cell's. The new state is ``c = f * c + i * k`` and ``h = o * tanh(c)``.
 
     Args:
         x: ``(..., features)``, floating-point.
@@ -205,7 +206,7 @@ def lstm_cell(
         The new hidden and cell state.
 
     Raises:
-        ShapeError: shapes that do not fit each other.
+        ShapeError: the shapes do not fit each other.
 
     Example:
         >>> import hybridflow as hf

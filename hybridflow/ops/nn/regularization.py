@@ -55,13 +55,13 @@ def scaled_where(x: TensorLike, mask: TensorLike, scale: float) -> Tensor:
 
 
 def dropout(x: TensorLike, rate: float, *, training: bool = True, generator: Generator | None = None) -> Tensor:
-    """Put 0 in place of randomly chosen elements and scale the others up, so that the mean stays.
+    """Replace randomly chosen elements by 0 and scale the others up, so that the expected value stays.
 
     Args:
         x: floating-point; integers become float32.
-        rate: the probability with which an element is dropped, from 0 to 1.
-        training: whether to drop anything; False returns `x` as it is.
-        generator: where the randomness comes from; `hf.random`'s default generator if not given.
+        rate: the probability that an element is dropped, from 0 to 1.
+        training: whether to drop elements; False returns `x` unchanged.
+        generator: the source of randomness; `hf.random`'s default generator if not given.
 
     Returns:
         The shape and dtype of `x`.

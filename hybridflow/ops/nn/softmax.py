@@ -46,7 +46,7 @@ def lower_shifted(x: Any, axis: tuple[int, ...]) -> Any:
 
 
 def kernel_shifted(x: Any, axis: tuple[int, ...]) -> Any:
-    """Subtract the maximum over axes; an array of its own."""
+    """Subtract the maximum over axes; the result is a new array."""
     return np.subtract(x, extremum(np.maximum, x, axis, True))
 
 
@@ -74,11 +74,11 @@ def _samples(rng: np.random.Generator) -> Any:
 
 
 _TAME = {4: 60.0, 8: 600.0}
-"""By the size of a dtype: exponentials of numbers up to here neither overflow nor vanish beside each other."""
+"""By a dtype's size in bytes, the bound on magnitudes within which exponentials neither overflow nor underflow."""
 
 
 def _softmax_rows(x: Any) -> Any:
-    """Return the softmax of many short rows, or None if the exponentials of the numbers as they are would overflow."""
+    """Return the softmax of many short rows, or None if they must be shifted first to avoid overflow."""
     limit = _TAME.get(x.dtype.itemsize, 0.0)
     if not (np.maximum.reduce(x, axis=None) <= limit and np.minimum.reduce(x, axis=None) >= -limit):
         return None
@@ -104,12 +104,12 @@ def _softmax_lower(x: Any, *, axis: tuple[int, ...]) -> Any:
     if not x.size:
         return x
     y = lax.exp(lower_shifted(x, axis))
-    inverse = 1 / float_sum(y, axis)  # of a sum of 1 or more: a product costs less than a division
+    inverse = 1 / float_sum(y, axis)  # the sum is 1 or more, and a product costs less than a division
     return lower_narrow(lax.mul(y, lower_spread(inverse, y.shape, axis)), x.dtype)
 
 
 def _softmax_gradient(F: Any, g: Any, y: Any, axis: tuple[int, ...]) -> Any:
-    """Return the gradient of the logits from the probabilities `y` and their cotangent."""
+    """Return the gradient of the logits, given the probabilities `y` and their cotangent."""
     product = g * y
     return product - y * F.sum(product, axis=axis, keepdims=True)
 

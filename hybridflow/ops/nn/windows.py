@@ -1,4 +1,4 @@
-"""What convolution and pooling share: windows, strides and padding over the spatial axes."""
+"""Helpers that convolution and pooling share: windows, strides and padding over the spatial axes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def per_axis(name: str, what: str, value: Any, count: int, least: int = 1) -> tu
     """Return one integer per spatial axis.
 
     Raises:
-        ArgumentError: another number of them, or one below `least`.
+        ArgumentError: the number of integers is wrong, or one is below `least`.
         ArgumentTypeError: True or False.
     """
     items = tuple(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else (value,) * count
@@ -38,7 +38,7 @@ def spatial_axes(name: str, ndim: int, channels_last: bool) -> tuple[int, ...]:
     """Return the spatial axes of an input ``(n, c, *spatial)`` or ``(n, *spatial, c)``.
 
     Raises:
-        ShapeError: an input without one to three spatial axes.
+        ShapeError: the input does not have one to three spatial axes.
     """
     if not 3 <= ndim <= 5:
         raise ShapeError(
@@ -50,23 +50,23 @@ def spatial_axes(name: str, ndim: int, channels_last: bool) -> tuple[int, ...]:
 
 
 def reach(window: Sizes, dilation: Sizes) -> Sizes:
-    """Return how many positions a dilated window spans."""
+    """Return the number of positions that a dilated window spans, per axis."""
     return tuple([(size - 1) * step + 1 for size, step in zip(window, dilation, strict=True)])
 
 
 def paddings(name: str, padding: Any, sizes: Sizes, spans: Sizes, stride: Sizes) -> Pairs:
-    """Return how much is added before and after each spatial axis.
+    """Return the padding before and after each spatial axis.
 
     Args:
         name: the operation, for messages.
         padding: ``"valid"``, ``"same"`` (as many outputs as ``ceil(size / stride)``), an integer, or per axis an
             integer or a pair of them.
         sizes: the sizes of the spatial axes.
-        spans: how many positions a window spans.
+        spans: the number of positions that a window spans, per axis.
         stride: the strides.
 
     Raises:
-        ArgumentError: anything else.
+        ArgumentError: an invalid padding.
         ArgumentTypeError: True or False.
     """
     count = len(sizes)
@@ -91,7 +91,7 @@ def paddings(name: str, padding: Any, sizes: Sizes, spans: Sizes, stride: Sizes)
 
 
 def _same(size: Any, span: Any, step: int) -> tuple[Any, Any]:
-    """Return the padding that makes ``ceil(size / step)`` outputs, the odd one behind."""
+    """Return the padding that makes ``ceil(size / step)`` outputs; if it is odd, the extra position is at the end."""
     total = span - 1 if step == 1 else ((size + step - 1) // step - 1) * step + span - size
     if total < 0:
         total = 0
@@ -99,10 +99,10 @@ def _same(size: Any, span: Any, step: int) -> tuple[Any, Any]:
 
 
 def output_sizes(name: str, sizes: Sizes, spans: Sizes, stride: Sizes, padding: Pairs, *specs: TensorSpec) -> Sizes:
-    """Return how many windows fit along each spatial axis.
+    """Return the number of windows that fit along each spatial axis.
 
     Raises:
-        ShapeError: a window larger than the padded input.
+        ShapeError: a window is larger than the padded input.
     """
     result: list[Any] = []
     for size, span, step, (low, high) in zip(sizes, spans, stride, padding, strict=True):
@@ -149,7 +149,7 @@ def window_slice(
 
 
 def lower_padded(x: Any, axes: Sequence[int], padding: Pairs, fill: Any) -> Any:
-    """Pad a jax value along some axes."""
+    """Pad a JAX value along some axes."""
     if not any(low or high for low, high in padding):
         return x
     config = [(0, 0, 0)] * x.ndim
@@ -159,7 +159,7 @@ def lower_padded(x: Any, axes: Sequence[int], padding: Pairs, fill: Any) -> Any:
 
 
 def lower_slice(x: Any, axes: Sequence[int], starts: Sequence[int], counts: Sequence[int], steps: Sequence[int]) -> Any:
-    """Take every `steps`-th element along some axes of a jax value."""
+    """Take every `steps`-th element along some axes of a JAX value."""
     for axis, start, count, step in zip(axes, starts, counts, steps, strict=True):
         x = lax.slice_in_dim(x, start, start + (count - 1) * step + 1, step, axis)
     return x
@@ -168,7 +168,7 @@ def lower_slice(x: Any, axes: Sequence[int], starts: Sequence[int], counts: Sequ
 def lower_spread_out(
     x: Any, axes: Sequence[int], starts: Sequence[int], steps: Sequence[int], sizes: Sequence[int]
 ) -> Any:
-    """Put elements at every `steps`-th place of zeros of larger sizes: the transpose of `lower_slice`."""
+    """Put elements at every `steps`-th position of a larger array of zeros: the transpose of `lower_slice`."""
     config = [(0, 0, 0)] * x.ndim
     for axis, start, step, size in zip(axes, starts, steps, sizes, strict=True):
         config[axis] = (start, size - start - ((x.shape[axis] - 1) * step + 1), step - 1)
