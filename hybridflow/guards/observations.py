@@ -73,6 +73,8 @@ class Observations:
         self._made: dict[int, Any] = {}
         self._doubtful: dict[int, Place] = {}
         self._whole: dict[int, Any] = {}
+        self.looked_up: set[int] = set()
+        """The ids of the containers from outside whose keys are known to be compared with others."""
         self.again: str | None = None
         """Why the trace can serve no other call than its own; None if it can."""
         self._changed: set[int] = set()
@@ -552,10 +554,15 @@ class Observations:
 
     # -- what is another one at every call ------------------------------------------------------------------------
 
-    def moves(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a function is about to give what it gives but once; the trace is then for its own call alone."""
+    def moves(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, nested: bool) -> bool:
+        """Whether a function is about to give what it gives but once; the trace is then for its own call alone.
+
+        Raises:
+            MutationError: in a branch or a loop body.
+        """
         what = moving(function, args, kwargs, self)
         if what is not None:
+            self._refuse(what, (), nested=nested)
             self.journal.random(getattr(function, "__self__", None))
             self.not_again(what, moves=function is builtins.next)
         return what is not None
