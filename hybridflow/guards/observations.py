@@ -70,7 +70,7 @@ class Observations:
         self._keys: list[Any] = []  # what the ids in the keys of `_places` belong to stays alive
         self._roots: dict[int, Place] = {}
         self._tensors: dict[int, list[Place]] = {}
-        self._made: dict[int, Any] = {}
+        self._made: dict[int, Callable[[], Any]] = {}
         self._doubtful: dict[int, Place] = {}
         self._whole: dict[int, Any] = {}
         self.looked_up: set[int] = set()
@@ -121,11 +121,12 @@ class Observations:
 
     def made_here(self, obj: Any) -> None:
         """Take note that the trace has just made an object."""
-        self._made[id(obj)] = obj
+        self._made[id(obj)] = weak(obj)  # what the code lets go of is gone, as eagerly
 
     def is_made_here(self, obj: Any) -> bool:
         """Whether the trace made an object."""
-        return id(obj) in self._made
+        found = self._made.get(id(obj))
+        return found is not None and found() is obj
 
     def doubtful(self, obj: Any) -> Place | None:
         """Return the place of an object that the trace may have made or not: if it did, it is soon gone.

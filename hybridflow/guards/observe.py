@@ -490,6 +490,8 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
     """Do ``obj[key] = value``."""
     found, nested = observations()
     if found is not None:
+        if type(key) is slice:
+            run_over(found, value)
         again = type(obj) in LOADED and is_constant(key)
         change = _change(found, value, item(key), augmented=augmented) if again else OTHER
         found.change(obj, f"[{key!r}]", (value,), change, nested=nested)

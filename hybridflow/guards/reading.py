@@ -80,7 +80,7 @@ def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: boo
         found.known(value.__func__ if own else value)
     elif isinstance(value, MethodType) and value.__self__ is obj:
         found.read(place, METHOD, name, value.__func__)
-    elif type(value) is BuiltinMethodType and value.__self__ is obj:
+    elif type(value) is BuiltinMethodType and value.__self__ is obj and not isinstance(obj, ModuleType):
         return value
     elif seen:
         return found.read(place, ATTRIBUTE, name, value)
@@ -229,10 +229,7 @@ def whole(found: Observations, *values: Any) -> None:
         value = waiting.pop()
         if type(value) in PLAIN or found.was_whole(value):
             continue
-        if type(value) is decimal.Decimal:
-            found.answered(Question(decimal.getcontext, (), {}), decimal.getcontext())
-        elif isinstance(value, Variable):
-            found.counts_trainable[id(value)] = value
+        _beside(found, value)
         if found.size > _MANY:
             found.not_again(f"{found.size} values that a library may read are too many to be watched", moves=False)
             return
@@ -245,6 +242,14 @@ def whole(found: Observations, *values: Any) -> None:
         if key not in scanned:
             scanned.add(key)
             waiting += _of_method(found, method, value.__self__)
+
+
+def _beside(found: Observations, value: Any) -> None:
+    """Note what counts of a value that is not in it: the context of arithmetic, whether a Variable is trainable."""
+    if type(value) is decimal.Decimal:
+        found.answered(Question(decimal.getcontext, (), {}), decimal.getcontext())
+    elif type(value) is Variable:
+        found.counts_trainable[id(value)] = value
 
 
 def _of_method(found: Observations, function: FunctionType, instance: Any) -> Iterator[Any]:
