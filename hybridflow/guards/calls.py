@@ -111,7 +111,7 @@ def _reads_all(found: Observations, function: Any, args: tuple[Any, ...]) -> Non
     """Take note of a call that may look at everything in its arguments."""
     if str(getattr(function, "__module__", None)).startswith(_OF_TREES):
         _taken_apart(found, args)
-    elif type(function) is FunctionType and function in _SHOWS_ARRAYS:
+    elif type(function) is type(np.array2string) and function in _SHOWS_ARRAYS:
         found.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
     owner = getattr(function, "__self__", None)
     if isinstance(owner, list | deque):

@@ -229,7 +229,7 @@ def whole(found: Observations, *values: Any) -> None:
         value = waiting.pop()
         if type(value) in PLAIN or found.was_whole(value):
             continue
-        _beside(found, value)
+        waiting += _beside(found, value)
         if found.size > _MANY:
             found.not_again(f"{found.size} values that a library may read are too many to be watched", moves=False)
             return
@@ -244,12 +244,13 @@ def whole(found: Observations, *values: Any) -> None:
             waiting += _of_method(found, method, value.__self__)
 
 
-def _beside(found: Observations, value: Any) -> None:
-    """Note what counts of a value that is not in it: the context of arithmetic, whether a Variable is trainable."""
-    if type(value) is decimal.Decimal:
-        found.answered(Question(decimal.getcontext, (), {}), decimal.getcontext())
-    elif type(value) is Variable:
+def _beside(found: Observations, value: Any) -> tuple[Any, ...]:
+    """Note what counts of a value that is not in it, whether a Variable is trainable; return what else does."""
+    if type(value) is Variable:
         found.counts_trainable[id(value)] = value
+    if type(value) is not decimal.Decimal:
+        return ()
+    return (found.answered(Question(decimal.getcontext, (), {}), decimal.getcontext()),)
 
 
 def _of_method(found: Observations, function: FunctionType, instance: Any) -> Iterator[Any]:
