@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import sys
+import warnings
 from collections import UserDict, UserList
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
@@ -137,6 +138,35 @@ def sees_what_is_matched() -> None:
                 return x + 1.0
             case _:
                 return x + 5.0
+
+    changed(read, lambda: setattr(BOX, "value", 5.0), lambda: setattr(BOX, "value", 1.0))
+
+
+def sees_what_is_yielded_from() -> None:
+    rows = iter([1.0, 2.0])
+
+    def rest():
+        yield from rows
+
+    f = hf.compile(lambda x: x * len(list(rest())))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert [f(hf.asarray(1.0)).item() for _ in range(2)] == [2.0, 0.0]
+
+
+class Naming:
+    """A class that gives the classes made of it an attribute."""
+
+    def __init_subclass__(cls):
+        cls.value = BOX.value
+
+
+def sees_what_bases_read() -> None:
+    def read(x):
+        class Made(Naming):
+            pass
+
+        return x * Made.value
 
     changed(read, lambda: setattr(BOX, "value", 5.0), lambda: setattr(BOX, "value", 1.0))
 
@@ -644,6 +674,7 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Reads, "visit_Attribute"): (as_it_is, "methods"),
     (Reads, "visit_Expr"): (as_it_is, "changes_what_it_does_not_read"),
     (Reads, "visit_Dict"): (kept, "sees_spread_mappings"),
+    (Reads, "visit_YieldFrom"): (kept, "sees_what_is_yielded_from"),
     (Reads, "visit_Starred"): (kept, "sees_spread_rows"),
     (Reads, "spread"): (lambda self, node: self.visit(node), "sees_spread_mappings"),
     (Writes, "visit_Match"): (kept, "sees_what_is_matched"),
@@ -724,7 +755,8 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Runtime, "delete_free"): (nothing, "deletes_free_names"),
     (Runtime, "manager"): (staticmethod(lambda obj: obj), "managers_of_a_class"),
     (Runtime, "spread"): (lambda self, mapping: mapping, "sees_spread_mappings"),
-    (Runtime, "matched"): (lambda self, subject: subject, "sees_what_is_matched"),
+    (Runtime, "whole"): (lambda self, value: value, "sees_what_is_matched"),
+    (Runtime, "made_class"): (staticmethod(lambda made: made), "sees_what_bases_read"),
     (Runtime, "shown"): (lambda self, value: value, "sees_what_is_shown"),
     (Runtime, "imported"): (lambda self, name, value, module: value, "sees_imported_names"),
     (Runtime, "evaluated"): (lambda self, source: source, "sees_what_eval_reads"),

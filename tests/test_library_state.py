@@ -339,12 +339,19 @@ def test_a_cached_property_in_a_branch():
 
 
 def test_what_is_not_seen():
-    number = decimal.Decimal(1)
-    f = hf.compile(lambda x: x * float(number / 3))
-    f(hf.asarray(1.0))
-    with decimal.localcontext() as context:
-        context.prec = 2
-        assert f(hf.asarray(1.0)).item() == pytest.approx(1 / 3)
+    def read(x):
+        try:
+            warnings.warn("anything", stacklevel=1)
+        except UserWarning:
+            return x * 2.0
+        return x
+
+    f = hf.compile(read)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        f(hf.asarray(1.0))
+        warnings.simplefilter("error")
+        assert f(hf.asarray(1.0)).item() == 1.0
 
 
 def test_what_a_file_says_is_read_again(tmp_path):

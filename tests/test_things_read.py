@@ -8,10 +8,13 @@ import glob
 import gzip
 import importlib
 import math
+import mimetypes
+import netrc
 import os
 import pathlib
 import random
 import secrets
+import shutil
 import subprocess
 import sys
 import types
@@ -362,6 +365,15 @@ def first_line(file):
         return file.readline()
 
 
+def kinds_in(path):
+    return mimetypes.read_mime_types(str(path))
+
+
+def copied(path):
+    shutil.copyfile(path, path.with_suffix(".copy"))
+    return path.with_suffix(".copy")
+
+
 OUTSIDE = {
     "load": (lambda path, n: np.save(path, np.float32(n)), lambda path: np.load(f"{path}.npy")),
     "loadtxt": (lambda path, n: path.write_text(str(n)), lambda path: float(np.loadtxt(path))),
@@ -375,6 +387,13 @@ OUTSIDE = {
     "scandir": (lambda path, n: pathlib.Path(f"{path}{n}").touch(), lambda path: len([*os.scandir(path.parent)])),
     "iterdir": (lambda path, n: pathlib.Path(f"{path}{n}").touch(), lambda path: len([*path.parent.iterdir()])),
     "stat": (lambda path, n: path.write_text("a" * n), lambda path: path.stat().st_size),
+    "several arrays": (lambda path, n: np.savez(path, k=np.float32(n)), lambda path: np.load(f"{path}.npz")["k"]),
+    "passwords": (
+        lambda path, n: path.write_text(f"machine a login b password {n}\n"),
+        lambda path: float(netrc.netrc(path).hosts["a"][2]),
+    ),
+    "types": (lambda path, n: path.write_text("a/b c\n" + "a/d e\n" * (n > 2)), lambda path: len(kinds_in(path))),
+    "copy": (lambda path, n: path.write_text(str(n)), lambda path: float(copied(path).read_text())),
     "process": (
         lambda path, n: path.write_text(str(n)),
         lambda path: float(subprocess.run(["cat", path], capture_output=True, check=True).stdout),

@@ -434,7 +434,7 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         return None
     calls.before_call(function, args, kwargs)
     try:
-        result = function(*args, **kwargs)
+        result = calls.watched(function, args, kwargs)
     except Exception:
         observe.answer(function, args, kwargs, MISSING)
         raise

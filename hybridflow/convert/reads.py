@@ -149,6 +149,10 @@ class Reads(ast.NodeTransformer):
         node.keys = [None if key is None else self.visit(key) for key in node.keys]
         return node
 
+    def visit_YieldFrom(self, node: ast.YieldFrom) -> Any:
+        node.value = self.iterated(node.value)
+        return node
+
     def visit_Starred(self, node: ast.Starred) -> Any:
         node.value = self.iterated(node.value)
         return node

@@ -100,10 +100,12 @@ class Runtime:
         """Return what to call in place of a function."""
         return callees.callee(function)
 
-    def matched(self, subject: Any) -> Any:
-        """Return the subject of a ``match`` that Python runs itself: all of it may be read."""
-        observe.whole(subject)
-        return subject
+    made_class = staticmethod(observe.made_class)
+
+    def whole(self, value: Any) -> Any:
+        """Return what Python looks at by itself, all of it: what is matched with patterns, keywords of a class."""
+        observe.whole(value)
+        return value
 
     def without_temporaries(self, names: Any) -> Any:
         """Return the result of ``locals()`` or ``dir()`` without the names that the conversion made."""

@@ -212,11 +212,14 @@ class Writes(Reads):
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
         node.decorator_list = [self.decorator(one) for one in node.decorator_list]
         node.bases = [self.visit(one) for one in node.bases]
+        place = one_line(node)
         for keyword in node.keywords:
-            keyword.value = self.visit(keyword.value)
+            keyword.value = runtime(place, "whole", self.visit(keyword.value))
         outer, self.scope = self.scope, self.scopes[node]
         node.body = self.block(node.body)
         self.scope = outer
+        made = at(place, ast.Attribute(load(place, RUNTIME), "made_class", ast.Load()))
+        node.decorator_list.append(made)
         return self.defined(node, node.name)
 
     def decorator(self, node: Any) -> Any:
@@ -250,7 +253,7 @@ class Writes(Reads):
     visit_Import = visit_ImportFrom = imported
 
     def visit_Match(self, node: ast.Match) -> Any:
-        node.subject = runtime(node.subject, "matched", self.visit(node.subject))
+        node.subject = runtime(node.subject, "whole", self.visit(node.subject))
         node.cases = [self.visit(one) for one in node.cases]
         return node
 

@@ -7,6 +7,8 @@ from contextvars import ContextVar
 from types import CellType, ModuleType
 from typing import Any, Final, NamedTuple, cast
 
+from hybridflow.guards.contents import item_at
+
 
 class _Missing:
     """Stands for an attribute, item or name that does not exist."""
@@ -30,7 +32,7 @@ def _method(holder: Any, name: str) -> Any:
 def _item(holder: Any, name: Any) -> Any:
     """Return an item. Unlike a `defaultdict`, do not create one that is missing."""
     try:
-        return dict.get(cast("dict[Any, Any]", holder), name, MISSING) if isinstance(holder, dict) else holder[name]
+        return dict.get(cast(Any, holder), name, MISSING) if isinstance(holder, dict) else item_at(holder, name)
     except (LookupError, TypeError):
         return MISSING
 
@@ -97,6 +99,13 @@ def _state(holder: Any, name: None) -> Any:
     return tuple([tuple(cast(Any, one)) if isinstance(one, Iterator) else one for one in reduced])
 
 
+def _bytes(holder: Any, name: None) -> Any:
+    """Return the memory of an object that lets others write to it, with what it says of its items."""
+    del name
+    with memoryview(holder) as memory:
+        return memory.format, memory.shape, memory.tobytes()
+
+
 class Access(NamedTuple):
     """A way to read a value from an object.
 
@@ -128,3 +137,4 @@ CALLED = Access(_called, "{v}()", "{p}()")
 CURRENT = Access(_current, "", "{p}.get()")
 """The value of a context variable."""
 STATE = Access(_state, "", "the state of {p}")
+BYTES = Access(_bytes, "", "the bytes of {p}")

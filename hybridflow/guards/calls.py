@@ -10,13 +10,17 @@ from contextlib import suppress
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, cast
 
-from hybridflow.guards import reading
-from hybridflow.guards.access import MISSING
+import jax
+import numpy as np
+
+from hybridflow.guards import opened, reading
+from hybridflow.guards.access import IN_CLASS, MISSING
 from hybridflow.guards.effects import LOADED, OTHER, called_again
 from hybridflow.guards.guards import CONTAINERS
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.observe import ARRAYS, observations, require_untraced_key, run_over, writes_attr
-from hybridflow.guards.questions import is_asked_of_abstract_classes
+from hybridflow.guards.questions import Question, is_asked_of_abstract_classes, is_leaf_class, question_of
+from hybridflow.guards.users import is_users, is_users_class
 
 CHANGES = frozenset({
     "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem",
@@ -52,6 +56,10 @@ _SPECIAL: dict[Any, tuple[str, ...]] = {
 _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType)
 """Types of callables with no state of their own: a call reads only ``__self__`` and the arguments."""
 _GETATTRIBUTE = object.__getattribute__
+_SHOWS_ARRAYS = frozenset({np.array2string, np.array_repr, np.array_str})
+"""Functions whose result NumPy's options for printing decide."""
+_OF_TREES = ("jax.tree", "jax._src.tree")
+"""How the names of the modules begin whose functions take structures apart."""
 _ASSIGNS = frozenset({"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL"})
 """Instructions that change a namespace."""
 
@@ -96,13 +104,49 @@ def _goes_out(found: Observations, function: Any, args: tuple[Any, ...]) -> None
                 for item in one:
                     reading.special(found, item, _SHALLOW[function])
     elif not builtin or function not in _SPECIAL:
-        owner = getattr(function, "__self__", None)
-        if isinstance(owner, list | deque):
-            for item in cast("list[Any]", owner):
-                reading.special(found, item, ("__eq__", "__lt__"))
-        for one in args:
-            found.use_order(one)
-            reading.whole(found, one)
+        _reads_all(found, function, args)
+
+
+def _reads_all(found: Observations, function: Any, args: tuple[Any, ...]) -> None:
+    """Take note of a call that may look at everything in its arguments."""
+    if str(getattr(function, "__module__", None)).startswith(_OF_TREES):
+        _taken_apart(found, args)
+    elif type(function) is type(np.array2string) and function in _SHOWS_ARRAYS:
+        found.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, list | deque):
+        for item in cast("list[Any]", owner):
+            reading.special(found, item, ("__eq__", "__lt__"))
+    for one in args:
+        found.use_order(one)
+        reading.whole(found, one)
+
+
+def _is_made_by_a_library(kind: type) -> bool:
+    """Whether a library's code makes the objects of a user's class, and so may call what the user wrote for it."""
+    if not is_users_class(kind):
+        return False
+    makers: list[Any] = [IN_CLASS.get(type(kind), "__call__"), kind.__new__, kind.__init__]
+    return any(type(one) is FunctionType and not is_users(one.__code__) for one in makers)
+
+
+def watched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call what is not converted, and take note if it looks into files: these may be others at the next call."""
+    found, _ = observations()
+    if found is None or not opened.is_watched(function) or question_of(function, args, kwargs) is not None:
+        return function(*args, **kwargs)
+    with opened.opened() as names:
+        result = function(*args, **kwargs)
+    if names:
+        found.not_again(f"{names[0]}() in {getattr(function, '__name__', '?')}()", moves=False)
+    return result
+
+
+def _taken_apart(found: Observations, values: Any) -> None:
+    """Take note that objects in a structure are no structures to JAX: their class may come to be registered."""
+    kinds = dict.fromkeys([type(leaf) for leaf in jax.tree_util.tree_leaves(values) if is_users_class(type(leaf))])
+    for kind in kinds:
+        found.answered(Question(is_leaf_class, (kind,), {}), True)
 
 
 def before_evaluation(source: Any, namespaces: tuple[Any, ...]) -> None:
@@ -138,7 +182,9 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
         found.use_order(owner)
     if args:
         require_untraced_key(found, owner, args[0])
-    if found.moves(function, args, kwargs):
+        if isinstance(owner, reading.BY_HASH):
+            reading.looked_up(found, owner, args[0])
+    if found.moves(function, args, kwargs, nested=nested):
         _hand_out(found, function, values)
         return
     if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS, *ARRAYS)):
@@ -146,7 +192,7 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
     if own:
         reading.made_array(found, values)
     else:
-        if not isinstance(function, (*_FUNCTIONS, type)):
+        if _is_made_by_a_library(function) if isinstance(function, type) else not isinstance(function, _FUNCTIONS):
             reading.whole(found, function)
         _goes_out(found, function, values)
     if function is _GETATTRIBUTE and len(args) >= 2 and type(args[1]) is str:

@@ -27,6 +27,7 @@ from hybridflow.core.node import Where, format_where
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING, Access
+from hybridflow.guards.contents import has_own_way, in_sequence, keys_of, values_of
 from hybridflow.guards.signature import Identity, static_key
 
 SEQUENCES = (list, tuple, deque)
@@ -44,10 +45,9 @@ def key_of(value: Any) -> Any:
     if type(value) is Tensor:
         return Tensor, value.shape, value.dtype.num
     if isinstance(value, MAPPINGS):
-        items = cast("dict[Any, Any]", value)
-        return type(items), tuple(map(static_key, items)), tuple(map(_key_in_container, items.values()))
+        return type(value), tuple(map(static_key, keys_of(value))), tuple(map(_key_in_container, values_of(value)))
     if isinstance(value, SEQUENCES):
-        return type(value), tuple(map(_key_in_container, cast("list[Any]", value)))
+        return type(value), tuple(map(_key_in_container, in_sequence(value)))
     return (Identity(value), value.shape, value.dtype) if _is_fixed(value) else static_key(value)
 
 
@@ -86,18 +86,21 @@ class Seen(NamedTuple):
 def seen_of(value: Any) -> Any:
     """Return what the quick comparison of a value needs to know."""
     if isinstance(value, MAPPINGS):
-        items = cast("dict[Any, Any]", value)
-        return Seen(type(items), _ids_of_dict(items), [one for one in (*items, *items.values()) if type(one) in PLAIN])
+        held = (*keys_of(value), *values_of(value))
+        return Seen(type(value), _ids_of_dict(value), [one for one in held if type(one) in PLAIN])
     if isinstance(value, SEQUENCES):
-        sequence = cast("list[Any]", value)
-        return Seen(type(sequence), list(map(id, sequence)), [one for one in sequence if type(one) in PLAIN])
+        return Seen(type(value), _ids_of(value), [one for one in in_sequence(value) if type(one) in PLAIN])
     if (isinstance(value, CHANGING) and not _is_fixed(value)) or value is MISSING or type(value) in PLAIN:
         return None
     return weak(value)
 
 
-def _ids_of_dict(items: dict[Any, Any]) -> list[int]:
-    return [*map(id, items), *map(id, items.values())]
+def _ids_of(sequence: Any) -> list[int]:
+    return [*map(id, in_sequence(sequence))]
+
+
+def _ids_of_dict(mapping: Any) -> list[int]:
+    return [*map(id, keys_of(mapping)), *map(id, values_of(mapping))]
 
 
 class Place:
@@ -389,7 +392,8 @@ class Guards:
     def _generate(self) -> Callable[[], bool]:
         """Generate the function that compares by identity."""
         space: dict[str, Any] = {
-            "S": self._seen, "MISSING": MISSING, "key_of": key_of, "ids_of_dict": _ids_of_dict, "is_": is_,
+            "S": self._seen, "MISSING": MISSING, "key_of": key_of, "ids_of": _ids_of, "ids_of_dict": _ids_of_dict,
+            "is_": is_,
         }  # fmt: skip
         whole = _whole(self._implied)
         inputs: dict[int, str] = {}
@@ -488,13 +492,25 @@ def _read(place: Place, number: int, parent: int, space: dict[str, Any]) -> str:
     space[f"n{number}"] = name
     if place.access is GLOBAL and place.key is MISSING:
         return f"v{parent}.get(n{number}, MISSING)"
-    makes_items = place.access is ITEM and hasattr(cast(Place, place.parent).kind, "__missing__")
-    if place.key is MISSING or not place.access.code or makes_items:
+    own_way = place.access is ITEM and _reads_its_own_way(cast(Place, place.parent).kind)
+    if place.key is MISSING or not place.access.code or own_way:
         space[f"g{number}"] = place.access.get
         return f"g{number}(v{parent}, n{number})"
     if place.access in (ATTRIBUTE, METHOD) and name.isidentifier() and not keyword.iskeyword(name):
         return f"v{parent}.{name}" + (".__func__" if place.access is METHOD else "")
     return place.access.code.format(v=f"v{parent}", n=f"n{number}")
+
+
+def _reads_its_own_way(kind: type) -> bool:
+    """Whether an item that a container of this class holds is not what it gives."""
+    return hasattr(kind, "__missing__") or (issubclass(kind, CONTAINERS) and has_own_way(kind, "__getitem__"))
+
+
+def _ids_code(kind: type, variable: str) -> str:
+    """Return Python for the ids of what is in a container."""
+    if issubclass(kind, MAPPINGS):
+        return f"ids_of_dict({variable})"
+    return f"ids_of({variable})" if has_own_way(kind, "__iter__") else f"[*map(id, {variable})]"
 
 
 def _take_inputs(place: Place, number: int, space: dict[str, Any], inputs: dict[int, str]) -> list[str]:
@@ -503,8 +519,7 @@ def _take_inputs(place: Place, number: int, space: dict[str, Any], inputs: dict[
     if None in place.inputs:
         inputs[place.inputs[None]] = v
         return [f"if type({v}) is not float: return False"]
-    ids = f"ids_of_dict({v})" if place.kind is dict else f"[*map(id, {v})]"
-    lines = [f"if type({v}) is not {seen}[0]: return False", f"ids = {ids}"]
+    lines = [f"if type({v}) is not {seen}[0]: return False", f"ids = {_ids_code(place.kind, v)}"]
     lines += [f"ids[{index}] = 0" for index in _input_positions(place)]
     lines.append(f"if ids != {seen}[1]: return False")
     for count, (key, position) in enumerate(place.inputs.items()):
@@ -550,10 +565,8 @@ def _has_changed(place: Place, number: int, space: dict[str, Any]) -> str:
             return f"{v} is not e{number}"
         space[f"t{number}"] = kind
         return f"{v} is not e{number} and (type({v}) is not t{number} or {v} != e{number})"
-    if issubclass(kind, MAPPINGS):
-        return f"type({v}) is not {seen}[0] or ids_of_dict({v}) != {seen}[1]"
-    if issubclass(kind, SEQUENCES):
-        return f"type({v}) is not {seen}[0] or [*map(id, {v})] != {seen}[1]"
+    if issubclass(kind, CONTAINERS):
+        return f"type({v}) is not {seen}[0] or {_ids_code(kind, v)} != {seen}[1]"
     if issubclass(kind, CHANGING) and place.seen is None:
         space[f"k{number}"] = place.key
         return f"key_of({v}) != k{number}"

@@ -6,6 +6,7 @@ trace restarts, or only a graph was asked for), the journal restores the state.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import deque
 from collections.abc import Callable, Generator
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.guards import CELL, MISSING
 
 
@@ -157,7 +159,8 @@ class Journal:
     def content(self, container: Any) -> None:
         """Note the content of a mutable container; do nothing for other objects."""
         if isinstance(container, _MUTABLE):
-            self.note(Spot("content", container, None, container.copy, lambda before: _refill(container, before)))
+            save = functools.partial(_copied, container)
+            self.note(Spot("content", container, None, save, lambda before: _refill(container, before)))
 
     def random(self, source: Any) -> None:
         """Note the state of a random number generator of Python or NumPy."""
@@ -189,6 +192,15 @@ class Spots(Journal):
 
 
 _MUTABLE = (list, dict, set, deque, bytearray, np.ndarray)
+
+
+def _copied(container: Any) -> Any:
+    """Return a copy of what is in a container, whatever a subclass says of it."""
+    if isinstance(container, dict):
+        return dict(pairs_of(container))
+    if isinstance(container, list | deque):
+        return [*in_sequence(container)]
+    return container.copy()
 
 
 def _refill(container: Any, before: Any) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from hybridflow.core.errors import EffectWarning, message
 from hybridflow.core.node import Where, format_where, where_file_line
 from hybridflow.guards.found_by_name import FoundByName
+from hybridflow.guards.questions import LRU_CACHE
 
 
 class Known(Protocol):
@@ -113,6 +114,8 @@ def moving(
         return f"{type(stream).__name__}.{name}()" if stream is owner else f"print(file={type(stream).__name__})"
     if makes_random_source(function) and (not args or args[0] is None):
         return f"{name}() without a seed"
+    if name == "cache_clear" and type(owner) is LRU_CACHE:
+        return "cache_clear()"
     if owner is datetime.datetime and name in ("now", "utcnow", "today"):
         return f"datetime.{name}()"
     if owner is time and name not in ("sleep", "get_clock_info"):

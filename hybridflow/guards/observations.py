@@ -73,9 +73,11 @@ class Observations:
         self._keys: list[Any] = []  # keeps alive the objects whose ids are keys here
         self._roots: dict[int, Place] = {}
         self._tensors: dict[int, list[Place]] = {}
-        self._made: dict[int, Any] = {}
+        self._made: dict[int, Callable[[], Any]] = {}
         self._doubtful: dict[int, Place] = {}
         self._whole: dict[int, Any] = {}
+        self.looked_up: set[int] = set()
+        """The ids of the containers from outside whose keys are known to be compared with others."""
         self.again: str | None = None
         """Why the trace can serve only its own call; None if it can serve others."""
         self._changed: set[int] = set()
@@ -122,11 +124,12 @@ class Observations:
 
     def made_here(self, obj: Any) -> None:
         """Record that the trace has just created an object."""
-        self._made[id(obj)] = obj
+        self._made[id(obj)] = weak(obj)  # an object that the code drops is freed, as eagerly
 
     def is_made_here(self, obj: Any) -> bool:
         """Whether the trace created an object."""
-        return id(obj) in self._made
+        found = self._made.get(id(obj))
+        return found is not None and found() is obj
 
     def doubtful(self, obj: Any) -> Place | None:
         """Return the place of an object that the trace may have created itself; if so, the object is soon gone.
@@ -555,10 +558,15 @@ class Observations:
 
     # -- values that differ at every call -------------------------------------------------------------------------
 
-    def moves(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call gives another result each time; if so, the trace can serve only its own call."""
+    def moves(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, nested: bool) -> bool:
+        """Whether a call gives another result each time; if so, the trace can serve only its own call.
+
+        Raises:
+            MutationError: in a branch or a loop body.
+        """
         what = moving(function, args, kwargs, self)
         if what is not None:
+            self._refuse(what, (), nested=nested)
             self.journal.random(getattr(function, "__self__", None))
             self.not_again(what, moves=function is builtins.next)
         return what is not None

@@ -13,7 +13,6 @@ from contextlib import suppress
 from importlib.util import find_spec
 from types import CellType, FunctionType, MethodType
 from typing import Any, cast
-from weakref import WeakKeyDictionary, WeakSet
 
 import jax
 import numpy as np
@@ -37,7 +36,7 @@ from hybridflow.guards.effects import (
     is_constant,
     item,
 )
-from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN
+from hybridflow.guards.guards import CONTAINERS, PLAIN
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import is_watched_module
 from hybridflow.guards.questions import question_of
@@ -120,6 +119,14 @@ def constructed(cls: type) -> None:
     if found is not None:
         for name in ("__new__", "__init__"):
             found.read(found.root(cls, cls.__name__), IN_CLASS, name, IN_CLASS.get(cls, name))
+
+
+def made_class(made: Any) -> Any:
+    """Return what a ``class`` statement has just made."""
+    found, _ = observations()
+    if found is not None and isinstance(made, type):
+        reading.made_class(found, made)
+    return made
 
 
 def stands_for(copy: Any, original: Any) -> None:
@@ -228,8 +235,8 @@ def read_item(obj: Any, key: Any) -> Any:
 def _item(found: Observations, obj: Any, key: Any) -> None:
     """Record that an item of an object is about to be read or looked up."""
     require_untraced_key(found, obj, key)
-    if type(key) not in PLAIN and isinstance(obj, _BY_HASH):
-        reading.special(found, key, ("__hash__", "__eq__"))
+    if isinstance(obj, reading.BY_HASH):
+        reading.looked_up(found, obj, key)
     elif type(key) not in PLAIN:
         reading.made_array(found, (key,))
     found.choices.read_one(obj)
@@ -289,8 +296,6 @@ def augmented(operate: Callable[[Any, Any], Any], operand: Any, value: Any) -> N
         found.augmented = Augmented(operate, operand, value)
 
 
-_BY_HASH = (*MAPPINGS, set, frozenset, WeakKeyDictionary, WeakSet)
-
 
 def require_untraced_key(found: Observations, container: Any, key: Any) -> None:
     """Raise if a traced tensor is looked up among keys outside that are tensors: those are the eager tensors.
@@ -298,7 +303,7 @@ def require_untraced_key(found: Observations, container: Any, key: Any) -> None:
     Raises:
         TracedValueError: the key is traced, and a key in the container is a tensor.
     """
-    if type(key) is not Tensor or key._value is not None or not isinstance(container, _BY_HASH):
+    if type(key) is not Tensor or key._value is not None or not isinstance(container, reading.BY_HASH):
         return
     if found.is_outside(container) and any(type(one) is Tensor for one in cast("set[Any]", container)):
         raise TracedValueError(
@@ -318,9 +323,11 @@ def asked(container: Any, item: Any) -> None:
     found.choices.read(container)
     require_untraced_key(found, container, item)
     if isinstance(container, (*CONTAINERS, set, frozenset)):
-        one_by_one = isinstance(container, list | tuple | deque)
-        for one in (item, *(container if one_by_one else ())):
-            reading.special(found, one, ("__eq__",) if one_by_one else ("__hash__", "__eq__"))
+        if isinstance(container, reading.BY_HASH):
+            reading.looked_up(found, container, item)
+        else:
+            for one in (item, *container):
+                reading.special(found, one, ("__eq__",))
     elif not isinstance(container, ARRAYS):
         reading.whole(found, container, item)
 
@@ -483,6 +490,8 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
     """Do ``obj[key] = value``."""
     found, nested = observations()
     if found is not None:
+        if type(key) is slice:
+            run_over(found, value)
         again = type(obj) in LOADED and is_constant(key)
         change = _change(found, value, item(key), augmented=augmented) if again else OTHER
         found.change(obj, f"[{key!r}]", (value,), change, nested=nested)

@@ -24,7 +24,8 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
-from hybridflow.guards.access import ATTRIBUTE, CALLED, CELL, CURRENT, ITEM, MISSING, RAW, STATE, TYPE, Access
+from hybridflow.guards.access import ATTRIBUTE, BYTES, CALLED, CELL, CURRENT, ITEM, MISSING, RAW, STATE, TYPE, Access
+from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN
 from hybridflow.guards.users import OWN_LIBRARIES, is_users_class, is_users_module
 
@@ -53,6 +54,11 @@ _CLOSED = (
 """Types that cannot change, or whose values are compared as a whole: nothing inside them is looked at separately."""
 _HANDLES = (type(threading.Lock()), type(threading.RLock()), io.IOBase, threading.local)
 """Types whose state cannot be compared: only the identity of the object counts."""
+_POINTERS = frozenset("&OPXZz")
+"""The characters that stand for addresses in formats of memory."""
+_BY_REFERENCE = 2
+"""The length of a state that only names an object, as a logger's does, and says nothing of what is in it."""
+_FIELD_NAMES = re.compile(":[^:]*:")
 
 
 class Part(NamedTuple):
@@ -86,9 +92,7 @@ def is_watched_module(module: types.ModuleType) -> bool:
 
 def items_of(container: Any) -> Iterator[tuple[Any, Any]]:
     """Return the keys (or positions) and the items of a container."""
-    if isinstance(container, MAPPINGS):
-        return iter(cast("dict[Any, Any]", container).items())
-    return enumerate(cast("list[Any]", container))
+    return iter(pairs_of(container)) if isinstance(container, MAPPINGS) else enumerate(in_sequence(container))
 
 
 def parts_of(value: Any) -> Iterator[Part]:
@@ -132,6 +136,9 @@ def _of_class(value: type) -> Iterator[Part]:
     if is_users_class(value):
         yield Part(None, ATTRIBUTE, "__dict__", value.__dict__)
         yield Part(None, ATTRIBUTE, "__name__", value.__name__)
+        yield Part(None, ATTRIBUTE, "__mro__", value.__mro__)
+        if type(value) is not type:
+            yield Part(None, TYPE, None, type(value))
         for base in value.__mro__[1:]:
             yield Part(base, None, None, base)
 
@@ -164,11 +171,16 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
         yield from (Part(item, None, None, item) for item in cast("set[Any]", value))
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:
         yield from (Part(item, None, None, item) for item in value.ravel().tolist())
-    handle = isinstance(value, (*_HANDLES, Iterator))
-    if not inside and not handle and not _is_of_attributes(kind) and _tells_its_state(kind):
-        yield Part(None, STATE, None, _state_of(value))
-        return
+    elif _has_memory(value):
+        inside = True
+        yield Part(None, BYTES, None, BYTES.get(value, None))
+    handle = issubclass(kind, (*_HANDLES, Iterator))  # not `isinstance`, which asks the object itself for its class
     own = RAW.get(value, "__dict__")
+    if not inside and not handle and not _is_of_attributes(kind) and _tells_its_state(kind):
+        state = _state_of(value)
+        yield Part(None, STATE, None, state)
+        if own is MISSING or len(state) > _BY_REFERENCE:
+            return
     if own is not MISSING:
         inside = True
         yield Part(None, RAW, "__dict__", own)
@@ -178,8 +190,24 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
     if is_users_class(kind):
         inside = True
         yield Part(None, TYPE, None, kind)
-    if not inside and not isinstance(value, _HANDLES):
+    if not inside and not issubclass(kind, _HANDLES):
         yield Part(None, STATE, None, _state_of(value))
+
+
+def _has_memory(value: Any) -> bool:
+    """Whether an object is memory that others may write to, as those of ctypes are.
+
+    Raises:
+        Opaque: there are addresses in it, and what is there may change too.
+    """
+    try:
+        with memoryview(value) as memory:
+            names = memory.format
+    except (TypeError, ValueError, BufferError):
+        return False
+    if not _POINTERS.isdisjoint(_FIELD_NAMES.sub("", names)):
+        raise Opaque(f"{type(value).__name__}, which points to other memory")
+    return True
 
 
 def _slots(kind: type) -> Iterator[str]:
@@ -205,7 +233,7 @@ def _tells_its_state(kind: type) -> bool:
 
 
 def _state_of(value: Any) -> Any:
-    if isinstance(value, Iterator):
+    if issubclass(type(value), Iterator):
         raise Opaque(f"{type(value).__name__}, an iterator that a call moves on")
     try:
         return STATE.get(value, None)

@@ -7,10 +7,13 @@ the compiled function, and its result is compared.
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from abc import ABCMeta
 from collections.abc import Callable
 from typing import Any, Final, cast
+
+import jax
 
 from hybridflow.core.context import CONTEXT
 from hybridflow.guards.access import MISSING, Access
@@ -46,6 +49,8 @@ LRU_CACHE = type(functools.lru_cache(lambda: None))
 """The type of a function with `functools.lru_cache` or `functools.cache`."""
 _METHODS_OF_FUNCTIONS = frozenset({"cache_info", "cache_parameters", "dispatch"})
 """Methods that `functools.lru_cache` and `functools.singledispatch` add to functions and that only read."""
+
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
 class Question:
@@ -106,11 +111,19 @@ def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     owner = getattr(function, "__self__", None)
     if isinstance(function, weakref.ref) or (type(function) is LRU_CACHE and is_users_module_name(function.__module__)):
         return Question(function, args, kwargs)
-    if name == "__subclasses__" and isinstance(owner, type):
+    if (name == "__subclasses__" and isinstance(owner, type)) or (name == "locked" and isinstance(owner, _LOCKS)):
         return Question(function, args, kwargs)
     if name in _METHODS_OF_FUNCTIONS and _is_of_functools(function, owner):
         return Question(function, args, kwargs)
     return Question(function, args, kwargs) if function in _ONLY_READ else None
+
+
+def is_leaf_class(kind: type) -> bool:
+    """Whether JAX takes no object of a class apart."""
+    try:
+        return jax.tree_util.all_leaves((object.__new__(kind),))
+    except TypeError:  # a subclass of a builtin class, whose objects are made otherwise
+        return True
 
 
 def is_asked_of_abstract_classes(function: Any, args: tuple[Any, ...]) -> bool:

@@ -7,9 +7,11 @@ library returned it) becomes a root and is watched from there.
 from __future__ import annotations
 
 import builtins
+import decimal
 from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -19,7 +21,8 @@ from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.variable import Variable
 from hybridflow.guards import numpy_rules
 from hybridflow.guards.access import ATTRIBUTE, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE
-from hybridflow.guards.guards import CONTAINERS, PLAIN, Place
+from hybridflow.guards.contents import keys_of
+from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Place
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import Opaque, Part, is_watched_module, of_call, parts_of
 from hybridflow.guards.questions import Question
@@ -33,6 +36,8 @@ _DEEP = frozenset({"__repr__", "__str__", "__format__", "__hash__", "__eq__", "_
 """Special methods of containers that call the same method of their items."""
 _AS_ARRAY = ("__array__", "__dlpack__", "__float__", "__index__", "__jax_array__")
 """Special methods that turn an object into a number or an array."""
+BY_HASH = (*MAPPINGS, set, frozenset, WeakKeyDictionary, WeakSet)
+"""Types of containers that look items up by equality."""
 _AS_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 _NONE: Mapping[str, Any] = {}
 _MANY = 20_000
@@ -75,7 +80,7 @@ def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: boo
         found.known(value.__func__ if own else value)
     elif isinstance(value, MethodType) and value.__self__ is obj:
         found.read(place, METHOD, name, value.__func__)
-    elif type(value) is BuiltinMethodType and value.__self__ is obj:
+    elif type(value) is BuiltinMethodType and value.__self__ is obj and not isinstance(obj, ModuleType):
         return value
     elif seen:
         return found.read(place, ATTRIBUTE, name, value)
@@ -129,6 +134,22 @@ def class_attribute(found: Observations, obj: Any, name: str) -> Any:
     return value
 
 
+def made_class(found: Observations, made: type) -> None:
+    """Take note of a class that the trace has made, and of what its metaclass, bases and attributes did to that end."""
+    found.made_here(made)
+    hooks = [(type(made), name, type(made)) for name in ("__prepare__", "__new__", "__init__")]
+    hooks += [(base, "__init_subclass__", made) for base in made.__mro__[1:]]
+    hooks += [(type(value), "__set_name__", value) for value in vars(made).values()]
+    for kind, name, owner in hooks:
+        method = IN_CLASS.get(kind, name)
+        function = getattr(method, "__func__", method)
+        if not is_users_class(kind):
+            continue
+        found.read(found.root(kind, kind.__name__), IN_CLASS, name, method)
+        if type(function) is FunctionType and is_users(function.__code__):
+            runs_as_it_is(found, function, (owner,))
+
+
 def builtin(found: Observations, namespace: dict[str, Any], name: str, value: Any) -> None:
     """Record that a builtin was read; a global of the same name would come first."""
     found.read(found.root(namespace, "globals"), GLOBAL, name, MISSING)
@@ -161,6 +182,17 @@ def special(found: Observations, obj: Any, names: Iterable[str]) -> None:
             runs_as_it_is(found, method, (obj,))
         elif method is not MISSING and not isinstance(getattr(object, name, None), type(method)):
             whole(found, obj)
+
+
+def looked_up(found: Observations, container: Any, key: Any) -> None:
+    """Take note that a key is looked up among others, which Python asks whether they are equal to it."""
+    others: Iterable[Any] = ()
+    if found.is_outside(container) and id(container) not in found.looked_up:
+        found.looked_up.add(id(container))
+        others = keys_of(container) if isinstance(container, MAPPINGS) else container
+    for one in (key, *others):
+        if type(one) not in PLAIN:
+            special(found, one, ("__hash__", "__eq__"))
 
 
 def made_array(found: Observations, values: Iterable[Any]) -> None:
@@ -197,6 +229,7 @@ def whole(found: Observations, *values: Any) -> None:
         value = waiting.pop()
         if type(value) in PLAIN or found.was_whole(value):
             continue
+        waiting += _beside(found, value)
         if found.size > _MANY:
             found.not_again(f"{found.size} values that a library may read are too many to be watched", moves=False)
             return
@@ -209,6 +242,15 @@ def whole(found: Observations, *values: Any) -> None:
         if key not in scanned:
             scanned.add(key)
             waiting += _of_method(found, method, value.__self__)
+
+
+def _beside(found: Observations, value: Any) -> tuple[Any, ...]:
+    """Note what counts of a value that is not in it, whether a Variable is trainable; return what else does."""
+    if type(value) is Variable:
+        found.counts_trainable[id(value)] = value
+    if type(value) is not decimal.Decimal:
+        return ()
+    return (found.answered(Question(decimal.getcontext, (), {}), decimal.getcontext()),)
 
 
 def _of_method(found: Observations, function: FunctionType, instance: Any) -> Iterator[Any]:

@@ -23,6 +23,7 @@ from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
+from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.fields import closed, is_by_fields, opened
 from hybridflow.guards.order import has_order, in_order_of, key_types
 
@@ -169,9 +170,9 @@ def _key_of_parts(value: Any, by_value: bool) -> Any:
         return static_key(part, by_value=by_value)
 
     if isinstance(value, list | tuple):
-        return tuple([key(item) for item in cast("list[Any]", value)])
+        return tuple([key(item) for item in in_sequence(value)])
     if isinstance(value, dict):
-        return tuple([(key(name), key(item)) for name, item in cast("dict[Any, Any]", value).items()])
+        return tuple([(key(name), key(item)) for name, item in pairs_of(value)])
     if isinstance(value, set | frozenset):
         return tuple([key(item) for item in cast("set[Any]", value)])  # in iteration order: a function may loop over it
     if isinstance(value, bytearray | memoryview):

@@ -23,8 +23,11 @@ def named_parameters(module: Any) -> dict[str, Any]:
     """Return the parameters of a module by path; they are made leaves of `.backward()` if they are none."""
     found = tree.named(module)
     for value in found.leaves:
-        if isinstance(value, Variable) and not is_tracing():
-            value.require_gradient()
+        if isinstance(value, Variable):
+            if is_tracing():
+                tree.take_for_parameter(value)
+            else:
+                value.require_gradient()
     return dict(zip(found.plan.names, found.leaves, strict=True))
 
 

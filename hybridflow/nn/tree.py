@@ -14,6 +14,7 @@ import jax
 
 from hybridflow.core.context import is_tracing
 from hybridflow.core.functions import Whole
+from hybridflow.core.node import Node
 from hybridflow.core.variable import Variable
 from hybridflow.guards import observe
 from hybridflow.guards.access import Access
@@ -21,6 +22,8 @@ from hybridflow.guards.guards import PLAIN
 from hybridflow.guards.signature import static_key
 
 _CONTAINERS = (list, tuple, dict)
+_PARAMETERS: weakref.WeakSet[Node] = weakref.WeakSet()
+"""The leaves of the Variables that are parameters to traced code, which cannot make them leaves of `.backward()`."""
 
 LEAF, INNER, SEQUENCE, MAPPING, STATIC = "leaf", "module", "sequence", "mapping", "static"
 """The kinds of `Part`: a parameter, a module, containers with such in them, and everything else."""
@@ -84,7 +87,12 @@ class Copied(NamedTuple):
 
 def is_buffer(variable: Variable) -> bool:
     """Whether a Variable is part of a module's state, and not to be learned: it was never meant to have a gradient."""
-    return variable._notes is None and not variable.trainable
+    return variable._notes is None and not variable.trainable and variable._leaf not in _PARAMETERS
+
+
+def take_for_parameter(variable: Variable) -> None:
+    """Take note that a Variable is a parameter to code that is traced, and so stays one if it is frozen."""
+    _PARAMETERS.add(variable._leaf)
 
 
 class Plan:

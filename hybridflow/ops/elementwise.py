@@ -77,6 +77,8 @@ def _astype_lower(x: Any, *, dtype: Any) -> Any:
         bits = np.dtype(f"int{8 * dtype.itemsize}")
         one = np.ones((), dtype).view(bits)
         return lax.bitcast_convert_type(lax.convert_element_type(x, bits) * one, dtype)
+    if x.dtype.kind == "c" and dtype.kind == "b":
+        return lax.ne(x, lax.full_like(x, 0))  # XLA's own conversion asks the real part alone
     return lax.convert_element_type(lax.real(x) if _drops_imaginary(x, dtype) else x, dtype)
 
 
@@ -98,6 +100,7 @@ def _astype_samples(rng: np.random.Generator) -> Any:
     yield Sample((np.array([-0.5, -2.0, 300.0, np.inf, np.nan], np.float16), "uint8"), gradient=False)
     yield Sample((integers(rng, 0, 2, 3), "bool"))
     yield Sample((normals(rng, 3) + np.complex64(2j), "float64"), gradient=False)
+    yield Sample((np.array([0, 2j, -1, np.nan, complex(0.0, np.inf)], np.complex64), "bool"), gradient=False)
     yield Bad((normals(rng, 3), "float7"), error=TypeError, text="is not a hybridflow dtype")
 
 

@@ -1,0 +1,58 @@
+"""What containers hold, as Python's own types keep it.
+
+A user's subclass may say otherwise; what its methods read of the container and of other things is noted where they
+run.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from types import MappingProxyType
+from typing import Any, cast
+
+_SEQUENCES = (list, tuple, deque)
+_EXACT = frozenset({list, tuple, deque, dict, OrderedDict, MappingProxyType})
+
+
+def _own_type(kind: type) -> Any:
+    """Return which of Python's containers a class is one of."""
+    return next(one for one in (list, tuple, deque, OrderedDict, dict, MappingProxyType) if issubclass(kind, one))
+
+
+def in_sequence(sequence: Any) -> Sequence[Any]:
+    """Return what is in a list, a tuple or a deque."""
+    return sequence if type(sequence) in _EXACT else [*_own_type(type(sequence)).__iter__(sequence)]
+
+
+def keys_of(mapping: Any) -> Iterable[Any]:
+    """Return the keys of a dict."""
+    return mapping if type(mapping) in _EXACT else _own_type(type(mapping)).keys(mapping)
+
+
+def values_of(mapping: Any) -> Iterable[Any]:
+    """Return the values of a dict."""
+    return mapping.values() if type(mapping) in _EXACT else _own_type(type(mapping)).values(mapping)
+
+
+def pairs_of(mapping: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the keys of a dict with their values."""
+    return mapping.items() if type(mapping) in _EXACT else _own_type(type(mapping)).items(mapping)
+
+
+def item_at(container: Any, key: Any) -> Any:
+    """Return an item of a sequence, or of something else by what it says itself.
+
+    Raises:
+        LookupError, TypeError: there is none.
+    """
+    kind = type(container)
+    if kind in _EXACT or not isinstance(container, _SEQUENCES):
+        return container[key]
+    return _own_type(kind).__getitem__(cast(Any, container), key)
+
+
+def has_own_way(kind: type, method: str) -> bool:
+    """Whether a class of containers has its own idea of a special method of Python's container."""
+    own = _own_type(kind)
+    return kind is not own and getattr(kind, method) is not getattr(own, method)

@@ -1,0 +1,60 @@
+"""What a library asks of the file system while a call of it runs: Python's profiler hears of it."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sqlite3
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType, FunctionType, MethodType
+from typing import Any
+
+from hybridflow.guards.users import OWN_LIBRARIES
+
+_ASKS = frozenset({builtins.open, sqlite3.connect, *[
+    getattr(os, name) for name in ("open", "listdir", "scandir", "stat", "lstat", "readlink", "urandom", "fork")
+    if hasattr(os, name)
+]})  # fmt: skip
+"""What functions of Python's own, written in C, all ways to a file come by."""
+_FOR_ITSELF = ("importlib", "linecache", "logging", "warnings", "traceback", "inspect", "zipimport")
+"""Modules that look at files for what is no value to the code that calls them: source lines, modules, logs."""
+
+
+def is_watched(function: Any) -> bool:
+    """Whether a call may open files without the caller's knowledge: of a library's function written in Python."""
+    called = function.__func__ if type(function) is MethodType else function
+    called = getattr(called, "__init__", None) if isinstance(called, type) else called
+    if type(called) is not FunctionType and not hasattr(called, "__wrapped__"):
+        return False
+    module = str(getattr(called, "__module__", None))
+    return module.partition(".")[0] not in (*OWN_LIBRARIES, *_FOR_ITSELF)
+
+
+@contextmanager
+def opened() -> Generator[list[str]]:
+    """Collect the names of what asks the file system in a ``with`` block, unless a profiler of the user's is on."""
+    found: list[str] = []
+
+    def heard(frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_call" and called in _ASKS and not _is_for_itself(frame):
+            found.append(called.__name__)
+
+    if sys.getprofile() is not None:
+        yield found
+        return
+    sys.setprofile(heard)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+
+
+def _is_for_itself(frame: FrameType | None) -> bool:
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] in (*_FOR_ITSELF, "hybridflow"):
+            return not module.startswith("hybridflow.")
+        frame = frame.f_back
+    return False

@@ -1,0 +1,424 @@
+"""What a function reads where nothing in its source says so.
+
+Containers that show others than they hold, memory of C, what Python and libraries call of what the user wrote, objects
+that are let go of, iterators that are used up, what libraries keep.
+"""
+
+import ctypes
+import decimal
+import enum
+import functools
+import logging
+import math
+import random
+import threading
+import types
+import warnings
+import weakref
+
+import jax
+import numpy as np
+import pytest
+from test_things_read import same
+
+import hybridflow as hf
+from hybridflow import nn
+from hybridflow.core.errors import MutationError
+
+
+@pytest.fixture(autouse=True)
+def _without_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hf.EffectWarning)
+        yield
+
+
+# -- containers that say otherwise than what they hold, and memory ---------------------------------------------------
+
+
+class Rows(list):
+    """A list that shows others than it holds."""
+
+    shift = 0.0
+
+    def __iter__(self):
+        return iter([row + self.shift for row in [*list.__iter__(self)]])
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, index):
+        return 10.0 + list.__getitem__(self, index)
+
+
+class Names(dict):
+    """A dict that hides its names."""
+
+    def __iter__(self):
+        return iter(["a"])
+
+    def __getitem__(self, name):
+        return 10.0 + dict.__getitem__(self, name)
+
+    keys = values = items = __iter__
+
+
+class Pair(ctypes.Structure):
+    _fields_ = (("first", ctypes.c_float), ("rest", ctypes.c_int * 2))
+
+
+class Pointing(ctypes.Structure):
+    _fields_ = (("place", ctypes.POINTER(ctypes.c_int)),)
+
+
+def rows_of(read):
+    def make():
+        rows = Rows([2.0, 3.0])
+        changes = [
+            lambda: list.append(rows, 4.0), lambda: setattr(rows, "shift", 5.0), lambda: list.__setitem__(rows, 1, 6.0),
+        ]  # fmt: skip
+        return lambda x: x * read(rows), changes
+
+    return make
+
+
+def names_of(read):
+    def make():
+        names = Names(a=2.0, b=3.0)
+        return lambda x: x * read(names), [lambda: dict.__setitem__(names, "b", 6.0), lambda: dict.pop(names, "a")]
+
+    return make
+
+
+def rows_given():
+    rows = Rows([2.0, 3.0])
+    f = functools.partial(lambda rows, x: x * rows[1] + len([*list.__iter__(rows)]), rows)
+    return f, [lambda: list.__setitem__(rows, 1, 6.0), lambda: list.append(rows, 4.0)]
+
+
+def memory(read):
+    def make():
+        numbers, pair = (ctypes.c_float * 2)(2, 3), Pair(2.0)
+        number = ctypes.c_int(4)
+        pointing = Pointing(ctypes.pointer(number))
+        changes = [
+            lambda: numbers.__setitem__(0, 5.0), lambda: setattr(pair, "first", 7.0),
+            lambda: pair.rest.__setitem__(1, 8), lambda: setattr(number, "value", 9),
+        ]  # fmt: skip
+        return lambda x: x * read(numbers, pair, pointing, number), changes
+
+    return make
+
+
+HIDDEN = {
+    "rows": rows_of(lambda rows: sum(rows) + rows[1] + len(rows)),
+    "a row": rows_of(lambda rows: rows[1]),
+    "a row by the base": rows_of(lambda rows: list.__getitem__(rows, 1) + list.__len__(rows)),
+    "a name": names_of(lambda names: names["b"]),
+    "rows given": rows_given,
+    "array of C": memory(lambda numbers, *_: numbers[0] + sum(numbers)),
+    "structure of C": memory(lambda _, pair, *rest: pair.first + pair.rest[1]),
+    "number of C": memory(lambda *given: given[-1].value),
+    "pointer of C": memory(lambda _, __, pointing, *rest: pointing.place[0] + pointing.place.contents.value),
+    "buffer of C": memory(lambda numbers, *_: float(np.frombuffer(numbers, np.float32).sum())),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_containers_and_memory_hold(name):
+    assert len(set(map(str, same(HIDDEN[name])))) > 2
+
+
+# -- what Python and libraries call of what the user wrote -----------------------------------------------------------
+
+
+class Kind(type):
+    """A metaclass of which everything is asked."""
+
+    @classmethod
+    def __prepare__(cls, name, bases):
+        return {"prepared": BOX.a}
+
+    def __new__(cls, name, bases, names):
+        return super().__new__(cls, name, bases, {**names, "made": BOX.b})
+
+    def __instancecheck__(cls, one):
+        return BOX.a > 3.0
+
+
+class Base:
+    def __init_subclass__(cls, unit=None, **rest):
+        cls.unit = BOX.b * unit.a
+
+
+class Named:
+    def __set_name__(self, owner, name):
+        owner.named = BOX.a
+
+
+class Asked(enum.Enum):
+    """An enumeration that knows what to do with a value that it lacks."""
+
+    LOW = 1
+    HIGH = 2
+
+    @classmethod
+    def _missing_(cls, value):
+        return cls.HIGH if BOX.a > 3.0 else cls.LOW
+
+
+class Key:
+    def __init__(self, box):
+        self.box = box
+
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        return self.box.a == other.box.a
+
+
+class Shown:
+    def __str__(self):
+        return str(float(isinstance(3, Kind("Any", (), {}))))
+
+
+class Logged:
+    def __format__(self, spec):
+        return str(LOGGERS["one"].level)
+
+
+BOX = types.SimpleNamespace(a=2.0, b=3.0)
+LOGGERS = types.MappingProxyType({"one": logging.getLogger(f"{__name__}.level")})
+
+
+def with_metaclass(x):
+    class Made(metaclass=Kind):
+        pass
+
+    return x * Made.prepared + Made.made
+
+
+def with_base(x):
+    class Made(Base, unit=BOX):
+        pass
+
+    return x * Made.unit
+
+
+def with_descriptor(x):
+    class Made:
+        field = Named()
+
+    return x * Made.named
+
+
+def with_key(x):
+    two = types.SimpleNamespace(a=2.0)
+    table = {Key(two): 4.0}
+    found = {Key(BOX)}
+    return x * table.get(Key(BOX), 9.0) + (Key(two) in found)
+
+
+ASKED = {
+    "metaclass": with_metaclass,
+    "base": with_base,
+    "descriptor": with_descriptor,
+    "enumeration": lambda x: x * Asked(9).value,
+    "keys made": with_key,
+    "class of a text": lambda x: x * float(str(Shown())),
+    "logger": lambda x: x * float(f"{Logged():x}"),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_is_called_by_itself(name):
+    def make():
+        BOX.a, BOX.b = 2.0, 3.0
+        LOGGERS["one"].setLevel(10)
+        changes = [
+            lambda: setattr(BOX, "a", 5.0), lambda: setattr(BOX, "b", 7.0), lambda: LOGGERS["one"].setLevel(30),
+        ]  # fmt: skip
+        return ASKED[name], changes
+
+    assert len(set(map(str, same(make)))) > 2
+
+
+@pytest.mark.parametrize("find", [
+    lambda table, key: table.get(key, 9.0), lambda table, key: float(key in table),
+    lambda table, key: dict.get(table, key, 9.0), lambda table, key: table.setdefault(key, 4.0) * len(table),
+])  # fmt: skip
+def test_keys_that_others_are_compared_with(find):
+    def make():
+        box, two = types.SimpleNamespace(a=2.0), types.SimpleNamespace(a=2.0)
+        table = {Key(box): 4.0}
+        return lambda x: x * find(table, Key(two)), [lambda: setattr(box, "a", 5.0), lambda: setattr(box, "a", 2.0)]
+
+    assert len(set(map(str, same(make)))) > 2
+
+
+# -- what a call does beside its result ------------------------------------------------------------------------------
+
+
+class Counted:
+    count = 0
+
+    def __init__(self):
+        Counted.count += 1
+
+    def __del__(self):
+        Counted.count -= 1
+
+
+def test_what_is_let_go_of_is_gone():
+    def run(x):
+        one, seen = Counted(), weakref.WeakSet()
+        seen.add(one)
+        weak = weakref.ref(one)
+        del one
+        return x * (len(seen) + (weak() is None) * 3 + Counted.count * 10)
+
+    same(lambda: (run, []))
+
+
+def filled(x, rows):
+    found = [0.0]
+    found[:] = rows
+    return x * len(found)
+
+
+def passed_on(x, rows):
+    def rest():
+        yield from rows
+
+    return x * len([*rest()])
+
+
+@pytest.mark.parametrize("run", [filled, passed_on])
+def test_an_iterator_that_is_used_up(run):
+    def make():
+        rows = iter([1.0, 2.0])
+        return lambda x: run(x, rows), []
+
+    assert len(set(map(str, same(make)))) > 2
+
+
+def drawn_in_a_loop(x):
+    for _ in hf.arange(3):
+        x = x * STREAM.random()
+    return x
+
+
+def drawn_in_a_branch(x):
+    return x * next(ROWS) if hf.sum(x) > 0 else x
+
+
+STREAM, ROWS = random.Random(0), iter([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("run", [drawn_in_a_loop, drawn_in_a_branch])
+def test_draws_in_a_branch_or_loop_on_tensors(run):
+    with pytest.raises(MutationError, match=r"in a branch or loop on tensors(.|\n)*(random\.random|next)\(\)"):
+        hf.compile(run)(hf.asarray([1.0, -2.0]))
+
+
+def test_a_cache_that_the_function_clears():
+    def make():
+        box = types.SimpleNamespace(a=2.0)
+
+        @functools.cache
+        def read(number):
+            return box.a * number
+
+        def run(x):
+            read.cache_clear()
+            return x * read(1.0)
+
+        return run, [lambda: setattr(box, "a", 5.0)]
+
+    assert len(set(map(str, same(make)))) > 2
+
+
+# -- what libraries keep -----------------------------------------------------------------------------------------------
+
+
+class Leaf:
+    def __init__(self, value):
+        self.value = value
+
+
+def test_a_class_that_jax_comes_to_know():
+    def make():
+        kind = type("Leaf", (Leaf,), {})
+        inside = {"one": [kind(2.0)]}
+
+        def register():
+            jax.tree_util.register_pytree_node(kind, lambda one: ((one.value, 1.0), None), lambda _, held: kind(*held))
+
+        return lambda x: x * len(jax.tree_util.tree_leaves(inside)) + len(jax.tree.leaves(inside["one"][0])), [register]
+
+    assert len(set(map(str, same(make)))) > 2
+
+
+def test_the_context_of_decimals():
+    def make():
+        decimal.setcontext(decimal.Context(prec=28))
+        number = decimal.Decimal(1)
+        return lambda x: x * float(number / 3), [lambda: setattr(decimal.getcontext(), "prec", 2)]
+
+    with decimal.localcontext():
+        assert len(set(map(str, same(make)))) > 2
+
+
+def test_numpys_options_for_printing():
+    def make():
+        np.set_printoptions(precision=8)
+        numbers = np.float64([1 / 3])
+        return lambda x: x * len(np.array2string(numbers)), [lambda: np.set_printoptions(precision=2)]
+
+    with np.printoptions():
+        assert len(set(map(str, same(make)))) > 2
+
+
+def test_a_lock_that_is_taken():
+    def make():
+        lock = threading.Lock()
+        return lambda x: x * (2.0 if lock.locked() else 3.0), [lock.acquire, lock.release]
+
+    assert len(set(map(str, same(make)))) > 2
+
+
+def test_another_function_in_a_module_written_in_c(monkeypatch):
+    root = math.sqrt
+
+    def make():
+        monkeypatch.setattr(math, "sqrt", root)
+        return lambda x: x * math.sqrt(4.0), [lambda: monkeypatch.setattr(math, "sqrt", lambda number: 9.0)]
+
+    assert len(set(map(str, same(make)))) > 2
+
+
+def test_a_parameter_that_is_frozen_after_a_compiled_call_stays_one():
+    class Two(nn.Module):
+        def __init__(self):
+            self.first, self.second = hf.Variable(2.0), hf.Variable(3.0)
+
+    def make():
+        model = Two()
+        return lambda x: x * len(model.parameters()), [lambda: setattr(model.first, "trainable", False)]
+
+    same(make)
+
+
+def test_a_variable_that_goes_to_code_that_is_not_converted():
+    def make():
+        held = {"one": hf.Variable(2.0)}
+
+        class Text:
+            def __str__(self):
+                return str(float(held["one"].trainable))
+
+        text = Text()
+        return lambda x: x * float(str(text)), [lambda: setattr(held["one"], "trainable", False)]
+
+    assert len(set(map(str, same(make)))) > 2
