@@ -31,7 +31,7 @@ from hybridflow.guards.order import order_at
 from hybridflow.guards.outside_floats import OutsideFloats
 from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
 from hybridflow.guards.questions import ANSWER, Question
-from hybridflow.guards.storable import holds_traced, is_traced, require_numbers
+from hybridflow.guards.storable import is_traced, refuse_nested, require_storable
 from hybridflow.ir.variables import ArgumentVariable
 
 _LIBRARIES = object()
@@ -533,25 +533,10 @@ class Observations:
 
     def _refuse(self, what: str, values: Iterable[Any], *, nested: bool) -> None:
         if nested:
-            raise MutationError(
-                message(
-                    f"compile: {self.label} changes Python state in a branch or loop on tensors, which is traced once",
-                    got=f"{what} at {format_where(user_place(4))}",
-                    hint="Return the new value from the branch or carry it through the loop; keep state in an "
-                    "hf.Variable.",
-                )
-            )
+            refuse_nested(self.label, what)
         for value in values:
             self.floats.require_plain(value)
-            require_numbers(value)
-            if holds_traced(value):
-                raise MutationError(
-                    message(
-                        f"compile: {self.label} stores a traced tensor outside of itself, where it has no value",
-                        got=f"{what} at {format_where(user_place(4))}",
-                        hint="Return it, or keep it in an hf.Variable and assign that.",
-                    )
-                )
+            require_storable(self.label, what, value)
 
     def _note(self, what: str) -> None:
         self.effects.append(f"{what} at {format_where(user_place(4))}")

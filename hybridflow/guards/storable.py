@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from hybridflow.core.dims import Dim, NeedsSizes, SizeFloat
+from hybridflow.core.errors import MutationError, message
+from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
@@ -48,3 +50,45 @@ def require_numbers(value: Any) -> None:
     if isinstance(value, CONTAINERS):
         for _, one in items_of(value):
             require_numbers(one)
+
+
+def refuse_nested(label: str, what: str) -> NoReturn:
+    """Raise the error of a change of Python state in the body of a branch or loop.
+
+    Args:
+        label: the name of the compiled function.
+        what: what is changed.
+
+    Raises:
+        MutationError: always.
+    """
+    raise MutationError(
+        message(
+            f"compile: {label} changes Python state in a branch or loop on tensors, which is traced once",
+            got=f"{what} at {format_where(user_place(5))}",
+            hint="Return the new value from the branch or carry it through the loop; keep state in an hf.Variable.",
+        )
+    )
+
+
+def require_storable(label: str, what: str, value: Any) -> None:
+    """Raise if a value that is stored outside the function means something only while it is traced.
+
+    Args:
+        label: the name of the compiled function.
+        what: where the value is stored.
+        value: the value.
+
+    Raises:
+        MutationError: it is, or holds, a traced tensor.
+        NeedsNumber, NeedsSizes: see `require_numbers`.
+    """
+    require_numbers(value)
+    if holds_traced(value):
+        raise MutationError(
+            message(
+                f"compile: {label} stores a traced tensor outside of itself, where it has no value",
+                got=f"{what} at {format_where(user_place(5))}",
+                hint="Return it, or keep it in an hf.Variable and assign that.",
+            )
+        )
